@@ -1,0 +1,80 @@
+"""Settings: one dataclass from which the command line's options and `config.json` are made."""
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from saffu.errors import SaffuError
+
+
+def setting(default: Any, meaning: str) -> Any:
+    return field(default=default, metadata={"meaning": meaning})
+
+
+@dataclass(frozen=True)
+class SaffuConfig:
+    """How a model is shaped and solved. The defaults are the paper's, as its "best" model has them."""
+
+    block: int = setting(128, "tokens in a block, its marker included (b); 0 for no block unit")
+    radius: int = setting(8, "tokens before the target that the radial unit sees (r); 0 for no radial unit")
+    block_mode: Literal["sum", "cat"] = setting("sum", "how the block unit joins its slots")
+    radius_mode: Literal["sum", "cat"] = setting("cat", "how the radial unit joins its slots")
+    block_dimension: int = setting(128, "embedding dimension of the block unit (D_b)")
+    radius_dimension: int = setting(32, "embedding dimension of the radial unit (D_r)")
+    hidden_dimension: int = setting(
+        512, "bits the units predict (D_H); 0: straight to the vocabulary, with no final decoder"
+    )
+    documents: int = setting(0, "shards told apart by the document model (Δ); 0 for none")
+    head: Literal["previous", "first"] = setting("previous", "slot that queries attention: before the target, or first")
+    attention: Literal["explicit", "uniform"] = setting("explicit", "start of attention: solved from V̂, or uniform")
+    tune: int = setting(0, "folds over which attention is solved again from V; the first fold then initialises")
+    accumulate: bool = setting(True, "tuning goes on adding to the decoders' counts instead of counting anew")
+    restart_attention: bool = setting(True, "the first tuning forgets the counts of V̂")
+    variation_sign: Literal[1, -1] = setting(1, "sign of V in the attention's counts (the paper prints +1)")
+    attention_priming: Literal["paper", "measured"] = setting("paper", "K_W: log K, or the mean norm of Q")
+    decoder_priming: Literal["paper", "measured"] = setting("paper", "K_U: K log K, or the mean norm of H")
+    smoothing: float = setting(1e-3, "added to the final decoder's co-occurrences, which can be zero")
+    words: int = setting(2**17, "most frequent words the tokenizer's merges are counted on")
+    kept_words: int = setting(2**12, "most frequent words whose merges are kept; 0 keeps all")
+    count_by: Literal["types", "tokens"] = setting("types", "merges count each word once, or as often as it occurs")
+    fold: int = setting(1_000_000, "targets in a fold")
+    seed: int = setting(0, "seed of the samples shown while fitting")
+
+    def __post_init__(self) -> None:
+        for name, kind in get_type_hints(type(self)).items():
+            value = getattr(self, name)
+            if get_origin(kind) is Literal:
+                if value not in get_args(kind):
+                    choices = " or ".join(str(choice) for choice in get_args(kind))
+                    raise SaffuError(f"{name} is {value!r}; it must be {choices}")
+            elif kind is float:
+                if not (isinstance(value, int | float) and value > 0):
+                    raise SaffuError(f"{name} is {value!r}; it must be a number above 0")
+            elif type(value) is not kind:
+                raise SaffuError(f"{name} is {value!r}; it must be of type {kind.__name__}")
+            elif kind is int and value < 0:
+                raise SaffuError(f"{name} is {value}; it must not be negative")
+        for name in ("block", "radius"):
+            if getattr(self, name) == 1:
+                raise SaffuError(f"{name} is 1, but attention needs at least 2 slots; use {name} 2 or more, or 0 for none")
+        if not (self.block or self.radius):
+            raise SaffuError("block and radius are both 0; a model needs at least one unit")
+        for name in ("block_dimension", "radius_dimension", "fold"):
+            if getattr(self, name) < 2:
+                raise SaffuError(f"{name} is {getattr(self, name)}; it must be at least 2")
+        if self.documents == 1:
+            raise SaffuError("documents is 1; a document model tells at least 2 shards apart (0 for none)")
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, settings: dict[str, Any]) -> "SaffuConfig":
+        unknown = sorted(set(settings) - {f.name for f in fields(cls)})
+        if unknown:
+            raise SaffuError(f"unknown setting {unknown[0]!r}; this saffu knows {', '.join(f.name for f in fields(cls))}")
+        return cls(**settings)
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},  # the paper's "best" model: sum blocks of 128, cat radius of 8
+}

@@ -1,0 +1,233 @@
+"""A tokenised corpus (ids on disk, memory-mapped) and the context windows of its targets, always as token ids."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from saffu.errors import SaffuError
+from saffu.tokenizer import EOD, FRG, PAD, SOD, Tokenizer
+
+WINDOW_SLOTS = 1 << 17  # most slots in one window, which bounds what is gathered at a time
+PIECE = 1 << 16  # characters of a long document tokenised at a time
+SAFE_CUT = re.compile(r"(?<=[A-Za-z0-9,.]) (?=[A-Za-z])")  # a place where two words part under any reading
+
+
+@dataclass(frozen=True)
+class TokenCorpus:
+    """Every document's token ids, each document closed by `<eod>`: every entry of `ids` is one target of prediction."""
+
+    ids: Tensor  # (targets,) uint16 or int32
+    starts: Tensor  # (documents + 1,) where each document begins; the last entry is the number of targets
+    sizes: Tensor  # (documents,) bytes of each document in UTF-8, plus one for its newline
+    first_document: int = 0  # number of the first document, when this is a part of a larger corpus
+
+    @classmethod
+    def build(
+        cls,
+        documents: Iterable[str],
+        tokenizer: Tokenizer,
+        folder: Path | None = None,
+        limit: int | None = None,
+        progress: str | None = None,
+    ) -> "TokenCorpus":
+        """Tokenise documents, stopping after the one that reaches `limit` targets.
+
+        With a `folder`, ids go to a file there as they come and are memory-mapped: memory does not grow with the text.
+        """
+        dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.int32)
+        parts: list[bytes] = []
+        file = (folder / "ids.bin").open("wb") if folder else None
+        lengths: list[int] = []
+        sizes: list[int] = []
+        total = 0
+        source = iter(documents)
+        with tqdm(desc=progress, unit=" tokens", unit_scale=True, disable=None if progress else True) as bar:
+            while (limit is None or total < limit) and (batch := list(islice(source, 1024))):
+                for text, ids in zip(batch, encode_documents(batch, tokenizer), strict=True):
+                    data = np.array([*ids, EOD], dtype=dtype).tobytes()
+                    if file:
+                        file.write(data)
+                    else:
+                        parts.append(data)
+                    lengths.append(len(ids) + 1)
+                    sizes.append(len(text.encode("utf-8", "surrogatepass")) + 1)
+                    total += lengths[-1]
+                    bar.update(lengths[-1])
+                    if limit is not None and total >= limit:
+                        break
+        if file:
+            file.close()
+        if file and total:
+            flat = np.memmap(folder / "ids.bin", dtype=dtype, mode="c")  # type: ignore[operator]
+        else:
+            flat = np.frombuffer(bytearray(b"".join(parts)), dtype=dtype)
+        starts = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
+        return cls(torch.from_numpy(flat), starts, torch.tensor(sizes, dtype=torch.int64))
+
+    @property
+    def documents(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def targets(self) -> int:
+        return len(self.ids)
+
+    @property
+    def bytes(self) -> int:
+        return int(self.sizes.sum())
+
+    def part(self, first: int, last: int) -> "TokenCorpus":
+        """Documents first … last−1, sharing storage."""
+        lo, hi = int(self.starts[first]), int(self.starts[last])
+        starts, sizes = self.starts[first : last + 1] - lo, self.sizes[first:last]
+        return TokenCorpus(self.ids[lo:hi], starts, sizes, self.first_document + first)
+
+    def first(self, targets: int) -> "TokenCorpus":
+        """The documents up to the one that reaches so many targets."""
+        last = int(torch.searchsorted(self.starts, min(targets, self.targets)))
+        return self.part(0, last)
+
+    def folds(self, targets: int) -> list["TokenCorpus"]:
+        """Contiguous parts of whole documents, about `targets` each (a remainder under half a fold joins the last)."""
+        count = max(1, round(self.targets / targets))
+        cuts = torch.searchsorted(self.starts, torch.arange(1, count) * (self.targets / count)).tolist()
+        bounds = sorted({0, *cuts, self.documents})
+        return [self.part(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+
+    def to(self, device: torch.device | str) -> "TokenCorpus":
+        return TokenCorpus(self.ids.to(device), self.starts.to(device), self.sizes, self.first_document)
+
+    def frequencies(self, vocabulary: int) -> Tensor:
+        """How often each token is a target: f (N,), float64."""
+        counts = torch.zeros(vocabulary, dtype=torch.int64, device=self.ids.device)
+        for chunk in self.ids.split(1 << 22):
+            counts += torch.bincount(chunk.long(), minlength=vocabulary)
+        return counts.double()
+
+    def fragments(self, block: int) -> int:
+        """How many blocks begin with `<frg>`: all but each document's first."""
+        return int((torch.diff(self.starts) - 1).div(block - 1, rounding_mode="floor").sum())
+
+    def batches(self, size: int, lookback: int) -> Iterator["Targets"]:
+        """Runs of consecutive targets with the `lookback` tokens before them."""
+        for lo in range(0, self.targets, size):
+            hi = min(lo + size, self.targets)
+            flat = torch.arange(lo, hi, device=self.ids.device)
+            document = torch.searchsorted(self.starts, flat, right=True) - 1
+            begin = max(0, lo - lookback)
+            past = torch.nn.functional.pad(self.ids[begin:hi].long(), (begin - (lo - lookback), 0), value=PAD)
+            yield Targets(past[lookback:], flat - self.starts[document], document, past, lookback, self)
+
+
+class Targets(NamedTuple):
+    """A run of consecutive targets of a corpus; the token d places before target m is `past[lookback + m − d]`."""
+
+    ids: Tensor  # (n,) what is to be predicted
+    positions: Tensor  # (n,) place in the document, from 0
+    documents: Tensor  # (n,) which document of the corpus
+    past: Tensor  # (lookback + n,) tokens before and at the targets
+    lookback: int
+    corpus: TokenCorpus
+
+    def history(self) -> Tensor:
+        """All tokens of the first target's document before the first target, however far back."""
+        begin = int(self.corpus.starts[self.documents[0]])
+        return self.corpus.ids[begin : begin + int(self.positions[0])]
+
+
+class Window(NamedTuple):
+    """Contexts of some targets for a unit of K slots: slots first … first+J−1 are given, all others hold `<pad>`."""
+
+    rows: Tensor  # (m,) which of the targets
+    ids: Tensor  # (m, J) token ids of the given slots
+    head: Tensor  # (m,) the token whose similarity to the others steers attention
+    first: int
+
+    @property
+    def slots(self) -> slice:
+        return slice(self.first, self.first + self.ids.shape[1])
+
+
+def block_windows(targets: Targets, block: int, head: str = "previous") -> Iterator[Window]:
+    """Block contexts: marker (`<sod>` first, `<frg>` later), then up to b−1 tokens; `<pad>` from the target on."""
+    real = 1 + targets.positions % (block - 1)  # slots before the target, marker included
+    for rows, width in _by_width(real, block):
+        count, slot = real[rows, None], torch.arange(width, device=rows.device)
+        distance = (count - slot).clamp(min=0)
+        ids = targets.past[targets.lookback + rows[:, None] - distance]
+        marker = torch.where(targets.positions[rows] < block - 1, SOD, FRG)
+        ids = torch.where(slot == 0, marker[:, None], ids)
+        ids = torch.where(slot < count, ids, PAD)
+        query = ids.gather(1, count - 1).squeeze(1) if head == "previous" else marker
+        yield Window(rows, ids, query, first=0)
+
+
+def radius_windows(targets: Targets, radius: int, head: str = "previous") -> Iterator[Window]:
+    """Radial contexts: the r tokens before the target in its document, the nearest last; `<pad>` where missing."""
+    real = targets.positions.clamp(max=radius)
+    for rows, width in _by_width(real, radius):
+        distance = torch.arange(width, 0, -1, device=rows.device)
+        ids = targets.past[targets.lookback + rows[:, None] - distance]
+        ids = torch.where(distance <= targets.positions[rows, None], ids, PAD)
+        if head == "previous":
+            query = ids[:, -1]
+        else:
+            farthest = targets.past[targets.lookback + rows - radius]
+            query = torch.where(targets.positions[rows] >= radius, farthest, PAD)
+        yield Window(rows, ids, query, first=radius - width)
+
+
+def _by_width(real: Tensor, slots: int) -> Iterator[tuple[Tensor, int]]:
+    """Group targets whose contexts fill about as many slots, so that short ones do not pay for long ones."""
+    if real.is_cuda or slots <= 8:  # asking a GPU for group sizes would stall it
+        groups = [(torch.arange(len(real), device=real.device), slots)]
+    else:
+        widths = [w for w in (4, 8, 16, 32, 64) if w < slots] + [slots]
+        groups = [
+            (((real > narrower) & (real <= width)).nonzero().squeeze(1), width)
+            for narrower, width in zip([-1, *widths], widths, strict=False)
+        ]
+    for rows, width in groups:
+        for part in rows.split(max(1, WINDOW_SLOTS // width)):
+            if len(part):
+                yield part, width
+
+
+def encode_documents(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
+    """Token ids of each text; long texts are cut where words part, which changes no token and bounds memory."""
+    short = [text if len(text) <= PIECE else "" for text in texts]
+    for text, ids in zip(texts, tokenizer.encode_batch(short), strict=True):
+        if len(text) <= PIECE:
+            yield ids
+        else:
+            yield [token for piece in _pieces(text) for token in tokenizer.encode(piece)]
+
+
+def _pieces(text: str) -> Iterator[str]:
+    begin = 0
+    while len(text) - begin > PIECE:
+        cut = SAFE_CUT.search(text, begin + PIECE)
+        if cut is None:
+            break
+        yield text[begin : cut.start()]
+        begin = cut.start()
+    yield text[begin:]
+
+
+def split_held_out(documents: Iterable[str], every: int, held_out: bool) -> Iterator[str]:
+    """Every so-many-th document (held out), or all the others."""
+    return (text for n, text in enumerate(documents, 1) if (n % every == 0) == held_out)
+
+
+def require_targets(corpus: TokenCorpus, what: str) -> TokenCorpus:
+    if corpus.targets == 0:
+        raise SaffuError(f"{what} holds no text; give files with at least one non-empty line")
+    return corpus

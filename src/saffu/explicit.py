@@ -1,0 +1,108 @@
+"""The paper's closed forms, Eq. 1–6, each as one short function. They see numbers, never text.
+
+Paper: Williams & Zhao, "Explicit Foundation Model Optimization with Self-Attentive Feed-Forward Neural Units".
+Symbols: N tokens, K slots, D input dimensions, M targets; H inputs, Y targets, F co-occurrences.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from saffu.errors import SaffuError
+
+
+@dataclass
+class Counts:
+    """All that a layer's closed form needs to know of the data: sums over targets, so that shards add up."""
+
+    F: Tensor  # (inputs, outputs) generalised co-occurrences, float64
+    norm: Tensor  # Σ_m ‖input_m‖₁, which measures the priming number
+    targets: Tensor  # M
+
+    @classmethod
+    def zeros(cls, inputs: int, outputs: int, device: torch.device | str = "cpu") -> "Counts":
+        scalar = torch.zeros((), dtype=torch.float64, device=device)
+        return cls(torch.zeros(inputs, outputs, dtype=torch.float64, device=device), scalar, scalar.clone())
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(self.F + other.F, self.norm + other.norm, self.targets + other.targets)
+
+    @property
+    def mean_norm(self) -> float:
+        """K̂ = Σ_m ‖H_m‖₁ / M, the measured priming number."""
+        return float(self.norm / self.targets)
+
+
+def co_occurrence(inputs: Tensor, targets: Tensor) -> Tensor:
+    """Eq. 2, F(H, Y) = Σ_m H_m ⊗ Y_m = HᵀY, for dense targets."""
+    return inputs.T @ targets
+
+
+def add_co_occurrence(total: Tensor, inputs: Tensor, target_ids: Tensor) -> None:
+    """Eq. 2 for one-hot targets, transposed: total (N, …) += Σ_m Y_m ⊗ H_m, without building Y."""
+    total.index_add_(0, target_ids, inputs)
+
+
+def explicit_solution(F: Tensor, priming: float) -> Tensor:
+    """Eq. 3, and with it Eq. 5 and 6: log F_{j,i} − (K−1)/K · log Σ_d F_{d,i}."""
+    lowest = float(F.min())
+    if not lowest > 0:  # also refuses NaN
+        raise SaffuError(
+            f"a co-occurrence of {lowest:g} has no logarithm; raise `smoothing`, or use uniform attention"
+        )
+    return torch.log(F) - (priming - 1) / priming * torch.log(F.sum(0, keepdim=True))
+
+
+def decoder_priming_number(slots: int) -> float:
+    """K_U = K log K: K features of unit norm, weighted by −log of a distribution over K slots."""
+    return slots * math.log(slots)
+
+
+def attention_priming_number(slots: int) -> float:
+    """K_W = log K: below the bound K on the norm of K similarities. (At K = 2 it is under one; so be it.)"""
+    return math.log(slots)
+
+
+def variation_bound(slots: int, vocabulary: int) -> float:
+    """c = 2 (1 + 1/K) log N, which keeps F(Q, V) positive."""
+    return 2 * (1 + 1 / slots) * math.log(vocabulary)
+
+
+def attention_weights(scores: Tensor) -> Tensor:
+    """A = −log softmax(QW), the inner part of Eq. 1: positive, and Σ_k e^{−A_k} = 1."""
+    return -torch.log_softmax(scores, dim=1)
+
+
+class InnerProducts:
+    """Inner products of rows of two matrices by their numbers: a table while that is small, else as they come.
+
+    Contexts are token ids, so every inner product of embeddings is a look-up: Q in E·Eᵀ, the targets V̂ in log E·Eᵀ.
+    """
+
+    TABLE = 1 << 25  # most entries
+
+    def __init__(self, left: Tensor, right: Tensor):
+        self.left, self.right = left, right
+        self.table = left @ right.T if len(left) * len(right) <= self.TABLE else None
+
+    def __call__(self, i: Tensor, j: Tensor) -> Tensor:
+        """left[i]·right[j] for each pair; i and j broadcast."""
+        if self.table is not None:
+            return self.table[i, j]
+        return (self.left[i] * self.right[j]).sum(-1)
+
+
+class InitialVariation:
+    """V̂_mk − c = [log E_{i_m} − log Eᵀ·ȳ]·X_mk: the targets of attention before any decoder is known."""
+
+    def __init__(self, embeddings: Tensor, frequencies: Tensor):
+        log_embeddings = torch.log(embeddings)
+        mean_target = frequencies / frequencies.sum()  # ȳ (N,)
+        self.products = InnerProducts(log_embeddings, embeddings)
+        self.averages = embeddings @ (mean_target @ log_embeddings)  # (N,)
+
+    def __call__(self, target_ids: Tensor, slot_ids: Tensor) -> Tensor:
+        """(m,) target ids and (m, J) slot ids to V̂ − c (m, J)."""
+        return self.products(target_ids[:, None], slot_ids) - self.averages[slot_ids]
