@@ -39,7 +39,9 @@ def bit_cipher(tokens: int, bits: int) -> Tensor:
             needed = fitting_lists.cumsum(0) - fitting_lists < tokens - row  # basis vectors still reached
             added, fitting_lists = added[needed], fitting_lists[needed]
             base = torch.cat([torch.arange(n) for n in fitting_lists.tolist()])
-            members = torch.cat([members.flip(0)[base], added.repeat_interleave(fitting_lists)[:, None]], dim=1)
+            members = torch.cat(
+                [members.flip(0)[base], added.repeat_interleave(fitting_lists)[:, None]], dim=1
+            )
         members = members[: tokens - row]
         cipher[row : row + len(members)].scatter_(1, members, 1)
         row += len(members)

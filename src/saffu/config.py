@@ -24,9 +24,15 @@ class SaffuConfig:
         512, "bits the units predict (D_H); 0: straight to the vocabulary, with no final decoder"
     )
     documents: int = setting(0, "shards told apart by the document model (Δ); 0 for none")
-    head: Literal["previous", "first"] = setting("previous", "slot that queries attention: before the target, or first")
-    attention: Literal["explicit", "uniform"] = setting("explicit", "start of attention: solved from V̂, or uniform")
-    tune: int = setting(0, "folds over which attention is solved again from V; the first fold then initialises")
+    head: Literal["previous", "first"] = setting(
+        "previous", "slot that queries attention: before the target, or first"
+    )
+    attention: Literal["explicit", "uniform"] = setting(
+        "explicit", "start of attention: solved from V̂, or uniform"
+    )
+    tune: int = setting(
+        0, "folds over which attention is solved again from V; the first fold then initialises"
+    )
     accumulate: bool = setting(True, "tuning goes on adding to the decoders' counts instead of counting anew")
     restart_attention: bool = setting(True, "the first tuning forgets the counts of V̂")
     variation_sign: Literal[1, -1] = setting(1, "sign of V in the attention's counts (the paper prints +1)")
@@ -35,7 +41,9 @@ class SaffuConfig:
     smoothing: float = setting(1e-3, "added to the final decoder's co-occurrences, which can be zero")
     words: int = setting(2**17, "most frequent words the tokenizer's merges are counted on")
     kept_words: int = setting(2**12, "most frequent words whose merges are kept; 0 keeps all")
-    count_by: Literal["types", "tokens"] = setting("types", "merges count each word once, or as often as it occurs")
+    count_by: Literal["types", "tokens"] = setting(
+        "types", "merges count each word once, or as often as it occurs"
+    )
     fold: int = setting(1_000_000, "targets in a fold")
     seed: int = setting(0, "seed of the samples shown while fitting")
 
@@ -55,7 +63,9 @@ class SaffuConfig:
                 raise SaffuError(f"{name} is {value}; it must not be negative")
         for name in ("block", "radius"):
             if getattr(self, name) == 1:
-                raise SaffuError(f"{name} is 1, but attention needs at least 2 slots; use {name} 2 or more, or 0 for none")
+                raise SaffuError(
+                    f"{name} is 1, but attention needs at least 2 slots; use {name} 2 or more, or 0 for none"
+                )
         if not (self.block or self.radius):
             raise SaffuError("block and radius are both 0; a model needs at least one unit")
         for name in ("block_dimension", "radius_dimension", "fold"):
@@ -71,7 +81,9 @@ class SaffuConfig:
     def from_dict(cls, settings: dict[str, Any]) -> "SaffuConfig":
         unknown = sorted(set(settings) - {f.name for f in fields(cls)})
         if unknown:
-            raise SaffuError(f"unknown setting {unknown[0]!r}; this saffu knows {', '.join(f.name for f in fields(cls))}")
+            raise SaffuError(
+                f"unknown setting {unknown[0]!r}; this saffu knows {', '.join(f.name for f in fields(cls))}"
+            )
         return cls(**settings)
 
 

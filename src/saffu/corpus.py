@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from saffu.errors import SaffuError
 from saffu.tokenizer import EOD, FRG, PAD, SOD, Tokenizer
 
-WINDOW_SLOTS = 1 << 17  # most slots in one window, which bounds what is gathered at a time
+WINDOW_ROWS = 1024  # most targets in one window: what is computed for them then stays in the cache
 PIECE = 1 << 16  # characters of a long document tokenised at a time
 SAFE_CUT = re.compile(r"(?<=[A-Za-z0-9,.]) (?=[A-Za-z])")  # a place where two words part under any reading
 
@@ -124,17 +123,18 @@ class TokenCorpus:
             document = torch.searchsorted(self.starts, flat, right=True) - 1
             begin = max(0, lo - lookback)
             past = torch.nn.functional.pad(self.ids[begin:hi].long(), (begin - (lo - lookback), 0), value=PAD)
-            yield Targets(past[lookback:], flat - self.starts[document], document, past, lookback, self)
+            at = torch.arange(lookback, len(past), device=flat.device)
+            yield Targets(past[lookback:], flat - self.starts[document], document, past, at, self)
 
 
 class Targets(NamedTuple):
-    """A run of consecutive targets of a corpus; the token d places before target m is `past[lookback + m − d]`."""
+    """Targets of prediction with what precedes them: the token d places before target m is `past[at[m] − d]`."""
 
     ids: Tensor  # (n,) what is to be predicted
     positions: Tensor  # (n,) place in the document, from 0
     documents: Tensor  # (n,) which document of the corpus
-    past: Tensor  # (lookback + n,) tokens before and at the targets
-    lookback: int
+    past: Tensor  # tokens before and at the targets
+    at: Tensor  # (n,) where each target stands in `past`
     corpus: TokenCorpus
 
     def history(self) -> Tensor:
@@ -162,7 +162,7 @@ def block_windows(targets: Targets, block: int, head: str = "previous") -> Itera
     for rows, width in _by_width(real, block):
         count, slot = real[rows, None], torch.arange(width, device=rows.device)
         distance = (count - slot).clamp(min=0)
-        ids = targets.past[targets.lookback + rows[:, None] - distance]
+        ids = targets.past[targets.at[rows, None] - distance]
         marker = torch.where(targets.positions[rows] < block - 1, SOD, FRG)
         ids = torch.where(slot == 0, marker[:, None], ids)
         ids = torch.where(slot < count, ids, PAD)
@@ -175,12 +175,12 @@ def radius_windows(targets: Targets, radius: int, head: str = "previous") -> Ite
     real = targets.positions.clamp(max=radius)
     for rows, width in _by_width(real, radius):
         distance = torch.arange(width, 0, -1, device=rows.device)
-        ids = targets.past[targets.lookback + rows[:, None] - distance]
+        ids = targets.past[targets.at[rows, None] - distance]
         ids = torch.where(distance <= targets.positions[rows, None], ids, PAD)
         if head == "previous":
             query = ids[:, -1]
         else:
-            farthest = targets.past[targets.lookback + rows - radius]
+            farthest = targets.past[targets.at[rows] - radius]
             query = torch.where(targets.positions[rows] >= radius, farthest, PAD)
         yield Window(rows, ids, query, first=radius - width)
 
@@ -196,7 +196,7 @@ def _by_width(real: Tensor, slots: int) -> Iterator[tuple[Tensor, int]]:
             for narrower, width in zip([-1, *widths], widths, strict=False)
         ]
     for rows, width in groups:
-        for part in rows.split(max(1, WINDOW_SLOTS // width)):
+        for part in rows.split(WINDOW_ROWS):
             if len(part):
                 yield part, width
 
@@ -220,14 +220,3 @@ def _pieces(text: str) -> Iterator[str]:
         yield text[begin : cut.start()]
         begin = cut.start()
     yield text[begin:]
-
-
-def split_held_out(documents: Iterable[str], every: int, held_out: bool) -> Iterator[str]:
-    """Every so-many-th document (held out), or all the others."""
-    return (text for n, text in enumerate(documents, 1) if (n % every == 0) == held_out)
-
-
-def require_targets(corpus: TokenCorpus, what: str) -> TokenCorpus:
-    if corpus.targets == 0:
-        raise SaffuError(f"{what} holds no text; give files with at least one non-empty line")
-    return corpus

@@ -75,6 +75,11 @@ def attention_weights(scores: Tensor) -> Tensor:
     return -torch.log_softmax(scores, dim=1)
 
 
+def distribution(logits: Tensor) -> Tensor:
+    """softmax by row, the outer part of Eq. 1; what is below 1e-30 is zero, as denormal numbers slow everything."""
+    return torch.nn.functional.threshold(torch.softmax(logits, dim=1), 1e-30, 0.0)
+
+
 class InnerProducts:
     """Inner products of rows of two matrices by their numbers: a table while that is small, else as they come.
 

@@ -19,7 +19,7 @@ from saffu.network import Network
 from saffu.tokenizer import FRG, PAD, SOD
 from saffu.unit import AttentionCounter, DecoderCounter, HiddenTargets, Unit
 
-BATCH = 8192  # targets counted at a time; the result does not depend on it
+BATCH = 16384  # targets counted at a time; results do not depend on it
 
 
 class ExplicitFit:
@@ -56,7 +56,9 @@ class ExplicitFit:
             elif getattr(config, name):
                 by_unit[name] = cipher.noised_embeddings(ciphered(vocabulary, dimension, seen), seen)
         self.network = Network(config, {k: v.float().to(device) for k, v in by_unit.items()}, vocabulary)
-        self.exact = copy.deepcopy(self.network).double().requires_grad_(False)  # the same weights, to count with
+        self.exact = (
+            copy.deepcopy(self.network).double().requires_grad_(False)
+        )  # the same weights, to count with
 
     def initialise(self, corpus: TokenCorpus) -> None:
         """Solve attention from V̂ (or leave it uniform), then the decoders from the bottom up."""
@@ -74,7 +76,8 @@ class ExplicitFit:
     def tune(self, corpus: TokenCorpus, first: bool) -> None:
         """Solve attention again, from V of the current decoders, then the decoders."""
         counters = {
-            name: AttentionCounter(unit, self.hidden, self.config.variation_sign, None) for name, unit in self._units()
+            name: AttentionCounter(unit, self.hidden, self.config.variation_sign, None)
+            for name, unit in self._units()
         }
         self._count_units("attention", counters, corpus)
         restart = first and self.config.restart_attention
@@ -85,13 +88,18 @@ class ExplicitFit:
         yield from self.exact.units.items()  # type: ignore[misc]
 
     def _passes(self, what: str, corpus: TokenCorpus) -> Iterator[Targets]:
-        with tqdm(total=corpus.targets, desc=what, unit=" tokens", unit_scale=True, disable=None, leave=False) as bar:
+        with tqdm(
+            total=corpus.targets, desc=what, unit=" tokens", unit_scale=True, disable=None, leave=False
+        ) as bar:
             for targets in corpus.batches(self.batch, self.exact.lookback):
                 yield targets
                 bar.update(len(targets.ids))
 
     def _count_units(
-        self, what: str, counters: dict[str, AttentionCounter] | dict[str, DecoderCounter], corpus: TokenCorpus
+        self,
+        what: str,
+        counters: dict[str, AttentionCounter] | dict[str, DecoderCounter],
+        corpus: TokenCorpus,
     ) -> None:
         for targets in self._passes(what, corpus):
             for name, counter in counters.items():
@@ -140,11 +148,15 @@ class ExplicitFit:
             self._set(lambda network: network.D, explicit.explicit_solution(counts.F, priming=1))
         counts = self._add("final", self._count_final(corpus), restart)
         priming = len(self.exact.units) + bool(self.config.documents)  # each part's output sums to one
-        self._set(lambda network: network.M, explicit.explicit_solution(counts.F + self.config.smoothing, priming))
+        self._set(
+            lambda network: network.M, explicit.explicit_solution(counts.F + self.config.smoothing, priming)
+        )
 
     def _count_documents(self, corpus: TokenCorpus) -> Counts:
         """F(x, δ): mean embeddings with the shard of the corpus they come from."""
-        by_shard = torch.zeros(self.config.documents, self.exact.document_embeddings.shape[1], dtype=torch.float64)
+        by_shard = torch.zeros(
+            self.config.documents, self.exact.document_embeddings.shape[1], dtype=torch.float64
+        )
         by_shard = by_shard.to(self.exact.device)
         for targets in self._passes("document model", corpus):
             numbers = corpus.first_document + targets.documents
@@ -162,10 +174,10 @@ class ExplicitFit:
                 columns = by_target[:, part * width : (part + 1) * width]
                 for window in self.exact.windows(name, targets):
                     explicit.add_co_occurrence(
-                        columns, torch.softmax(unit(window), dim=1), targets.ids[window.rows]
+                        columns, explicit.distribution(unit(window)), targets.ids[window.rows]
                     )
             if self.config.documents:
-                document = torch.softmax(self.exact.document_inputs(targets) @ self.exact.D, dim=1)
+                document = explicit.distribution(self.exact.document_inputs(targets) @ self.exact.D)
                 explicit.add_co_occurrence(by_target[:, -self.config.documents :], document, targets.ids)
         return Counts(by_target.T, by_target.sum(), by_target.new_tensor(float(corpus.targets)))
 

@@ -1,11 +1,11 @@
 """The network: a block unit, a radial unit, an optional document model, and the decoder over their outputs."""
 
-import math
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
+from saffu import explicit
 from saffu.config import SaffuConfig
 from saffu.corpus import Targets, Window, block_windows, radius_windows
 from saffu.tokenizer import PAD
@@ -71,7 +71,9 @@ class Network(nn.Module):
     def document_inputs(self, targets: Targets) -> Tensor:
         """x_m = (E_<pad> + Σ_{j<m} E_{i_j})/m, (n, D): the mean embedding of all that precedes in the document."""
         E = self.document_embeddings.double()
-        before = E[targets.ids].cumsum(0) - E[targets.ids]  # sums over this run of targets, the target left out
+        before = (
+            E[targets.ids].cumsum(0) - E[targets.ids]
+        )  # sums over this run of targets, the target left out
         history = targets.history().long()  # what came of the first document before this run
         before += torch.bincount(history, minlength=len(E)).double() @ E
         rows = torch.arange(len(targets.ids), device=before.device)
@@ -80,15 +82,15 @@ class Network(nn.Module):
         inputs = (E[PAD] + before - elsewhere) / (targets.positions + 1)[:, None]
         return inputs.to(self.document_embeddings.dtype)
 
-    def forward(self, targets: Targets) -> Tensor:
-        """Logits over the vocabulary, (n, N)."""
+    def forward(self, targets: Targets, document_inputs: Tensor | None = None) -> Tensor:
+        """Logits over the vocabulary, (n, N). Targets that do not follow each other bring their document inputs."""
         parts = [self.unit_logits(name, targets) for name in self.units]
         if not self.config.hidden_dimension:
             return sum(torch.log_softmax(part, dim=1) for part in parts) - (len(parts) - 1) * self.log_prior
-        outputs = [torch.softmax(part, dim=1) for part in parts]
         if self.config.documents:
-            outputs.append(torch.softmax(self.document_inputs(targets) @ self.D, dim=1))
-        return torch.cat(outputs, dim=1) @ self.M
+            inputs = self.document_inputs(targets) if document_inputs is None else document_inputs
+            parts.append(inputs @ self.D)
+        return torch.cat([explicit.distribution(part) for part in parts], dim=1) @ self.M
 
     def log_probabilities(self, targets: Targets) -> Tensor:
         """log p of each target, (n,)."""
@@ -99,5 +101,5 @@ class Network(nn.Module):
         return sum(p.numel() for p in self.parameters()) + sum(b.numel() for b in self.buffers())
 
     def batch_size(self) -> int:
-        """Targets to predict at a time: about 64 MB of logits, and enough rows to keep matrix products busy."""
-        return max(256, min(8192, 1 << int(math.log2(2**24 / self.vocabulary))))
+        """Targets to predict at a time: some 16 MB of logits, which the allocator reuses instead of returning."""
+        return max(64, 2**22 // self.vocabulary)

@@ -66,7 +66,8 @@ class Unit(nn.Module):
         weights, padding = self.weighted_slots(window)
         by_slot = self.U.unflatten(0, (self.slots, -1))  # (K, D, outputs)
         given = (weights[:, :, None] * self.E[window.ids]).flatten(1)  # (m, J·D)
-        return given @ by_slot[window.slots].flatten(0, 1) + padding @ (self.E[PAD] @ by_slot)
+        logits = given @ by_slot[window.slots].flatten(0, 1)
+        return logits if window.ids.shape[1] == self.slots else logits + padding @ (self.E[PAD] @ by_slot)
 
     def variation(self, window: Window, surprise: Tensor) -> Tensor:
         """V_mk − c = [U z̃ − U softmax(HU)]·X_mk, (m, K): how much more of slot k the target asks for.
@@ -94,7 +95,9 @@ class HiddenTargets:
 
     def co_occurrence(self, inputs_by_target: Tensor) -> Tensor:
         """F(H, Z) (inputs, outputs) from the inputs summed by target token (N, inputs)."""
-        return inputs_by_target.T if self.bits is None else explicit.co_occurrence(inputs_by_target, self.bits)
+        return (
+            inputs_by_target.T if self.bits is None else explicit.co_occurrence(inputs_by_target, self.bits)
+        )
 
     def surprise(self, probabilities: Tensor, target_ids: Tensor) -> Tensor:
         """z̃ − p, (m, outputs), where z̃ = z/‖z‖₁ is the target as a distribution."""
@@ -121,7 +124,7 @@ class AttentionCounter:
             variation = self.initial(target_ids, padding).repeat(1, self.unit.slots)
             variation[:, window.slots] = self.initial(target_ids, window.ids)
         else:
-            surprise = self.targets.surprise(torch.softmax(self.unit(window), dim=1), target_ids)
+            surprise = self.targets.surprise(explicit.distribution(self.unit(window)), target_ids)
             variation = self.unit.variation(window, surprise)
         self.counts.F += explicit.co_occurrence(features, self.sign * variation + self.bound)
         self.counts.norm += features.sum()

@@ -1,0 +1,3 @@
+from saffu.cli import main
+
+main()

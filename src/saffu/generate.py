@@ -1,0 +1,107 @@
+"""Sampling: a network writes on from prompts, one token at a time."""
+
+import codecs
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from saffu.corpus import Targets, TokenCorpus
+from saffu.errors import SaffuError
+from saffu.network import Network
+from saffu.tokenizer import EOD, PAD, Tokenizer
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is drawn from the model's distribution."""
+
+    max_tokens: int = 100
+    temperature: float = 1.0  # 0 takes the likeliest token
+    top_k: int = 0  # draw from so many likeliest tokens; 0 from all
+    top_p: float = 1.0  # draw from the fewest tokens that hold this probability
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise SaffuError(f"max_tokens is {self.max_tokens}; it must be at least 1")
+        if not 0 <= self.temperature < float("inf"):
+            raise SaffuError(f"temperature is {self.temperature}; it must be 0 or more")
+        if self.top_k < 0:
+            raise SaffuError(f"top_k is {self.top_k}; it must be 0 (all tokens) or more")
+        if not 0 < self.top_p <= 1:
+            raise SaffuError(f"top_p is {self.top_p}; it must be above 0 and at most 1")
+
+
+def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:
+    """One token id for each row of logits (n, N). Only what can be a target is ever drawn: no `<pad>`, no marker."""
+    candidates = logits[:, EOD:].float()
+    if sampling.temperature == 0:
+        return candidates.argmax(1) + EOD
+    candidates = candidates / sampling.temperature
+    if 0 < sampling.top_k < candidates.shape[1]:
+        least = candidates.topk(sampling.top_k, dim=1).values[:, -1:]
+        candidates = candidates.masked_fill(candidates < least, -torch.inf)
+    probabilities = torch.softmax(candidates, dim=1)
+    if sampling.top_p < 1:
+        ordered, order = probabilities.sort(dim=1, descending=True)
+        beyond = ordered.cumsum(1) - ordered >= sampling.top_p  # what comes before already holds top_p
+        probabilities = probabilities.scatter(1, order, ordered.masked_fill(beyond, 0))
+    return torch.multinomial(probabilities, 1, generator=generator).squeeze(1) + EOD
+
+
+@torch.inference_mode()
+def continue_prompts(
+    network: Network, prompts: Sequence[Sequence[int]], sampling: Sampling
+) -> Iterator[list[int | None]]:
+    """Yield the next token of every prompt's document, again and again; None once a document has ended."""
+    device, lookback, rows = network.device, network.lookback, len(prompts)
+    generator = torch.Generator(device=device)
+    if sampling.seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(sampling.seed)
+    past = torch.full((rows, lookback + 1), PAD)  # the last column stands for the token to come
+    for row, prompt in enumerate(prompts):
+        tail = torch.tensor(prompt[-lookback:], dtype=torch.int64)
+        past[row, lookback - len(tail) : lookback] = tail
+    past = past.to(device)
+    positions = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    at = torch.arange(rows, device=device) * (lookback + 1) + lookback
+    E = network.document_embeddings
+    sums = torch.stack(
+        [E[PAD] + E[torch.tensor(list(prompt), dtype=torch.int64)].sum(0) for prompt in prompts]
+    )
+    nowhere = TokenCorpus(past[:0, 0], positions[:1], positions[:0])  # the contexts are all in `past`
+    ended = [False] * rows
+    for _ in range(sampling.max_tokens):
+        targets = Targets(past[:, -1], positions, positions, past.flatten(), at, nowhere)
+        drawn = draw(network(targets, sums / (positions + 1)[:, None]), sampling, generator)
+        past[:, -1] = drawn
+        past = past.roll(-1, dims=1)
+        positions = positions + 1
+        sums = sums + E[drawn]
+        tokens = [None if done else token for done, token in zip(ended, drawn.tolist(), strict=True)]
+        ended = [done or token == EOD for done, token in zip(ended, tokens, strict=True)]
+        yield tokens
+        if all(ended):
+            return
+
+
+def stream_text(network: Network, tokenizer: Tokenizer, prompt: str, sampling: Sampling) -> Iterator[str]:
+    """Text that follows the prompt, in pieces as they are drawn, up to the document's end."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for (token,) in continue_prompts(network, [tokenizer.encode(prompt)], sampling):
+        if token is not None:
+            yield decoder.decode(tokenizer.decode_bytes([token]))
+    yield decoder.decode(b"", final=True)
+
+
+def complete(network: Network, tokenizer: Tokenizer, prompts: Sequence[str], sampling: Sampling) -> list[str]:
+    """What follows each prompt, up to its document's end; all are written at the same time."""
+    if not prompts:
+        return []
+    steps = continue_prompts(network, [tokenizer.encode(prompt) for prompt in prompts], sampling)
+    by_prompt = zip(*steps, strict=True)
+    return [tokenizer.decode(token for token in tokens if token is not None) for tokens in by_prompt]

@@ -1,0 +1,234 @@
+"""SaffuLM: a language model in scikit-learn's manners. Settings in the constructor, text in `fit`."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saffu import evaluate, generate, store
+from saffu.config import SaffuConfig
+from saffu.corpus import TokenCorpus
+from saffu.errors import SaffuError
+from saffu.evaluate import Score
+from saffu.explicit import Counts
+from saffu.fit import ExplicitFit, stages
+from saffu.generate import Sampling
+from saffu.network import Network
+from saffu.ngram import NgramCounts
+from saffu.tokenizer import EOD, Tokenizer
+
+Text = Iterable[str] | TokenCorpus
+LOGGED_TARGETS = 100_000  # of the development text, scored after each stage
+
+
+class SaffuLM:
+    """A language model counted from text.
+
+    >>> lm = SaffuLM(SaffuConfig(block=16, radius=4)).fit(["the cat sat on the mat", "the dog sat on the log"])
+    >>> lm.generate("the cat", seed=1)  # doctest: +SKIP
+
+    After `fit` (learned things end in an underscore):
+    network_ the torch module; tokenizer_; counts_ the sums behind every weight, by layer; frequencies_ of the
+    targets; references_ the n-gram counts behind the reference perplexities; trained_on_ documents, tokens and bytes;
+    log_ one row a stage.
+    """
+
+    network_: Network
+    tokenizer_: Tokenizer
+    counts_: dict[str, Counts]
+    frequencies_: Tensor
+    references_: NgramCounts | None
+    trained_on_: dict[str, Any]
+    log_: list[dict[str, Any]]
+
+    def __init__(
+        self, config: SaffuConfig | None = None, *, tokenizer: Tokenizer | None = None, device: str = "cpu"
+    ):
+        """A `tokenizer` that is given is used as it is; otherwise `fit` learns one from its text."""
+        self.config = config or SaffuConfig()
+        self.device = usable_device(device)
+        self._given_tokenizer = tokenizer
+
+    def fit(
+        self,
+        documents: Text,
+        dev: Text | None = None,
+        *,
+        embeddings: Tensor | None = None,
+        references: bool = True,
+        on_stage: Callable[[dict[str, Any]], None] | None = None,
+    ) -> "SaffuLM":
+        """Count the documents and solve the model; returns self.
+
+        `dev` is scored after each stage. `embeddings` (N, D), any word vectors by token id, take the place of the
+        bit-cipher's. `on_stage` is called with each row of `log_`.
+        """
+        if not isinstance(documents, TokenCorpus) and iter(documents) is documents:
+            documents = list(documents)  # it is read twice
+        if self._given_tokenizer:
+            self.tokenizer_ = self._given_tokenizer
+        elif isinstance(documents, TokenCorpus):
+            raise SaffuError("a tokenised corpus needs its tokenizer; pass it as SaffuLM(…, tokenizer=…)")
+        else:
+            self.tokenizer_ = Tokenizer.train(
+                documents,
+                words=self.config.words,
+                kept_words=self.config.kept_words,
+                count_by=self.config.count_by,
+            )
+        corpus = self.tokenize(documents)
+        if corpus.targets == 0:
+            raise SaffuError("the corpus holds no text; give at least one non-empty document")
+        scored = self.tokenize(dev).first(LOGGED_TARGETS) if dev is not None else None
+        self.trained_on_ = {"documents": corpus.documents, "tokens": corpus.targets, "bytes": corpus.bytes}
+        self.frequencies_ = corpus.frequencies(len(self.tokenizer_))
+        self.references_ = evaluate.count_references(corpus, len(self.tokenizer_)) if references else None
+        fragments = corpus.fragments(self.config.block) if self.config.block else 0
+        fit = ExplicitFit(
+            self.config,
+            self.frequencies_,
+            corpus.documents,
+            fragments,
+            embeddings=embeddings,
+            device=self.device,
+        )
+        self.network_, self.counts_, self.log_ = fit.network, fit.counts, []
+        for stage in stages(fit, corpus.to(self.device)):
+            row: dict[str, Any] = {"stage": stage, "tokens": corpus.targets}
+            if scored is not None and scored.targets:
+                score = evaluate.evaluate(self.network_, scored)
+                row |= {"dev_perplexity": score.perplexity, "dev_bits_per_byte": score.bits_per_byte}
+            row["sample"] = self.sample(self.config.seed)
+            self.log_.append(row)
+            if on_stage:
+                on_stage(row)
+        return self
+
+    def tokenize(self, documents: Text) -> TokenCorpus:
+        """Documents as a tokenised corpus, in memory (see `TokenCorpus.build` for text that does not fit)."""
+        if isinstance(documents, TokenCorpus):
+            return documents
+        if isinstance(documents, str):
+            raise SaffuError("documents is one string; give a list of documents, such as [text]")
+        return TokenCorpus.build(documents, self.tokenizer_)
+
+    def score(self, documents: Text) -> Score:
+        """Total surprise (`nll`), targets, bytes, perplexity and bits per byte."""
+        return evaluate.evaluate(self.network_, self.tokenize(documents))
+
+    def perplexity(self, documents: Text) -> float:
+        return self.score(documents).perplexity
+
+    def reference_scores(self, documents: Text) -> dict[str, Score]:
+        """Scores of a unigram and of Kneser–Ney bigram and trigram models of the training text."""
+        if self.references_ is None:
+            raise SaffuError("this model keeps no n-gram references; name its training text with --train")
+        return evaluate.evaluate_references(self.references_, self.tokenize(documents))
+
+    def generate(self, prompt: str = "", **sampling: Any) -> str:
+        """What follows the prompt, up to the document's end. Settings: see `saffu.Sampling`."""
+        return self.generate_batch([prompt], **sampling)[0]
+
+    def generate_batch(self, prompts: list[str], **sampling: Any) -> list[str]:
+        """What follows each prompt; all are written at the same time."""
+        return generate.complete(self.network_, self.tokenizer_, prompts, Sampling(**sampling))
+
+    def stream(self, prompt: str = "", **sampling: Any) -> Iterator[str]:
+        """`generate`, in pieces as they come."""
+        return generate.stream_text(self.network_, self.tokenizer_, prompt, Sampling(**sampling))
+
+    def sample(self, seed: int, documents: int = 4) -> str:
+        """A few short documents with their marks, as the paper's logs show them."""
+        steps = generate.continue_prompts(self.network_, [[]] * documents, Sampling(max_tokens=12, seed=seed))
+        texts = []
+        for tokens in zip(*steps, strict=True):
+            end = "<eod>" if EOD in tokens else "…"
+            texts.append(
+                "<sod>" + self.tokenizer_.decode(token for token in tokens if token is not None) + end
+            )
+        return "".join(texts)
+
+    @property
+    def parameters_(self) -> int:
+        return self.network_.parameter_count()
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model folder: config.json, model, tokenizer, counts, n-grams, log. Atomic."""
+        manifest = {
+            "model_type": "saffu",
+            "config": self.config.to_dict(),
+            "vocabulary": len(self.tokenizer_),
+            "parameters": self.parameters_,
+            "trained_on": self.trained_on_,
+        }
+        counts = {"frequencies": self.frequencies_}
+        for layer, sums in self.counts_.items():
+            counts |= {f"{layer}.F": sums.F, f"{layer}.norm": sums.norm, f"{layer}.targets": sums.targets}
+        files: dict[str, Any] = {
+            "model.safetensors": lambda: store.to_safetensors(self.network_.state_dict()),
+            "tokenizer.json": self.tokenizer_.to_json().encode(),
+            "counts.safetensors": lambda: store.to_safetensors(counts),
+            "log.jsonl": "".join(json.dumps(row) + "\n" for row in self.log_).encode(),
+        }
+        if self.references_ is not None:
+            arrays = {name: torch.from_numpy(array) for name, array in self.references_.tensors().items()}
+            files["ngrams.safetensors"] = lambda: store.to_safetensors(arrays)
+        store.write_folder(Path(folder), manifest, files)
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str = "cpu") -> "SaffuLM":
+        """The model that `save` wrote, its checksums tested."""
+        folder = Path(folder)
+        manifest = store.read_manifest(folder)
+        try:
+            config, vocabulary = SaffuConfig.from_dict(manifest["config"]), int(manifest["vocabulary"])
+            trained_on = dict(manifest["trained_on"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise SaffuError(f"{folder / store.MANIFEST} is damaged ({error}); train again") from None
+
+        def tensors(name: str) -> dict[str, Tensor]:
+            return store.from_safetensors(store.read_file(folder, name, manifest), str(folder / name))
+
+        tokenizer = Tokenizer.from_json(store.read_file(folder, "tokenizer.json", manifest).decode())
+        lm = cls(config, tokenizer=tokenizer, device=device)
+        lm.tokenizer_, lm.trained_on_ = tokenizer, trained_on
+        log = store.read_file(folder, "log.jsonl", manifest).decode()
+        lm.log_ = [json.loads(line) for line in log.splitlines()]
+        weights = tensors("model.safetensors")
+        embeddings = {
+            name: torch.zeros_like(weights[f"units.{name}.E"])
+            for name in ("block", "radius")
+            if f"units.{name}.E" in weights
+        }
+        lm.network_ = Network(config, embeddings, vocabulary)
+        try:
+            lm.network_.load_state_dict(weights)
+        except RuntimeError:
+            raise SaffuError(f"{folder} has weights that do not fit its config.json; train again") from None
+        lm.network_.to(lm.device)
+        counts = tensors("counts.safetensors")
+        lm.frequencies_ = counts.pop("frequencies")
+        layers = dict.fromkeys(name.rsplit(".", 1)[0] for name in counts)
+        lm.counts_ = {
+            layer: Counts(*(counts[f"{layer}.{part}"] for part in ("F", "norm", "targets")))
+            for layer in layers
+        }
+        lm.references_ = None
+        if "ngrams.safetensors" in manifest["checksums"]:
+            arrays = {name: array.numpy() for name, array in tensors("ngrams.safetensors").items()}
+            lm.references_ = NgramCounts.from_tensors(arrays)
+        return lm
+
+
+def usable_device(name: str) -> torch.device:
+    """The device, if this machine has it."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise SaffuError(f"device {name!r} cannot be used ({reason}); use --device cpu") from None
+    return device
