@@ -48,10 +48,7 @@ class Reference:
     def __init__(self, documents, order, vocabulary):
         self.order, self.vocabulary = order, vocabulary
         texts = [(SOD, *map(int, document), EOD) for document in documents]
-        grams = {
-            k: Counter(t[i : i + k] for t in texts for i in range(len(t) - k + 1))
-            for k in range(1, order + 1)
-        }
+        grams = {k: Counter(t[i : i + k] for t in texts for i in range(len(t) - k + 1)) for k in range(1, order + 1)}
         del grams[1][(SOD,)]
         self.counts = {order: grams[order]}
         for k in range(1, order):
@@ -184,9 +181,7 @@ def test_counts_add_and_subtract_exactly(documents, more, order, chunk):
     assert (whole - whole).counts.size == 0
     ids, starts = corpus(documents + more)
     shards = [starts[: len(documents) + 1], starts[len(documents) :]]
-    assert_equal(
-        sum((NgramCounts.count(ids, s, order, VOCABULARY) for s in shards), start=whole - whole), whole
-    )
+    assert_equal(sum((NgramCounts.count(ids, s, order, VOCABULARY) for s in shards), start=whole - whole), whole)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ngram, "CHUNK", chunk)
         assert_equal(count(documents + more, order), whole)

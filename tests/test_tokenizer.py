@@ -94,9 +94,7 @@ def test_words_are_the_librarys(text: str) -> None:
 
 
 def test_words_are_the_librarys_around_every_space_like_character() -> None:
-    for character in map(
-        chr, [*range(0x300), *range(0x1600, 0x1900), *range(0x2000, 0x2100), 0x3000, 0xFEFF]
-    ):
+    for character in map(chr, [*range(0x300), *range(0x1600, 0x1900), *range(0x2000, 0x2100), 0x3000, 0xFEFF]):
         for text in (
             f"a{character}a",
             f"a {character} a",
@@ -196,9 +194,7 @@ def test_training_is_deterministic(tokenizer: Tokenizer) -> None:
 def test_vocabulary_is_specials_then_bytes_then_merges(tokenizer: Tokenizer) -> None:
     assert (module.PAD, module.SOD, module.FRG, module.EOD) == (0, 1, 2, 3)
     assert tuple(tokenizer.token(id) for id in range(4)) == SPECIAL_TOKENS
-    assert [tokenizer.decode_bytes([4 + byte]) for byte in range(256)] == [
-        bytes([byte]) for byte in range(256)
-    ]
+    assert [tokenizer.decode_bytes([4 + byte]) for byte in range(256)] == [bytes([byte]) for byte in range(256)]
     assert len(tokenizer) > 260
     assert all(len(tokenizer.decode_bytes([id])) > 1 for id in range(260, len(tokenizer)))
     assert " the" in [tokenizer.token(id) for id in range(260, len(tokenizer))]
@@ -244,8 +240,7 @@ def test_any_text_round_trips(tokenizer: Tokenizer, text: str) -> None:
 
 @settings(max_examples=200)
 @given(
-    st.binary()
-    | st.lists(st.sampled_from([b"the", b"\xff", b"\xc3", b"\xa9", b"\xed\xa0\x80", b" "])).map(b"".join)
+    st.binary() | st.lists(st.sampled_from([b"the", b"\xff", b"\xc3", b"\xa9", b"\xed\xa0\x80", b" "])).map(b"".join)
 )
 def test_any_bytes_round_trip(tokenizer: Tokenizer, data: bytes) -> None:
     ids = tokenizer.encode_bytes(data)

@@ -39,9 +39,7 @@ def bit_cipher(tokens: int, bits: int) -> Tensor:
             needed = fitting_lists.cumsum(0) - fitting_lists < tokens - row  # basis vectors still reached
             added, fitting_lists = added[needed], fitting_lists[needed]
             base = torch.cat([torch.arange(n) for n in fitting_lists.tolist()])
-            members = torch.cat(
-                [members.flip(0)[base], added.repeat_interleave(fitting_lists)[:, None]], dim=1
-            )
+            members = torch.cat([members.flip(0)[base], added.repeat_interleave(fitting_lists)[:, None]], dim=1)
         members = members[: tokens - row]
         cipher[row : row + len(members)].scatter_(1, members, 1)
         row += len(members)
@@ -73,5 +71,6 @@ def noised_embeddings(cipher: Tensor, frequencies: Tensor) -> Tensor:
 
 
 def coerced_embeddings(vectors: Tensor) -> Tensor:
-    """Any word vectors, made non-negative with rows of unit sum by a softmax, so that a SAFFU can take them."""
-    return torch.softmax(vectors.double(), dim=1)
+    """Any word vectors, made positive with rows of unit sum by a softmax, so that a SAFFU can take them."""
+    positive = torch.softmax(vectors.double(), dim=1).clamp(min=1e-12)  # its logarithm must exist in float32
+    return positive / positive.sum(1, keepdim=True)

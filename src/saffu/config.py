@@ -24,26 +24,18 @@ class SaffuConfig:
         512, "bits the units predict (D_H); 0: straight to the vocabulary, with no final decoder"
     )
     documents: int = setting(0, "shards told apart by the document model (Δ); 0 for none")
-    head: Literal["previous", "first"] = setting(
-        "previous", "slot that queries attention: before the target, or first"
-    )
-    attention: Literal["explicit", "uniform"] = setting(
-        "explicit", "start of attention: solved from V̂, or uniform"
-    )
-    tune: int = setting(
-        0, "folds over which attention is solved again from V; the first fold then initialises"
-    )
+    head: Literal["previous", "first"] = setting("previous", "slot that queries attention: before the target, or first")
+    attention: Literal["explicit", "uniform"] = setting("explicit", "start of attention: solved from V̂, or uniform")
+    tune: int = setting(0, "folds over which attention is solved again from V; the first fold then initialises")
     accumulate: bool = setting(True, "tuning goes on adding to the decoders' counts instead of counting anew")
     restart_attention: bool = setting(True, "the first tuning forgets the counts of V̂")
     variation_sign: Literal[1, -1] = setting(1, "sign of V in the attention's counts (the paper prints +1)")
     attention_priming: Literal["paper", "measured"] = setting("paper", "K_W: log K, or the mean norm of Q")
     decoder_priming: Literal["paper", "measured"] = setting("paper", "K_U: K log K, or the mean norm of H")
-    smoothing: float = setting(1e-3, "added to the final decoder's co-occurrences, which can be zero")
+    smoothing: float = setting(1e-3, "added to the co-occurrences of the vocabulary, which can be zero")
     words: int = setting(2**17, "most frequent words the tokenizer's merges are counted on")
     kept_words: int = setting(2**12, "most frequent words whose merges are kept; 0 keeps all")
-    count_by: Literal["types", "tokens"] = setting(
-        "types", "merges count each word once, or as often as it occurs"
-    )
+    count_by: Literal["types", "tokens"] = setting("types", "merges count each word once, or as often as it occurs")
     fold: int = setting(1_000_000, "targets in a fold")
     seed: int = setting(0, "seed of the samples shown while fitting")
 
@@ -73,6 +65,9 @@ class SaffuConfig:
                 raise SaffuError(f"{name} is {getattr(self, name)}; it must be at least 2")
         if self.documents == 1:
             raise SaffuError("documents is 1; a document model tells at least 2 shards apart (0 for none)")
+
+        if self.documents and not self.hidden_dimension:
+            raise SaffuError("the document model speaks to the final decoder; give a hidden_dimension above 0")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,8 +64,8 @@ class TokenCorpus:
                         break
         if file:
             file.close()
-        if file and total:
-            flat = np.memmap(folder / "ids.bin", dtype=dtype, mode="c")  # type: ignore[operator]
+        if folder and total:
+            flat: np.ndarray = np.memmap(folder / "ids.bin", dtype=dtype, mode="c")  # a private, writable view
         else:
             flat = np.frombuffer(bytearray(b"".join(parts)), dtype=dtype)
         starts = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
@@ -94,12 +94,20 @@ class TokenCorpus:
         last = int(torch.searchsorted(self.starts, min(targets, self.targets)))
         return self.part(0, last)
 
+    def thinned(self, targets: int) -> "TokenCorpus":
+        """About so many targets, as every so-many-th document: a sample of all of the corpus, not of its beginning."""
+        step = max(1, round(self.targets / targets))
+        kept = torch.arange(self.documents) % step == 0
+        lengths = torch.diff(self.starts)
+        starts = torch.cat([self.starts[:1], lengths[kept].cumsum(0)])
+        return TokenCorpus(self.ids[kept.repeat_interleave(lengths)], starts, self.sizes[kept])
+
     def folds(self, targets: int) -> list["TokenCorpus"]:
         """Contiguous parts of whole documents, about `targets` each (a remainder under half a fold joins the last)."""
         count = max(1, round(self.targets / targets))
         cuts = torch.searchsorted(self.starts, torch.arange(1, count) * (self.targets / count)).tolist()
         bounds = sorted({0, *cuts, self.documents})
-        return [self.part(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+        return [self.part(a, b) for a, b in pairwise(bounds)]
 
     def to(self, device: torch.device | str) -> "TokenCorpus":
         return TokenCorpus(self.ids.to(device), self.starts.to(device), self.sizes, self.first_document)

@@ -42,9 +42,7 @@ def evaluate(network: Network, corpus: TokenCorpus, progress: str | None = "eval
     nll = torch.zeros((), dtype=torch.float64, device=network.device)
     with (
         torch.inference_mode(),
-        tqdm(
-            total=corpus.targets, desc=progress, unit=" tokens", unit_scale=True, leave=False, disable=None
-        ) as bar,
+        tqdm(total=corpus.targets, desc=progress, unit=" tokens", unit_scale=True, leave=False, disable=None) as bar,
     ):
         for targets in corpus.batches(network.batch_size(), network.lookback):
             nll -= network.log_probabilities(targets).double().sum()

@@ -49,9 +49,7 @@ def explicit_solution(F: Tensor, priming: float) -> Tensor:
     """Eq. 3, and with it Eq. 5 and 6: log F_{j,i} − (K−1)/K · log Σ_d F_{d,i}."""
     lowest = float(F.min())
     if not lowest > 0:  # also refuses NaN
-        raise SaffuError(
-            f"a co-occurrence of {lowest:g} has no logarithm; raise `smoothing`, or use uniform attention"
-        )
+        raise SaffuError(f"a co-occurrence of {lowest:g} has no logarithm; raise `smoothing`, or use uniform attention")
     return torch.log(F) - (priming - 1) / priming * torch.log(F.sum(0, keepdim=True))
 
 

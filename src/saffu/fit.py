@@ -14,6 +14,7 @@ from tqdm import tqdm
 from saffu import cipher, explicit
 from saffu.config import SaffuConfig
 from saffu.corpus import Targets, TokenCorpus
+from saffu.errors import SaffuError
 from saffu.explicit import Counts, InitialVariation
 from saffu.network import Network
 from saffu.tokenizer import FRG, PAD, SOD
@@ -47,8 +48,10 @@ class ExplicitFit:
         self.counts: dict[str, Counts] = {}
         seen = frequencies.double().clone()  # the markers are never targets, but they are seen as inputs
         seen[PAD], seen[SOD], seen[FRG] = documents, documents, max(1, fragments)
-        bits = ciphered(vocabulary, config.hidden_dimension, seen) if config.hidden_dimension else None
+        bits = ciphered(vocabulary, config.hidden_dimension, frequencies) if config.hidden_dimension else None
         self.hidden = HiddenTargets(None if bits is None else bits.double().to(device), vocabulary)
+        if embeddings is not None and embeddings.shape[0] != vocabulary:
+            raise SaffuError(f"embeddings have {embeddings.shape[0]} rows for {vocabulary} tokens; give one a token id")
         by_unit = {}
         for name, dimension in (("block", config.block_dimension), ("radius", config.radius_dimension)):
             if embeddings is not None:
@@ -56,9 +59,7 @@ class ExplicitFit:
             elif getattr(config, name):
                 by_unit[name] = cipher.noised_embeddings(ciphered(vocabulary, dimension, seen), seen)
         self.network = Network(config, {k: v.float().to(device) for k, v in by_unit.items()}, vocabulary)
-        self.exact = (
-            copy.deepcopy(self.network).double().requires_grad_(False)
-        )  # the same weights, to count with
+        self.exact = copy.deepcopy(self.network).double().requires_grad_(False)  # the same weights, to count with
 
     def initialise(self, corpus: TokenCorpus) -> None:
         """Solve attention from V̂ (or leave it uniform), then the decoders from the bottom up."""
@@ -76,8 +77,7 @@ class ExplicitFit:
     def tune(self, corpus: TokenCorpus, first: bool) -> None:
         """Solve attention again, from V of the current decoders, then the decoders."""
         counters = {
-            name: AttentionCounter(unit, self.hidden, self.config.variation_sign, None)
-            for name, unit in self._units()
+            name: AttentionCounter(unit, self.hidden, self.config.variation_sign, None) for name, unit in self._units()
         }
         self._count_units("attention", counters, corpus)
         restart = first and self.config.restart_attention
@@ -88,9 +88,7 @@ class ExplicitFit:
         yield from self.exact.units.items()  # type: ignore[misc]
 
     def _passes(self, what: str, corpus: TokenCorpus) -> Iterator[Targets]:
-        with tqdm(
-            total=corpus.targets, desc=what, unit=" tokens", unit_scale=True, disable=None, leave=False
-        ) as bar:
+        with tqdm(total=corpus.targets, desc=what, unit=" tokens", unit_scale=True, disable=None, leave=False) as bar:
             for targets in corpus.batches(self.batch, self.exact.lookback):
                 yield targets
                 bar.update(len(targets.ids))
@@ -136,7 +134,10 @@ class ExplicitFit:
             counts = self._add(f"{name}.decoder", counter.counts, restart)
             paper = explicit.decoder_priming_number(getattr(self.config, name))
             priming = paper if self.config.decoder_priming == "paper" else counts.mean_norm
-            F = counts.F if self.config.hidden_dimension else counts.F + self.config.smoothing
+            if self.config.hidden_dimension:  # noise keeps F positive, except for bits that no target holds
+                F = torch.where(counts.F.sum(0) > 0, counts.F, self.config.smoothing)
+            else:
+                F = counts.F + self.config.smoothing
             U = explicit.explicit_solution(F, priming)
             self._set(lambda network, name=name: network.units[name].U, U)  # type: ignore[misc]
         if not self.config.hidden_dimension:
@@ -148,15 +149,11 @@ class ExplicitFit:
             self._set(lambda network: network.D, explicit.explicit_solution(counts.F, priming=1))
         counts = self._add("final", self._count_final(corpus), restart)
         priming = len(self.exact.units) + bool(self.config.documents)  # each part's output sums to one
-        self._set(
-            lambda network: network.M, explicit.explicit_solution(counts.F + self.config.smoothing, priming)
-        )
+        self._set(lambda network: network.M, explicit.explicit_solution(counts.F + self.config.smoothing, priming))
 
     def _count_documents(self, corpus: TokenCorpus) -> Counts:
         """F(x, δ): mean embeddings with the shard of the corpus they come from."""
-        by_shard = torch.zeros(
-            self.config.documents, self.exact.document_embeddings.shape[1], dtype=torch.float64
-        )
+        by_shard = torch.zeros(self.config.documents, self.exact.document_embeddings.shape[1], dtype=torch.float64)
         by_shard = by_shard.to(self.exact.device)
         for targets in self._passes("document model", corpus):
             numbers = corpus.first_document + targets.documents
@@ -173,9 +170,7 @@ class ExplicitFit:
             for part, (name, unit) in enumerate(self._units()):
                 columns = by_target[:, part * width : (part + 1) * width]
                 for window in self.exact.windows(name, targets):
-                    explicit.add_co_occurrence(
-                        columns, explicit.distribution(unit(window)), targets.ids[window.rows]
-                    )
+                    explicit.add_co_occurrence(columns, explicit.distribution(unit(window)), targets.ids[window.rows])
             if self.config.documents:
                 document = explicit.distribution(self.exact.document_inputs(targets) @ self.exact.D)
                 explicit.add_co_occurrence(by_target[:, -self.config.documents :], document, targets.ids)

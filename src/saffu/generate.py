@@ -70,9 +70,7 @@ def continue_prompts(
     positions = torch.tensor([len(prompt) for prompt in prompts], device=device)
     at = torch.arange(rows, device=device) * (lookback + 1) + lookback
     E = network.document_embeddings
-    sums = torch.stack(
-        [E[PAD] + E[torch.tensor(list(prompt), dtype=torch.int64)].sum(0) for prompt in prompts]
-    )
+    sums = torch.stack([E[PAD] + E[torch.tensor(list(prompt), dtype=torch.int64)].sum(0) for prompt in prompts])
     nowhere = TokenCorpus(past[:0, 0], positions[:1], positions[:0])  # the contexts are all in `past`
     ended = [False] * rows
     for _ in range(sampling.max_tokens):

@@ -44,9 +44,7 @@ class SaffuLM:
     trained_on_: dict[str, Any]
     log_: list[dict[str, Any]]
 
-    def __init__(
-        self, config: SaffuConfig | None = None, *, tokenizer: Tokenizer | None = None, device: str = "cpu"
-    ):
+    def __init__(self, config: SaffuConfig | None = None, *, tokenizer: Tokenizer | None = None, device: str = "cpu"):
         """A `tokenizer` that is given is used as it is; otherwise `fit` learns one from its text."""
         self.config = config or SaffuConfig()
         self.device = usable_device(device)
@@ -82,7 +80,7 @@ class SaffuLM:
         corpus = self.tokenize(documents)
         if corpus.targets == 0:
             raise SaffuError("the corpus holds no text; give at least one non-empty document")
-        scored = self.tokenize(dev).first(LOGGED_TARGETS) if dev is not None else None
+        scored = self.tokenize(dev).thinned(LOGGED_TARGETS) if dev is not None else None
         self.trained_on_ = {"documents": corpus.documents, "tokens": corpus.targets, "bytes": corpus.bytes}
         self.frequencies_ = corpus.frequencies(len(self.tokenizer_))
         self.references_ = evaluate.count_references(corpus, len(self.tokenizer_)) if references else None
@@ -146,9 +144,7 @@ class SaffuLM:
         texts = []
         for tokens in zip(*steps, strict=True):
             end = "<eod>" if EOD in tokens else "…"
-            texts.append(
-                "<sod>" + self.tokenizer_.decode(token for token in tokens if token is not None) + end
-            )
+            texts.append("<sod>" + self.tokenizer_.decode(token for token in tokens if token is not None) + end)
         return "".join(texts)
 
     @property
@@ -213,8 +209,7 @@ class SaffuLM:
         lm.frequencies_ = counts.pop("frequencies")
         layers = dict.fromkeys(name.rsplit(".", 1)[0] for name in counts)
         lm.counts_ = {
-            layer: Counts(*(counts[f"{layer}.{part}"] for part in ("F", "norm", "targets")))
-            for layer in layers
+            layer: Counts(*(counts[f"{layer}.{part}"] for part in ("F", "norm", "targets"))) for layer in layers
         }
         lm.references_ = None
         if "ngrams.safetensors" in manifest["checksums"]:

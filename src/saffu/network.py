@@ -71,9 +71,7 @@ class Network(nn.Module):
     def document_inputs(self, targets: Targets) -> Tensor:
         """x_m = (E_<pad> + Σ_{j<m} E_{i_j})/m, (n, D): the mean embedding of all that precedes in the document."""
         E = self.document_embeddings.double()
-        before = (
-            E[targets.ids].cumsum(0) - E[targets.ids]
-        )  # sums over this run of targets, the target left out
+        before = E[targets.ids].cumsum(0) - E[targets.ids]  # sums over this run of targets, the target left out
         history = targets.history().long()  # what came of the first document before this run
         before += torch.bincount(history, minlength=len(E)).double() @ E
         rows = torch.arange(len(targets.ids), device=before.device)

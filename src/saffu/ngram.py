@@ -257,9 +257,7 @@ class KneserNey:
         """ln p(target | context) of contexts (m, ≥ order − 1), newest token last, and targets (m,)."""
         targets = np.asarray(targets, dtype=np.int64)
         if targets.size and not EOD <= targets.min() <= targets.max() < self.vocabulary:
-            raise SaffuError(
-                f"targets hold ids outside {EOD}..{self.vocabulary - 1}; tokenise the text again"
-            )
+            raise SaffuError(f"targets hold ids outside {EOD}..{self.vocabulary - 1}; tokenise the text again")
         total, weight = np.zeros(len(targets)), np.ones(len(targets))
         for level, context in self._matches(contexts):
             total += weight * level.mass[_find(level.ngrams, context * self.vocabulary + targets)]

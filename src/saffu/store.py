@@ -22,17 +22,25 @@ FORMAT = 1  # of the model folder; raised when an older saffu could not read it
 MANIFEST = "config.json"
 
 
-def write_folder(
-    folder: Path, manifest: Mapping[str, Any], files: Mapping[str, bytes | Callable[[], bytes]]
-) -> None:
+def require_writable(folder: Path, force: bool) -> None:
+    """Fail now rather than after the work: on a folder that holds something, or a place that cannot be written."""
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise SaffuError(f"{folder} is a file, and a model is a folder; choose another --out")
+    if folder.exists() and any(folder.iterdir()) and not force:
+        raise SaffuError(f"{folder} is not empty; choose another --out, or --force to replace it")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.writing-", dir=folder.parent):
+        pass
+
+
+def write_folder(folder: Path, manifest: Mapping[str, Any], files: Mapping[str, bytes | Callable[[], bytes]]) -> None:
     """Write a folder anew, whole: a reader, or a kill at any moment, finds the old one or the new one.
 
     The manifest goes into config.json together with the format's version and a checksum of every file.
     """
     folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise SaffuError(f"{folder} is a file, and a model is a folder; choose another place")
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    require_writable(folder, force=True)
     for left in folder.parent.glob(f".{folder.name}.writing-*"):
         if left.stat().st_mtime < time.time() - 3600:  # by a run that was killed, not by one at work now
             shutil.rmtree(left, ignore_errors=True)
@@ -67,9 +75,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError):
         raise SaffuError(f"{folder / MANIFEST} is damaged; restore the folder or train again") from None
     if not isinstance(version, int) or version > FORMAT:
-        raise SaffuError(
-            f"{folder} has format {version}, newer than this saffu's {FORMAT}; upgrade saffu to read it"
-        )
+        raise SaffuError(f"{folder} has format {version}, newer than this saffu's {FORMAT}; upgrade saffu to read it")
     return dict(document)
 
 
@@ -86,9 +92,7 @@ def read_file(folder: Path, name: str, manifest: Mapping[str, Any]) -> bytes:
 
 
 def to_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
-    return bytes(
-        safetensors.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-    )
+    return bytes(safetensors.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}))
 
 
 def from_safetensors(data: bytes, what: str) -> dict[str, Tensor]:

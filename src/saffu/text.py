@@ -38,9 +38,7 @@ def _matches(pattern: str) -> list[Path]:
     if path.is_dir():
         files = [file for suffix in ("txt", "txt.gz") for file in path.rglob(f"*.{suffix}") if file.is_file()]
         if not files:
-            raise SaffuError(
-                f"no .txt or .txt.gz file in the folder {path}; name its files or a glob instead"
-            )
+            raise SaffuError(f"no .txt or .txt.gz file in the folder {path}; name its files or a glob instead")
     elif path.exists():
         files = [path]
     elif glob.has_magic(pattern):
@@ -103,9 +101,7 @@ def _lines(path: Path, errors: str) -> Iterator[str]:
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise SaffuError(f"{path} is damaged or no gzip file ({error}); fetch or compress it again") from None
     except OSError as error:
-        raise SaffuError(
-            f"cannot read {path}: {error.strerror or error}; check the path and permissions"
-        ) from None
+        raise SaffuError(f"cannot read {path}: {error.strerror or error}; check the path and permissions") from None
 
 
 def _open(path: Path) -> BinaryIO:
@@ -141,9 +137,7 @@ def default_corpus() -> Iterator[str]:
                 seen.add(joined)
                 yield joined
     if not seen:
-        raise SaffuError(
-            "this Python ships neither its reference nor its library's source; name a corpus of your own"
-        )
+        raise SaffuError("this Python ships neither its reference nor its library's source; name a corpus of your own")
 
 
 def _language_reference() -> Iterable[str]:

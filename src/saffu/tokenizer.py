@@ -99,9 +99,7 @@ class Tokenizer:
         try:
             backend = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises nothing narrower
-            raise SaffuError(
-                f"the tokenizer is damaged ({error}); train it again or restore the file"
-            ) from None
+            raise SaffuError(f"the tokenizer is damaged ({error}); train it again or restore the file") from None
         ids = backend.get_vocab()
         begins_with_ours = [ids.get(token) for token in SPECIAL_TOKENS] == [PAD, SOD, FRG, EOD]
         is_dense = sorted(ids.values()) == list(range(len(ids)))
@@ -128,18 +126,14 @@ class Tokenizer:
         try:
             return [encoding.ids for encoding in self._backend.encode_batch_fast(texts)]
         except TypeError:  # the library's answer to lone surrogates
-            raise SaffuError(
-                "a text to encode is not valid Unicode; use encode_bytes for raw bytes"
-            ) from None
+            raise SaffuError("a text to encode is not valid Unicode; use encode_bytes for raw bytes") from None
 
     def encode_bytes(self, data: bytes) -> list[int]:
         """The ids of any bytes: stretches of UTF-8 as text, each other byte as its own token."""
         stretches = _UNDECODABLE.split(data.decode("utf-8", "surrogateescape"))
         ids: list[list[int]] = [[]] * len(stretches)
         ids[::2] = self.encode_batch(stretches[::2])
-        ids[1::2] = [
-            [self._byte_ids[ord(escape) - 0xDC00] for escape in stretch] for stretch in stretches[1::2]
-        ]
+        ids[1::2] = [[self._byte_ids[ord(escape) - 0xDC00] for escape in stretch] for stretch in stretches[1::2]]
         return list(chain.from_iterable(ids))
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
@@ -191,9 +185,7 @@ def learn_merges(counts: Mapping[str, int]) -> list[Merge]:
     trainer = trainers.BpeTrainer(
         vocab_size=FULL_SIZE_LIMIT, min_frequency=2, initial_alphabet=BYTE_CHARACTERS, show_progress=False
     )
-    backend.train_from_iterator(
-        chain.from_iterable(repeat(word, count) for word, count in counts.items()), trainer
-    )
+    backend.train_from_iterator(chain.from_iterable(repeat(word, count) for word, count in counts.items()), trainer)
     merges = json.loads(backend.to_str())["model"]["merges"]
     return [(left, right) for left, right in merges]
 

@@ -66,7 +66,7 @@ class Unit(nn.Module):
         weights, padding = self.weighted_slots(window)
         by_slot = self.U.unflatten(0, (self.slots, -1))  # (K, D, outputs)
         given = (weights[:, :, None] * self.E[window.ids]).flatten(1)  # (m, J·D)
-        logits = given @ by_slot[window.slots].flatten(0, 1)
+        logits: Tensor = given @ by_slot[window.slots].flatten(0, 1)
         return logits if window.ids.shape[1] == self.slots else logits + padding @ (self.E[PAD] @ by_slot)
 
     def variation(self, window: Window, surprise: Tensor) -> Tensor:
@@ -95,9 +95,7 @@ class HiddenTargets:
 
     def co_occurrence(self, inputs_by_target: Tensor) -> Tensor:
         """F(H, Z) (inputs, outputs) from the inputs summed by target token (N, inputs)."""
-        return (
-            inputs_by_target.T if self.bits is None else explicit.co_occurrence(inputs_by_target, self.bits)
-        )
+        return inputs_by_target.T if self.bits is None else explicit.co_occurrence(inputs_by_target, self.bits)
 
     def surprise(self, probabilities: Tensor, target_ids: Tensor) -> Tensor:
         """z̃ − p, (m, outputs), where z̃ = z/‖z‖₁ is the target as a distribution."""

@@ -1,0 +1,193 @@
+"""The command as a person meets it: each test runs `main` in an empty folder."""
+
+import gzip
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from conftest import sentences
+from saffu.cli import main
+
+SMALL = ["--block", "16", "--radius", "4", "--block-dimension", "16", "--radius-dimension", "12", "--hidden-dimension", "32"]
+
+
+class Result:
+    def __init__(self, status, out, err):
+        self.status, self.out, self.err = status, out, err
+
+
+@pytest.fixture
+def saffu(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.txt").write_text("\n".join(sentences(1, 400)) + "\n")
+    with gzip.open(tmp_path / "dev.txt.gz", "wt") as file:
+        file.write("\n".join(sentences(2, 60)) + "\n")
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as exit:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Result(exit.value.code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def model(saffu, tmp_path):
+    assert saffu("train", "train.txt", "--out", "model", *SMALL).status == 0
+    return tmp_path / "model"
+
+
+def test_the_whole_way(saffu, tmp_path):
+    trained = saffu("train", "train.txt", "--dev", "dev.txt.gz", "--out", "model", "--tune", 2, "--fold", 1000, *SMALL)
+    assert trained.status == 0
+    assert "init" in trained.out
+    assert "tune 2" in trained.out
+    assert "<sod>" in trained.out
+    rows = [json.loads(line) for line in (tmp_path / "model" / "log.jsonl").read_text().splitlines()]
+    assert [row["stage"] for row in rows] == ["init", "tune 1", "tune 2"]
+
+    scored = saffu("eval", "model", "dev.txt.gz", "--json")
+    facts = json.loads(scored.out)
+    keys = ["targets", "bytes", "nll", "perplexity", "bits_per_byte"]
+    keys += ["unigram_perplexity", "bigram_perplexity", "trigram_perplexity"]
+    assert set(keys) <= set(facts)
+    assert facts["perplexity"] == pytest.approx(math.exp(facts["nll"] / facts["targets"]))
+    assert facts["bits_per_byte"] == pytest.approx(facts["nll"] / math.log(2) / facts["bytes"])
+    assert facts["bytes"] == sum(len(text) + 1 for text in sentences(2, 60))
+    assert facts["trigram_perplexity"] < facts["bigram_perplexity"] < facts["unigram_perplexity"]
+    assert facts["perplexity"] < facts["unigram_perplexity"]
+    assert f"{facts['perplexity']:.2f}" in saffu("eval", "model", "dev.txt.gz").out
+
+    first, again = (saffu("generate", "model", "the small", "--seed", 3, "--count", 2).out for _ in range(2))
+    assert first == again
+    assert first.startswith("the small")
+    assert len(first.splitlines()) == 2
+
+    told = json.loads(saffu("info", "model", "--json").out)
+    assert told["config"]["block"] == 16
+    assert told["trained_on"]["documents"] == 400
+    assert told["parameters"] > told["vocabulary"] > 260
+    assert f"{told['parameters']:,}" in saffu("info", "model").out
+
+
+def test_held_out_documents_are_not_trained_on(saffu):
+    facts = json.loads(saffu("train", "train.txt", "--out", "m", "--json", *SMALL).out)
+    assert facts["trained_on"]["documents"] == 380
+    assert facts["trained_on"]["hold_out"] == 20
+    facts = json.loads(saffu("train", "train.txt", "--out", "m2", "--hold-out", 0, "--json", *SMALL).out)
+    assert facts["trained_on"]["documents"] == 400
+    assert "dev_perplexity" not in facts["log"][0]
+
+
+def test_tokens_takes_the_first_documents(saffu):
+    facts = json.loads(saffu("train", "train.txt", "--out", "m", "--tokens", "1k", "--json", *SMALL).out)
+    assert 1000 <= facts["trained_on"]["tokens"] < 1100
+
+
+def test_references_can_be_recounted(saffu, model):
+    kept = json.loads(saffu("eval", model, "dev.txt.gz", "--json").out)
+    saffu("train", "train.txt", "--out", "bare", "--no-references", *SMALL)
+    none = json.loads(saffu("eval", "bare", "dev.txt.gz", "--json").out)
+    assert none["trigram_perplexity"] is None
+    recounted = json.loads(saffu("eval", "bare", "dev.txt.gz", "--train", "train.txt", "--json").out)
+    assert recounted["trigram_perplexity"] != kept["trigram_perplexity"]  # all documents, not 19 of 20
+    assert recounted["trigram_perplexity"] == pytest.approx(kept["trigram_perplexity"], rel=0.2)
+
+
+def test_no_text_to_score(saffu, model):
+    result = saffu("eval", model)
+    assert result.status == 2
+    assert "no text to score" in result.err
+
+
+def spoil(tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "blank.txt").write_text("\n  \n\n")
+    (tmp_path / "latin.txt").write_bytes("caf\xe9 au lait\n".encode("latin-1") * 50)
+    (tmp_path / "binary.txt").write_bytes(bytes(range(256)) * 40)
+    (tmp_path / "few.txt").write_text("one line\nand another\n")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "thesis.tex").write_text("years of work")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("train nowhere.txt --out m", "no such file"),
+        ("train *.none --out m", "no file matches"),
+        ("train folder --out m", "no .txt"),
+        ("train empty.txt --out m", "no words"),
+        ("train blank.txt --out m", "no words"),
+        ("train latin.txt --out m", "not UTF-8"),
+        ("train binary.txt --out m", "binary"),
+        ("train few.txt --out m", "too small to hold"),
+        ("train train.txt --dev blank.txt --out m", "--dev is empty"),
+        ("train train.txt --block 1 --out m", "at least 2"),
+        ("train train.txt --radius 1 --out m", "at least 2"),
+        ("train train.txt --radius -4 --out m", "negative"),
+        ("train train.txt --block many --out m", "invalid int"),
+        ("train train.txt --preset best --out m", "invalid choice"),
+        ("train train.txt --tokens none --out m", "no number of tokens"),
+        ("train train.txt --hold-out 1 --out m", "--hold-out"),
+        ("train train.txt --radius-dimension 4 --out m", "dimension of at least"),
+        ("train train.txt --device warp --out m", "cannot be used"),
+        ("train train.txt --out taken", "not empty"),
+        ("train train.txt --out train.txt", "is a file"),
+        ("train train.txt --out train.txt/m", "cannot read or write"),
+        ("train train.txt", "--out"),
+        ("fly", "invalid choice"),
+        ("", "VERB"),
+        ("eval nowhere dev.txt.gz", "no model folder"),
+        ("eval taken dev.txt.gz", "no config.json"),
+        ("info folder", "no config.json"),
+        ("generate nowhere", "no model folder"),
+    ],
+)
+def test_bad_input_is_one_clear_line(saffu, tmp_path, arguments, message):
+    spoil(tmp_path)
+    before = set(tmp_path.rglob("*"))
+    result = saffu(*arguments.split())
+    assert result.status == 2
+    assert message in result.err
+    assert result.err.startswith("saffu: ")
+    assert len(result.err.strip().splitlines()) == 1
+    assert result.out == "" or "tokenised" in result.out
+    assert set(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "arguments", ["--temperature -1", "--top-p 0", "--top-k -2", "--max-tokens 0", "--count 0", "--seed one"]
+)
+def test_bad_sampling_is_one_clear_line(saffu, model, arguments):
+    result = saffu("generate", "model", *arguments.split())
+    assert result.status == 2
+    assert len(result.err.strip().splitlines()) == 1
+    assert result.out == ""
+
+
+def test_replacing_takes_force(saffu, model):
+    assert saffu("train", "train.txt", "--out", "model", "--force", "--radius", 5, *SMALL[4:]).status == 0
+    assert json.loads(saffu("info", "model", "--json").out)["config"]["radius"] == 5
+
+
+def test_undecodable_bytes_can_be_replaced(saffu, tmp_path):
+    text = "\n".join(sentences(1, 100)).encode() + b"\n" + b"caf\xe9\n" * 20
+    (tmp_path / "latin.txt").write_bytes(text)
+    assert saffu("train", "latin.txt", "--out", "m", "--encoding-errors", "replace", *SMALL).status == 0
+
+
+def test_help_is_quick_and_needs_no_torch():
+    code = "import sys, saffu, saffu.cli; saffu.cli.parser().format_help(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_verb_has_an_example(saffu):
+    for verb in ("train", "eval", "generate", "info"):
+        shown = saffu(verb, "--help")
+        assert shown.status == 0
+        assert f"saffu {verb} " in shown.out.split("example:")[1]
