@@ -237,7 +237,8 @@ class Fit:
             Z = assigned_bits(seen, getattr(config, f"{name}_dimension"))
             self.weights[f"{name}.E"] = single(noised_embeddings(Z, seen))
             self.weights[f"{name}.W"] = np.ones((getattr(config, name),) * 2)
-        self.Z = assigned_bits(seen, config.hidden_dimension) if config.hidden_dimension else np.eye(vocabulary)
+        bits = config.hidden_dimension  # the markers are never targets, so they count for nothing here
+        self.Z = assigned_bits(self.frequencies, bits) if bits else np.eye(vocabulary)
         self.counts: dict[str, Counts] = {}
 
     def unit(self, name: str):
@@ -294,7 +295,10 @@ class Fit:
             counts = self.add(f"{name}.decoder", new, restart)
             measured = self.config.decoder_priming == "measured"
             priming = counts.norm / counts.targets if measured else slots * math.log(slots)
-            F = counts.F if self.config.hidden_dimension else counts.F + smoothing
+            F = counts.F.copy()
+            for column in F.T:  # noise keeps F(H, Z) positive, but for bits that no target has
+                if not self.config.hidden_dimension or sum(column) == 0:
+                    column += smoothing
             self.weights[f"{name}.U"] = single(solution(F, priming))
         if not self.config.hidden_dimension:
             prior = [f + smoothing for f in self.frequencies]
@@ -319,9 +323,7 @@ class Fit:
         parts = []
         for name in self.units:
             E, W, U = self.unit(name)
-            parts.append(
-                [unit_output(E, W, U, example, self.mode(name)) for example in self.examples(name, documents)]
-            )
+            parts.append([unit_output(E, W, U, example, self.mode(name)) for example in self.examples(name, documents)])
         if self.config.documents:
             inputs = document_inputs(self.weights[f"{self.units[0]}.E"], documents)
             parts.append([softmax(x @ self.weights["D"]) for x in inputs])

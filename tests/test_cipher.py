@@ -82,7 +82,10 @@ def test_noise_of_a_small_example():
 
 
 def test_any_vectors_can_be_coerced():
-    vectors = torch.tensor([[0.0, 0.0, 0.0], [-3.0, 1.5, 900.0]], dtype=torch.float32)
+    vectors = torch.tensor([[0.0, 0.0, 0.0], [-3.0, 1.5, 2.0], [-900.0, 1.5, 900.0]], dtype=torch.float32)
+    embeddings = coerced_embeddings(vectors)
     expected = [reference.softmax(row) for row in vectors.tolist()]
-    np.testing.assert_allclose(coerced_embeddings(vectors), expected, rtol=1e-12)
-    assert coerced_embeddings(vectors).dtype == torch.float64
+    np.testing.assert_allclose(embeddings[:2], expected[:2], rtol=1e-12)
+    np.testing.assert_allclose(embeddings[2], expected[2], atol=1e-11)  # raised where it would be zero
+    np.testing.assert_allclose(embeddings.sum(1), 1, rtol=1e-12)
+    assert torch.isfinite(embeddings.float().log()).all()

@@ -11,7 +11,8 @@ import pytest
 from conftest import sentences
 from saffu.cli import main
 
-SMALL = ["--block", "16", "--radius", "4", "--block-dimension", "16", "--radius-dimension", "12", "--hidden-dimension", "32"]
+SMALL = ["--block", "16", "--radius", "4", "--block-dimension", "16", "--radius-dimension", "12"]
+SMALL += ["--hidden-dimension", "32"]
 
 
 class Result:

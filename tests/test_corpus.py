@@ -111,8 +111,8 @@ def test_fragments(documents, block):
 
 def test_build(tokenizer):
     corpus = TokenCorpus.build(iter(TEXTS), tokenizer)
-    pieces = [tokenizer.encode(text) + [EOD] for text in TEXTS]
-    assert corpus.ids.tolist() == sum(pieces, [])
+    pieces = [[*tokenizer.encode(text), EOD] for text in TEXTS]
+    assert corpus.ids.tolist() == [id for piece in pieces for id in piece]
     assert corpus.starts.diff().tolist() == [len(piece) for piece in pieces]
     assert corpus.sizes.tolist() == [23, 1, 23, 2, 22]
     assert (corpus.documents, corpus.targets, corpus.bytes) == (5, sum(map(len, pieces)), 71)

@@ -20,7 +20,7 @@ def folder(small_lm, tmp_path):
 def test_no_folder_and_no_model(tmp_path):
     with pytest.raises(SaffuError, match="no model folder"):
         saffu.load(tmp_path / "nowhere")
-    with pytest.raises(SaffuError, match="no config.json"):
+    with pytest.raises(SaffuError, match="no config"):
         saffu.load(tmp_path)
 
 
@@ -116,7 +116,7 @@ def test_require_writable(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(SaffuError, match="is a file"):
         store.require_writable(tmp_path / "file", force=True)
-    with pytest.raises(OSError, match="Not a directory|exists"):
+    with pytest.raises(OSError, match=r"Not a directory|exists"):
         store.require_writable(tmp_path / "file" / "model", force=False)
     store.require_writable(tmp_path / "new" / "model", force=False)
     (tmp_path / "full").mkdir()

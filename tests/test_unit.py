@@ -144,9 +144,7 @@ def test_decoder_counts(kind, slots, mode, bits):
     inputs, targets = [], []
     for window, target_ids, examples in windows_and_examples(kind, slots):
         counter.add(window, target_ids)
-        inputs += [
-            reference.hidden_state(unit.E.numpy(), unit.W.numpy(), example, mode) for example in examples
-        ]
+        inputs += [reference.hidden_state(unit.E.numpy(), unit.W.numpy(), example, mode) for example in examples]
         targets += [Z[example.target] for example in examples]
     assert_counts(counter.counts, reference.count(inputs, targets))
 
@@ -208,11 +206,13 @@ def test_network_is_the_plain_loop(settings):
     np.testing.assert_allclose(network.log_probabilities(targets), np.log(chosen), rtol=1e-9)
 
 
+NETWORK, _ = random_network(documents=3)
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 30))
 def test_network_does_not_depend_on_the_batch(batch):
-    network, _ = random_network(documents=3)
-    np.testing.assert_allclose(predict(network, batch), predict(network, 1000), rtol=1e-12)
+    np.testing.assert_allclose(predict(NETWORK, batch), predict(NETWORK, 1000), rtol=1e-12)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5, 9, 15, 100])

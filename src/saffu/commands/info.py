@@ -1,0 +1,39 @@
+"""saffu info: what a model is."""
+
+import argparse
+from dataclasses import fields
+from pathlib import Path
+
+from saffu.commands.common import Verb, model_facts, print_json
+from saffu.config import SaffuConfig
+
+
+def add(verb: Verb) -> None:
+    parser = verb("info", run, "tell what a model is", "saffu info model")
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(options: argparse.Namespace) -> None:
+    from saffu.model import SaffuLM
+
+    lm = SaffuLM.load(options.model)
+    if options.json:
+        print_json(model_facts(lm) | {"log": lm.log_})
+        return
+    seen = lm.trained_on_
+    print(f"parameters   {lm.parameters_:,}")
+    for name, weight in lm.network_.state_dict().items():
+        print(f"  {name:<18} {' × '.join(str(size) for size in weight.shape)}")
+    print(f"vocabulary   {len(lm.tokenizer_):,}")
+    print(f"trained on   {seen['tokens']:,} tokens, {seen['documents']:,} documents, {seen['bytes']:,} bytes")
+    for row in lm.log_:
+        if "dev_perplexity" in row:
+            perplexity, bits = row["dev_perplexity"], row["dev_bits_per_byte"]
+            print(f"{row['stage']:<12} dev perplexity {perplexity:.2f}, {bits:.3f} bits/byte")
+    print("settings     (* not the default)")
+    for setting in fields(SaffuConfig):
+        value = getattr(lm.config, setting.name)
+        print(
+            f"{'*' if value != setting.default else ' '} {setting.name:<18} {value!s:<9} {setting.metadata['meaning']}"
+        )
