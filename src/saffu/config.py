@@ -6,8 +6,28 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from saffu.errors import SaffuError
 
 
-def setting(default: Any, meaning: str) -> Any:
-    return field(default=default, metadata={"meaning": meaning})
+def setting(default: Any, meaning: str, *, zero: bool = False) -> Any:
+    """A setting with its one line of meaning; a number that is no integer may be 0 only where `zero` says so."""
+    return field(default=default, metadata={"meaning": meaning, "zero": zero})
+
+
+def check_kinds(settings: Any) -> None:
+    """Refuse values of the wrong type, outside the choices, or below zero."""
+    kinds = get_type_hints(type(settings))
+    for setting in fields(settings):
+        name, kind, value = setting.name, kinds[setting.name], getattr(settings, setting.name)
+        if get_origin(kind) is Literal:
+            if value not in get_args(kind):
+                choices = " or ".join(str(choice) for choice in get_args(kind))
+                raise SaffuError(f"{name} is {value!r}; it must be {choices}")
+        elif kind is float:
+            zero = setting.metadata["zero"]
+            if not (isinstance(value, int | float) and 0 <= value < float("inf") and (zero or value)):
+                raise SaffuError(f"{name} is {value!r}; it must be a number {'of 0 or more' if zero else 'above 0'}")
+        elif type(value) is not kind:
+            raise SaffuError(f"{name} is {value!r}; it must be of type {kind.__name__}")
+        elif kind is int and value < 0:
+            raise SaffuError(f"{name} is {value}; it must not be negative")
 
 
 @dataclass(frozen=True)
@@ -36,23 +56,11 @@ class SaffuConfig:
     words: int = setting(2**17, "most frequent words the tokenizer's merges are counted on")
     kept_words: int = setting(2**12, "most frequent words whose merges are kept; 0 keeps all")
     count_by: Literal["types", "tokens"] = setting("types", "merges count each word once, or as often as it occurs")
-    fold: int = setting(1_000_000, "targets in a fold")
-    seed: int = setting(0, "seed of the samples shown while fitting")
+    fold: int = setting(1_000_000, "targets in a fold: of tuning, and between two scores of backpropagation")
+    seed: int = setting(0, "seed of the samples shown, of cold starts and of the order of training")
 
     def __post_init__(self) -> None:
-        for name, kind in get_type_hints(type(self)).items():
-            value = getattr(self, name)
-            if get_origin(kind) is Literal:
-                if value not in get_args(kind):
-                    choices = " or ".join(str(choice) for choice in get_args(kind))
-                    raise SaffuError(f"{name} is {value!r}; it must be {choices}")
-            elif kind is float:
-                if not (isinstance(value, int | float) and value > 0):
-                    raise SaffuError(f"{name} is {value!r}; it must be a number above 0")
-            elif type(value) is not kind:
-                raise SaffuError(f"{name} is {value!r}; it must be of type {kind.__name__}")
-            elif kind is int and value < 0:
-                raise SaffuError(f"{name} is {value}; it must not be negative")
+        check_kinds(self)
         for name in ("block", "radius"):
             if getattr(self, name) == 1:
                 raise SaffuError(
@@ -84,4 +92,60 @@ class SaffuConfig:
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},  # the paper's "best" model: sum blocks of 128, cat radius of 8
+}
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How backpropagation goes on from a start. The defaults are what measured best (docs/warm-start.md)."""
+
+    start: Literal["warm", "uniform", "cold"] = setting(
+        "warm", "from the explicit solution, from one with uniform attention, or from random weights"
+    )
+    rate: float = setting(1e-2, "learning rate of Adam")
+    batch: int = setting(1024, "targets in a step")
+    schedule: Literal["constant", "cosine"] = setting("constant", "the rate stays, or falls to 0 at the last fold")
+    warmup: int = setting(0, "steps in which the rate rises to its value")
+    weight_decay: float = setting(0.0, "share of each weight lost in a step, times the rate", zero=True)
+    dropout: float = setting(0.1, "share of the units' inputs left out of each step", zero=True)
+    clip: float = setting(1.0, "longest gradient, as a 2-norm; 0 for any", zero=True)
+    free_embeddings: bool = setting(False, "train the embeddings too, their rows kept non-negative with unit sum")
+    fit_share: float = setting(1.0, "share of the documents the explicit solution counts; under 1, Adam sees the rest")
+    leave_out: bool = setting(False, "take each target's own count out of the final decoder while training on it")
+    max_folds: int = setting(0, "stop after so many folds; 0: when the text held out says so")
+    rises: int = setting(8, "stop when the perplexity of held-out text has risen so many times in all")
+    save_every: float = setting(60.0, "seconds of work between two checkpoints")
+    cold_scale: float = setting(1.0, "spread of a cold start's weights, times one over the root of a layer's inputs")
+    precision: Literal["auto", "float32", "bfloat16"] = setting(
+        "auto", "of the product with the final decoder; auto: bfloat16 on a GPU"
+    )
+    compile: bool = setting(False, "compile the network with torch.compile: slow to begin, then faster")
+
+    def __post_init__(self) -> None:
+        check_kinds(self)
+        for name in ("batch", "rises"):
+            if getattr(self, name) < 1:
+                raise SaffuError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.dropout >= 1:
+            raise SaffuError(f"dropout is {self.dropout}; it must be under 1")
+        if self.fit_share > 1:
+            raise SaffuError(f"fit_share is {self.fit_share}; it must be at most 1")
+        if self.schedule == "cosine" and not self.max_folds:
+            raise SaffuError("a cosine schedule falls to the last fold; say which one that is with max_folds")
+        if self.start == "cold" and (self.leave_out or self.fit_share < 1):
+            raise SaffuError("a cold start counts nothing: fit_share and leave_out have no meaning for it")
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, settings: dict[str, Any]) -> "TrainingConfig":
+        unknown = sorted(set(settings) - {f.name for f in fields(cls)})
+        if unknown:
+            raise SaffuError(f"unknown training setting {unknown[0]!r}; it is of another version of saffu")
+        return cls(**settings)
+
+
+TRAINING_PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {"rate": 5e-6, "dropout": 0.0, "clip": 0.0},
 }
