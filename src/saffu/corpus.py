@@ -94,13 +94,23 @@ class TokenCorpus:
         last = int(torch.searchsorted(self.starts, min(targets, self.targets)))
         return self.part(0, last)
 
+    def take(self, documents: Tensor) -> "TokenCorpus":
+        """These documents, by number, in this order, as a corpus of their own."""
+        lengths = torch.diff(self.starts)[documents]
+        starts = torch.cat([self.starts.new_zeros(1), lengths.cumsum(0)])
+        shift = (self.starts[documents] - starts[:-1]).repeat_interleave(lengths)
+        return TokenCorpus(self.ids[shift + torch.arange(len(shift))], starts, self.sizes[documents])
+
     def thinned(self, targets: int) -> "TokenCorpus":
         """About so many targets, as every so-many-th document: a sample of all of the corpus, not of its beginning."""
         step = max(1, round(self.targets / targets))
-        kept = torch.arange(self.documents) % step == 0
-        lengths = torch.diff(self.starts)
-        starts = torch.cat([self.starts[:1], lengths[kept].cumsum(0)])
-        return TokenCorpus(self.ids[kept.repeat_interleave(lengths)], starts, self.sizes[kept])
+        return self.take(torch.arange(0, self.documents, step))
+
+    def divided(self, share: float) -> tuple["TokenCorpus", "TokenCorpus"]:
+        """Two corpora, the first with this share of the documents: every other one, say, for a half."""
+        numbers = torch.arange(self.documents, dtype=torch.float64)
+        chosen = torch.floor((numbers + 1) * share) > torch.floor(numbers * share)
+        return self.take(chosen.nonzero().squeeze(1)), self.take((~chosen).nonzero().squeeze(1))
 
     def folds(self, targets: int) -> list["TokenCorpus"]:
         """Contiguous parts of whole documents, about `targets` each (a remainder under half a fold joins the last)."""

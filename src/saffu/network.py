@@ -80,15 +80,20 @@ class Network(nn.Module):
         inputs = (E[PAD] + before - elsewhere) / (targets.positions + 1)[:, None]
         return inputs.to(self.document_embeddings.dtype)
 
-    def forward(self, targets: Targets, document_inputs: Tensor | None = None) -> Tensor:
-        """Logits over the vocabulary, (n, N). Targets that do not follow each other bring their document inputs."""
+    def hidden(self, targets: Targets, document_inputs: Tensor | None = None) -> Tensor:
+        """What the final decoder reads: the parts' distributions side by side, (n, rows of M)."""
         parts = [self.unit_logits(name, targets) for name in self.units]
-        if not self.config.hidden_dimension:
-            return sum(torch.log_softmax(part, dim=1) for part in parts) - (len(parts) - 1) * self.log_prior
         if self.config.documents:
             inputs = self.document_inputs(targets) if document_inputs is None else document_inputs
             parts.append(inputs @ self.D)
-        return torch.cat([explicit.distribution(part) for part in parts], dim=1) @ self.M
+        return torch.cat([explicit.distribution(part) for part in parts], dim=1)
+
+    def forward(self, targets: Targets, document_inputs: Tensor | None = None) -> Tensor:
+        """Logits over the vocabulary, (n, N). Targets that do not follow each other bring their document inputs."""
+        if self.config.hidden_dimension:
+            return self.hidden(targets, document_inputs) @ self.M
+        parts = [torch.log_softmax(self.unit_logits(name, targets), dim=1) for name in self.units]
+        return sum(parts, start=-(len(parts) - 1) * self.log_prior)
 
     def log_probabilities(self, targets: Targets) -> Tensor:
         """log p of each target, (n,)."""

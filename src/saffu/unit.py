@@ -31,14 +31,21 @@ class Unit(nn.Module):
         rows = embeddings.shape[1] * (slots if mode == "cat" else 1)
         self.W = nn.Parameter(embeddings.new_ones(slots, slots))  # all ones: uniform attention
         self.U = nn.Parameter(embeddings.new_zeros(rows, outputs))
-        self._products: InnerProducts | None = None
+        self.dropout = nn.Dropout(0.0)  # of the decoder's inputs; only backpropagation raises it
+        self._products: tuple[InnerProducts, Tensor, int] | None = None
+
+    def inner_products(self) -> InnerProducts:
+        """Of the embeddings with each other, kept for as long as the embeddings stay the same."""
+        if self.E.requires_grad and torch.is_grad_enabled():
+            return InnerProducts(self.E, self.E)
+        if self._products is None or self._products[1] is not self.E or self._products[2] != self.E._version:
+            self._products = InnerProducts(self.E.detach(), self.E.detach()), self.E, self.E._version
+        return self._products[0]
 
     def quadratic_features(self, window: Window) -> tuple[Tensor, Tensor]:
         """Q_m = X_h Xᵀ: (m, J) for the window's slots, and (m, 1) for any slot that holds `<pad>`."""
-        if self._products is None or self._products.left is not self.E:
-            self._products = InnerProducts(self.E, self.E)
-        head = window.head[:, None]
-        return self._products(head, window.ids), self._products(head, torch.full_like(head, PAD))
+        products, head = self.inner_products(), window.head[:, None]
+        return products(head, window.ids), products(head, torch.full_like(head, PAD))
 
     def attention(self, window: Window) -> Tensor:
         """A = −log softmax(QW), (m, K)."""
@@ -62,10 +69,11 @@ class Unit(nn.Module):
     def forward(self, window: Window) -> Tensor:
         """Logits (m, outputs); their softmax is the unit's output."""
         if self.mode == "sum":
-            return self.weighted_sum(window) @ self.U
+            summed: Tensor = self.dropout(self.weighted_sum(window))
+            return summed @ self.U
         weights, padding = self.weighted_slots(window)
         by_slot = self.U.unflatten(0, (self.slots, -1))  # (K, D, outputs)
-        given = (weights[:, :, None] * self.E[window.ids]).flatten(1)  # (m, J·D)
+        given = self.dropout((weights[:, :, None] * self.E[window.ids]).flatten(1))  # (m, J·D)
         logits: Tensor = given @ by_slot[window.slots].flatten(0, 1)
         return logits if window.ids.shape[1] == self.slots else logits + padding @ (self.E[PAD] @ by_slot)
 
