@@ -1,15 +1,16 @@
 """SaffuLM: a language model in scikit-learn's manners. Settings in the constructor, text in `fit`."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from saffu import evaluate, generate, store
-from saffu.config import SaffuConfig
+from saffu import evaluate, generate, store, train
+from saffu.config import SaffuConfig, TrainingConfig
 from saffu.corpus import TokenCorpus
 from saffu.errors import SaffuError
 from saffu.evaluate import Score
@@ -57,13 +58,16 @@ class SaffuLM:
         *,
         embeddings: Tensor | None = None,
         references: bool = True,
+        training: TrainingConfig | None = None,
         on_stage: Callable[[dict[str, Any]], None] | None = None,
     ) -> "SaffuLM":
         """Count the documents and solve the model; returns self.
 
         `dev` is scored after each stage. `embeddings` (N, D), any word vectors by token id, take the place of the
-        bit-cipher's. `on_stage` is called with each row of `log_`.
+        bit-cipher's. `training`, if `backprop` is to follow, tells what share of the documents to count, or to draw
+        the weights at random instead. `on_stage` is called with each row of `log_`.
         """
+        began = time.perf_counter()
         if not isinstance(documents, TokenCorpus) and iter(documents) is documents:
             documents = list(documents)  # it is read twice
         if self._given_tokenizer:
@@ -94,15 +98,37 @@ class SaffuLM:
             device=self.device,
         )
         self.network_, self.counts_, self.log_ = fit.network, fit.counts, []
-        for stage in stages(fit, corpus.to(self.device)):
-            row: dict[str, Any] = {"stage": stage, "tokens": corpus.targets}
+        if training and training.start == "cold":
+            train.cold_start(self.network_, self.config.seed, training.cold_scale)
+            return self
+        counted = corpus.divided(training.fit_share)[0] if training and training.fit_share < 1 else corpus
+        for stage in stages(fit, counted.to(self.device)):
+            row: dict[str, Any] = {"stage": stage, "tokens": counted.targets}
             if scored is not None and scored.targets:
                 score = evaluate.evaluate(self.network_, scored)
                 row |= {"dev_perplexity": score.perplexity, "dev_bits_per_byte": score.bits_per_byte}
-            row["sample"] = self.sample(self.config.seed)
+            row |= {"seconds": round(time.perf_counter() - began, 3), "sample": self.sample(self.config.seed)}
             self.log_.append(row)
             if on_stage:
                 on_stage(row)
+        return self
+
+    def backprop(
+        self,
+        documents: Text,
+        dev: Text,
+        training: TrainingConfig | None = None,
+        *,
+        folder: str | Path | None = None,
+        on_fold: Callable[[dict[str, Any]], None] | None = None,
+    ) -> "SaffuLM":
+        """Go on from the fitted weights with Adam, until `dev` says stop; keep the best weights; return self.
+
+        With a `folder`, the model and the state of the run are saved there every minute. `on_fold` is called with
+        each new row of `log_`.
+        """
+        run = train.Backprop(self, self.tokenize(documents), self.tokenize(dev), training or TrainingConfig())
+        run.run(None if folder is None else Path(folder), on_fold)
         return self
 
     def tokenize(self, documents: Text) -> TokenCorpus:
@@ -138,9 +164,11 @@ class SaffuLM:
         """`generate`, in pieces as they come."""
         return generate.stream_text(self.network_, self.tokenizer_, prompt, Sampling(**sampling))
 
-    def sample(self, seed: int, documents: int = 4) -> str:
+    def sample(self, seed: int, documents: int = 4, network: Network | None = None) -> str:
         """A few short documents with their marks, as the paper's logs show them."""
-        steps = generate.continue_prompts(self.network_, [[]] * documents, Sampling(max_tokens=12, seed=seed))
+        steps = generate.continue_prompts(
+            network or self.network_, [[]] * documents, Sampling(max_tokens=12, seed=seed)
+        )
         texts = []
         for tokens in zip(*steps, strict=True):
             end = "<eod>" if EOD in tokens else "…"
@@ -151,8 +179,8 @@ class SaffuLM:
     def parameters_(self) -> int:
         return self.network_.parameter_count()
 
-    def save(self, folder: str | Path) -> None:
-        """Write the model folder: config.json, model, tokenizer, counts, n-grams, log. Atomic."""
+    def save(self, folder: str | Path, beside: Mapping[str, bytes] | None = None) -> None:
+        """Write the model folder: config.json, model, tokenizer, counts, n-grams, log, and files `beside`. Atomic."""
         manifest = {
             "model_type": "saffu",
             "config": self.config.to_dict(),
@@ -172,7 +200,7 @@ class SaffuLM:
         if self.references_ is not None:
             arrays = {name: torch.from_numpy(array) for name, array in self.references_.tensors().items()}
             files["ngrams.safetensors"] = lambda: store.to_safetensors(arrays)
-        store.write_folder(Path(folder), manifest, files)
+        store.write_folder(Path(folder), manifest, files | dict(beside or {}))
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> "SaffuLM":

@@ -53,6 +53,9 @@ class Network(nn.Module):
     def document_embeddings(self) -> Tensor:
         return next(iter(self.units.values())).E  # type: ignore[return-value]
 
+    def every_unit(self) -> Iterator[Unit]:
+        yield from self.units.values()  # type: ignore[misc]
+
     def windows(self, name: str, targets: Targets) -> Iterator[Window]:
         """The contexts of one of the units."""
         if name == "block":
