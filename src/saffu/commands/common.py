@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from saffu.config import SaffuConfig
-
 Parser = argparse.ArgumentParser
 Verb = Callable[[str, Callable[[argparse.Namespace], None], str, str], Parser]
 """verb(name, run, purpose, example) adds a verb to the command."""
@@ -42,11 +40,11 @@ def add_common_options(verb: Parser) -> None:
     verb.add_argument("--json", action="store_true", help="print one JSON object; all else goes to standard error")
 
 
-def add_settings(verb: Parser) -> None:
-    """One option for each field of SaffuConfig."""
-    group = verb.add_argument_group("settings (defaults are the preset's)")
-    kinds = get_type_hints(SaffuConfig)
-    for setting in fields(SaffuConfig):
+def add_settings(verb: Parser, settings: type, title: str) -> None:
+    """One option for each field of a dataclass of settings."""
+    group = verb.add_argument_group(title)
+    kinds = get_type_hints(settings)
+    for setting in fields(settings):
         flag, meaning = "--" + setting.name.replace("_", "-"), f"{setting.metadata['meaning']} ({setting.default})"
         kind = kinds[setting.name]
         if kind is bool:
@@ -56,6 +54,12 @@ def add_settings(verb: Parser) -> None:
             group.add_argument(flag, type=type(choices[0]), choices=choices, default=None, help=meaning)
         else:
             group.add_argument(flag, type=kind, default=None, help=meaning, metavar="X" if kind is float else "N")
+
+
+def given_settings(options: argparse.Namespace, settings: type) -> dict[str, Any]:
+    """The fields of a dataclass of settings that the command line names."""
+    values = {setting.name: getattr(options, setting.name) for setting in fields(settings)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 class Documents:

@@ -1,12 +1,11 @@
-"""saffu train: text to a model folder."""
+"""saffu train: text to a model folder, by the explicit solution and, if asked, by backpropagation after it."""
 
 import argparse
 import sys
 import tempfile
 import time
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from saffu.commands.common import (
     Documents,
@@ -16,24 +15,34 @@ from saffu.commands.common import (
     add_settings,
     add_text_options,
     count,
+    given_settings,
     model_facts,
     print_json,
 )
-from saffu.config import PRESETS, SaffuConfig
+from saffu.config import PRESETS, TRAINING_PRESETS, SaffuConfig, TrainingConfig
 from saffu.errors import SaffuError
 
+if TYPE_CHECKING:
+    from saffu.corpus import TokenCorpus
+    from saffu.model import SaffuLM
+    from saffu.tokenizer import Tokenizer
+
 HOLD_OUT = 20
+PRESET = "paper"
+MAY_CHANGE = ("max_folds", "save_every")  # when a run is resumed
 
 
 def add(verb: Verb) -> None:
     parser = verb(
         "train",
         run,
-        "make a model from text by the explicit solution",
-        "saffu train books/*.txt.gz --out model --radius 4",
+        "make a model from text by the explicit solution, and train it further if asked",
+        "saffu train books/*.txt.gz --out model --radius 4\n"
+        "  saffu train books/*.txt.gz --out model --backprop --max-folds 10\n"
+        "  saffu train --resume model",
     )
     parser.add_argument("corpus", nargs="*", help="files, folders or globs; none: the English that ships with Python")
-    parser.add_argument("--out", type=Path, required=True, help="folder to write the model to")
+    parser.add_argument("--out", type=Path, help="folder to write the model to")
     parser.add_argument("--force", action="store_true", help="replace what --out holds")
     parser.add_argument("--dev", nargs="+", metavar="FILE", help="held-out text (default: every 20th document)")
     parser.add_argument(
@@ -41,67 +50,219 @@ def add(verb: Verb) -> None:
     )
     parser.add_argument("--tokens", type=count, metavar="N", help="use the first so many tokens (1e6, 500k, 2M)")
     parser.add_argument("--no-references", action="store_true", help="do not keep n-gram counts with the model")
-    parser.add_argument("--preset", choices=PRESETS, default="paper", help="settings to start from (default: paper)")
+    parser.add_argument("--preset", choices=PRESETS, help=f"settings to start from (default: {PRESET})")
     add_text_options(parser)
     add_common_options(parser)
-    add_settings(parser)
+    parser.set_defaults(device=None)
+    training = parser.add_argument_group("training further")
+    training.add_argument("--backprop", action="store_true", help="go on with Adam after the explicit solution")
+    training.add_argument("--resume", type=Path, metavar="DIR", help="go on with the interrupted run in this folder")
+    training.add_argument("--tensorboard", type=Path, metavar="DIR", help="write what is logged for TensorBoard too")
+    add_settings(parser, TrainingConfig, "settings of --backprop")
+    add_settings(parser, SaffuConfig, "settings of the model (defaults are the preset's)")
 
 
 def run(options: argparse.Namespace) -> None:
-    chosen = {f.name: getattr(options, f.name) for f in fields(SaffuConfig) if getattr(options, f.name) is not None}
-    config = SaffuConfig(**{**PRESETS[options.preset], **chosen})
+    if options.resume:
+        resume(options)
+        return
+    if options.out is None:
+        raise SaffuError("the model needs a place; give one with --out DIR")
+    config, training = settings(options)
     if options.hold_out < 0 or options.hold_out == 1:
         raise SaffuError(f"--hold-out is {options.hold_out}; give 2 or more, or 0 to hold nothing out")
+    if training and not (options.dev or options.hold_out):
+        raise SaffuError("--backprop needs held-out text to know when to stop; give --dev FILE, or a --hold-out")
 
     from saffu import store
 
     store.require_writable(options.out, options.force)
-    report = sys.stderr if options.json else sys.stdout
-    documents = Documents(options.corpus, options)
-    held_out = Share(documents, options.hold_out, held_out=True)
-    train: Any = documents if options.dev else Share(documents, options.hold_out, held_out=False)
-    dev: Any = Documents(options.dev, options) if options.dev else held_out
+    text = {
+        "corpus": [str(Path(pattern).absolute()) for pattern in options.corpus],
+        "dev": [str(Path(pattern).absolute()) for pattern in options.dev or []],
+        "hold_out": 0 if options.dev else options.hold_out,
+        "tokens": options.tokens,
+        "split": options.split,
+        "encoding_errors": options.encoding_errors,
+    }
+    train, _ = documents(text)
 
-    from saffu.corpus import TokenCorpus
     from saffu.model import SaffuLM
     from saffu.tokenizer import Tokenizer
 
     began = time.perf_counter()
     tokenizer = Tokenizer.train(train, words=config.words, kept_words=config.kept_words, count_by=config.count_by)
-    lm = SaffuLM(config, tokenizer=tokenizer, device=options.device)
+    lm = SaffuLM(config, tokenizer=tokenizer, device=options.device or "cpu")
+    log = Log(options, backprop=training is not None)
     with tempfile.TemporaryDirectory(prefix="saffu-") as scratch:
-        folders = [Path(scratch) / name for name in ("train", "dev")]
-        for folder in folders:
-            folder.mkdir()
-        corpus = TokenCorpus.build(train, tokenizer, folders[0], options.tokens, "tokenise")
-        dev_corpus = TokenCorpus.build(dev, tokenizer, folders[1])
-        if not dev_corpus.targets and (options.dev or options.hold_out):
-            raise SaffuError(
-                "the text of --dev is empty; give files with at least one non-empty line"
-                if options.dev
-                else f"a corpus of {corpus.documents} documents is too small to hold every {options.hold_out}th out; "
-                "give --dev FILE, a smaller --hold-out, or --hold-out 0"
-            )
-        print(
+        corpus, dev = tokenised(text, tokenizer, Path(scratch))
+        log.say(
             f"{corpus.targets:,} tokens in {corpus.documents:,} documents, vocabulary {len(tokenizer):,}, "
-            f"tokenised in {time.perf_counter() - began:.1f} s",
-            file=report,
+            f"tokenised in {time.perf_counter() - began:.1f} s"
         )
-        began = time.perf_counter()
 
         def on_stage(row: dict[str, Any]) -> None:
-            row["seconds"] = round(time.perf_counter() - began, 3)
-            if len(lm.log_) == 1:
-                print(f"{'stage':<8} {'dev perplexity':>14} {'bits/byte':>9} {'seconds':>7}  sample", file=report)
-            perplexity, bits = row.get("dev_perplexity", float("nan")), row.get("dev_bits_per_byte", float("nan"))
-            sample = row["sample"].replace("\n", "\\n")
-            print(f"{row['stage']:<8} {perplexity:>14.2f} {bits:>9.3f} {row['seconds']:>7.1f}  {sample}", file=report)
-            lm.trained_on_ |= {"default_corpus": not options.corpus, "hold_out": 0 if options.dev else options.hold_out}
+            log.row(row)
+            lm.trained_on_ |= {"default_corpus": not options.corpus, "hold_out": text["hold_out"]}
             lm.save(options.out)
 
         lm.fit(
-            corpus, dev_corpus if dev_corpus.targets else None, references=not options.no_references, on_stage=on_stage
+            corpus,
+            dev if dev.targets else None,
+            references=not options.no_references,
+            training=training,
+            on_stage=on_stage,
         )
-    print(f"{lm.parameters_:,} parameters, saved in {options.out}", file=report)
+        if training:
+            lm.trained_on_ |= {"default_corpus": not options.corpus, "hold_out": text["hold_out"]}
+            from saffu.train import Backprop
+
+            train_further(Backprop(lm, corpus, dev, training, text), options.out, log)
+    finish(lm, options.out, options, log)
+
+
+def resume(options: argparse.Namespace) -> None:
+    """Go on with a run; only its length may change, and where its text lies."""
+    if options.out or options.force or options.preset:
+        raise SaffuError("--resume goes on in its own folder, as it began; leave out --out, --force and --preset")
+    for name in {**given_settings(options, SaffuConfig), **given_settings(options, TrainingConfig)}:
+        if name not in MAY_CHANGE:
+            raise SaffuError(f"--{name.replace('_', '-')} cannot change when a run is resumed; leave it out")
+
+    from saffu import checkpoint
+
+    state = checkpoint.read_state(options.resume)
+    changed = {**state["settings"].to_dict(), **given_settings(options, TrainingConfig)}
+    training, text = TrainingConfig.from_dict(changed), state["text"]
+    if text is None:
+        raise SaffuError(f"{options.resume} was trained from Python; resume it there, with its text")
+    if options.corpus:
+        text["corpus"] = [str(Path(pattern).absolute()) for pattern in options.corpus]
+    if options.dev:
+        text["dev"] = [str(Path(pattern).absolute()) for pattern in options.dev]
+
+    from saffu.model import SaffuLM
+    from saffu.train import Backprop
+
+    lm = SaffuLM.load(options.resume, options.device or state["device"])
+    log = Log(options, backprop=True)
+    with tempfile.TemporaryDirectory(prefix="saffu-") as scratch:
+        corpus, dev = tokenised(text, lm.tokenizer_, Path(scratch))
+        further = Backprop(lm, corpus, dev, training, text)
+        checkpoint.restore(further, options.resume, state)
+        progress = further.progress
+        log.say(f"resuming in fold {progress.fold} after {progress.steps:,} steps, {progress.tokens:,} tokens")
+        train_further(further, options.resume, log)
+    finish(lm, options.resume, options, log)
+
+
+def settings(options: argparse.Namespace) -> tuple[SaffuConfig, TrainingConfig | None]:
+    """Of the model and, with --backprop, of the training: the preset's, and what the command line names."""
+    chosen, of_training = given_settings(options, SaffuConfig), given_settings(options, TrainingConfig)
+    if not options.backprop:
+        if of_training:
+            raise SaffuError(
+                f"--{next(iter(of_training)).replace('_', '-')} is a setting of --backprop; add --backprop"
+            )
+        if options.tensorboard:
+            raise SaffuError("--tensorboard shows the course of --backprop; add --backprop")
+        return SaffuConfig(**{**PRESETS[options.preset or PRESET], **chosen}), None
+    training = TrainingConfig(**{**TRAINING_PRESETS.get(options.preset, {}), **of_training})
+    if training.start == "uniform":
+        if chosen.get("attention") == "explicit":
+            raise SaffuError("--start uniform means --attention uniform; leave one of them out")
+        chosen["attention"] = "uniform"
+    return SaffuConfig(**{**PRESETS[options.preset or PRESET], **chosen}), training
+
+
+def documents(text: dict[str, Any]) -> tuple[Any, Any]:
+    """The documents to train on and those held out, read anew each time they are asked for."""
+    how = argparse.Namespace(**text)
+    corpus = Documents(how.corpus, how)
+    if how.dev:
+        return corpus, Documents(how.dev, how)
+    return Share(corpus, how.hold_out, held_out=False), Share(corpus, how.hold_out, held_out=True)
+
+
+def tokenised(text: dict[str, Any], tokenizer: "Tokenizer", scratch: Path) -> tuple["TokenCorpus", "TokenCorpus"]:
+    """Both as token ids, which lie in the folder `scratch`."""
+    from saffu.corpus import TokenCorpus
+
+    train, dev = documents(text)
+    folders = [scratch / name for name in ("train", "dev")]
+    for folder in folders:
+        folder.mkdir()
+    corpus = TokenCorpus.build(train, tokenizer, folders[0], text["tokens"], "tokenise")
+    dev_corpus = TokenCorpus.build(dev, tokenizer, folders[1])
+    if not dev_corpus.targets and text["dev"]:
+        raise SaffuError("the text of --dev is empty; give files with at least one non-empty line")
+    if not dev_corpus.targets and text["hold_out"]:
+        raise SaffuError(
+            f"a corpus of {corpus.documents} documents is too small to hold every {text['hold_out']}th out; "
+            "give --dev FILE, a smaller --hold-out, or --hold-out 0"
+        )
+    return corpus, dev_corpus
+
+
+def train_further(further: Any, folder: Path, log: "Log") -> None:
+    try:
+        further.run(folder, log.row)
+    except KeyboardInterrupt:
+        log.interrupted(folder)
+    progress = further.progress
+    log.say(f"stopped: {progress.ended}; best dev perplexity {progress.best:.2f}, after fold {progress.best_fold}")
+
+
+def finish(lm: "SaffuLM", folder: Path, options: argparse.Namespace, log: "Log") -> None:
+    log.say(f"{lm.parameters_:,} parameters, saved in {folder}")
     if options.json:
-        print_json(model_facts(lm) | {"out": str(options.out), "log": lm.log_})
+        print_json(model_facts(lm) | {"out": str(folder), "log": lm.log_})
+
+
+class Log:
+    """What a person watches: a line for each stage and fold. With --json it goes to standard error."""
+
+    def __init__(self, options: argparse.Namespace, backprop: bool):
+        self.stream: TextIO = sys.stderr if options.json else sys.stdout
+        self.columns = [("stage", "<12", "stage")]
+        if backprop:
+            self.columns += [("step", ">7,", "step"), ("train_perplexity", ">9.2f", "train ppl")]
+        self.columns += [("dev_perplexity", ">9.2f", "dev ppl"), ("dev_bits_per_byte", ">9.3f", "bits/byte")]
+        if backprop:
+            self.columns += [("tokens_per_second", ">9,", "tokens/s")]
+        self.columns += [("seconds", ">8.1f", "seconds")]
+        self.begun = False
+        self.board = tensorboard(options.tensorboard) if options.tensorboard else None
+
+    def say(self, line: str) -> None:
+        print(line, file=self.stream, flush=True)
+
+    def row(self, row: dict[str, Any]) -> None:
+        if not self.begun:
+            self.say("  ".join(f"{title:{form[0]}{width(form)}}" for _, form, title in self.columns) + "  sample")
+        self.begun = True
+        cells = [f"{row[key]:{form}}" if key in row else " " * width(form) for key, form, _ in self.columns]
+        sample = "".join(c if c.isprintable() else repr(c)[1:-1] for c in row["sample"])
+        self.say("  ".join(cells) + "  " + sample)
+        if self.board and "fold" in row:
+            for key in ("train_perplexity", "dev_perplexity", "dev_bits_per_byte", "rate", "tokens_per_second"):
+                if key in row:
+                    self.board.add_scalar(key, row[key], row["tokens"])
+            self.board.add_text("sample", row["sample"], row["tokens"])
+            self.board.flush()
+
+    def interrupted(self, folder: Path) -> NoReturn:
+        print(f"saffu: interrupted, all is saved; go on with: saffu train --resume {folder}", file=sys.stderr)
+        sys.exit(130)
+
+
+def width(form: str) -> int:
+    return int("".join(c for c in form.split(".")[0] if c.isdigit()))
+
+
+def tensorboard(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise SaffuError("TensorBoard is not installed; pip install 'saffu[tensorboard]'") from None
+    return SummaryWriter(folder)
