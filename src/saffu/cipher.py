@@ -17,8 +17,8 @@ def bit_cipher(tokens: int, bits: int) -> Tensor:
 
     First the unit vectors in natural order; then, for each norm d = 2, 3, …, every basis vector from the last to the
     first is added to the norm d−1 vectors in reverse order, keeping what is new. A set of bits is new exactly when
-    the added bit exceeds all others, and the reversed list is sorted by its largest bit, so the vectors that bit i
-    may be added to are the first C(i, d−1) of the reversed list: no search is needed.
+    the added bit i exceeds all others. In the reversed list those smaller sets stand together, C(i, d−1) of them:
+    at its front, except that the reversed unit vectors have them at their end. So no search is needed.
 
     >>> ["".join(map(str, row)) for row in bit_cipher(7, 3).tolist()]
     ['100', '010', '001', '011', '101', '110', '111']
@@ -34,12 +34,13 @@ def bit_cipher(tokens: int, bits: int) -> Tensor:
     row = 0
     for norm in range(1, bits + 1):
         if norm > 1:
-            added = torch.arange(bits - 1, -1, -1)
-            fitting_lists = torch.tensor([math.comb(i, norm - 1) for i in added.tolist()]).clamp(max=tokens)
-            needed = fitting_lists.cumsum(0) - fitting_lists < tokens - row  # basis vectors still reached
-            added, fitting_lists = added[needed], fitting_lists[needed]
-            base = torch.cat([torch.arange(n) for n in fitting_lists.tolist()])
-            members = torch.cat([members.flip(0)[base], added.repeat_interleave(fitting_lists)[:, None]], dim=1)
+            added = torch.arange(bits - 1, -1, -1)  # i
+            sizes = torch.tensor([math.comb(i, norm - 1) for i in added.tolist()]).clamp(max=tokens)
+            needed = sizes.cumsum(0) - sizes < tokens - row  # basis vectors still reached
+            added, sizes = added[needed], sizes[needed]
+            begins = bits - added if norm == 2 else torch.zeros_like(added)
+            base = torch.cat([torch.arange(b, b + n) for b, n in zip(begins.tolist(), sizes.tolist(), strict=True)])
+            members = torch.cat([members.flip(0)[base], added.repeat_interleave(sizes)[:, None]], dim=1)
         members = members[: tokens - row]
         cipher[row : row + len(members)].scatter_(1, members, 1)
         row += len(members)

@@ -1,11 +1,12 @@
 """A tokenised corpus (ids on disk, memory-mapped) and the context windows of its targets, always as token ids."""
 
+import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import torch
@@ -42,32 +43,27 @@ class TokenCorpus:
         With a `folder`, ids go to a file there as they come and are memory-mapped: memory does not grow with the text.
         """
         dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.int32)
-        parts: list[bytes] = []
-        file = (folder / "ids.bin").open("wb") if folder else None
         lengths: list[int] = []
         sizes: list[int] = []
         total = 0
         source = iter(documents)
-        with tqdm(desc=progress, unit=" tokens", unit_scale=True, disable=None if progress else True) as bar:
+        file: IO[bytes] = (folder / "ids.bin").open("wb") if folder else io.BytesIO()
+        bar = tqdm(desc=progress, unit=" tokens", unit_scale=True, leave=False, disable=None if progress else True)
+        with file, bar:
             while (limit is None or total < limit) and (batch := list(islice(source, 1024))):
                 for text, ids in zip(batch, encode_documents(batch, tokenizer), strict=True):
-                    data = np.array([*ids, EOD], dtype=dtype).tobytes()
-                    if file:
-                        file.write(data)
-                    else:
-                        parts.append(data)
+                    file.write(np.array([*ids, EOD], dtype=dtype).tobytes())
                     lengths.append(len(ids) + 1)
-                    sizes.append(len(text.encode("utf-8", "surrogatepass")) + 1)
+                    sizes.append(len(text.encode()) + 1)
                     total += lengths[-1]
                     bar.update(lengths[-1])
                     if limit is not None and total >= limit:
                         break
-        if file:
-            file.close()
+            in_memory = file.getvalue() if isinstance(file, io.BytesIO) else b""
         if folder and total:
             flat: np.ndarray = np.memmap(folder / "ids.bin", dtype=dtype, mode="c")  # a private, writable view
         else:
-            flat = np.frombuffer(bytearray(b"".join(parts)), dtype=dtype)
+            flat = np.frombuffer(bytearray(in_memory), dtype=dtype)
         starts = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
         return cls(torch.from_numpy(flat), starts, torch.tensor(sizes, dtype=torch.int64))
 
@@ -113,9 +109,10 @@ class TokenCorpus:
         return self.take(chosen.nonzero().squeeze(1)), self.take((~chosen).nonzero().squeeze(1))
 
     def folds(self, targets: int) -> list["TokenCorpus"]:
-        """Contiguous parts of whole documents, about `targets` each (a remainder under half a fold joins the last)."""
+        """Contiguous parts of whole documents, of about equal size and about `targets` each."""
         count = max(1, round(self.targets / targets))
-        cuts = torch.searchsorted(self.starts, torch.arange(1, count) * (self.targets / count)).tolist()
+        evenly = torch.arange(1, count, device=self.starts.device) * self.targets // count
+        cuts = torch.searchsorted(self.starts, evenly).tolist()
         bounds = sorted({0, *cuts, self.documents})
         return [self.part(a, b) for a, b in pairwise(bounds)]
 

@@ -45,12 +45,17 @@ def add_co_occurrence(total: Tensor, inputs: Tensor, target_ids: Tensor) -> None
     total.index_add_(0, target_ids, inputs)
 
 
-def explicit_solution(F: Tensor, priming: float) -> Tensor:
+def explicit_solution(F: Tensor, priming: float, remedy: str = "raise `smoothing`") -> Tensor:
     """Eq. 3, and with it Eq. 5 and 6: log F_{j,i} − (K−1)/K · log Σ_d F_{d,i}."""
     lowest = float(F.min())
     if not lowest > 0:  # also refuses NaN
-        raise SaffuError(f"a co-occurrence of {lowest:g} has no logarithm; raise `smoothing`, or use uniform attention")
+        raise SaffuError(f"a co-occurrence of {lowest:g} has no logarithm; {remedy}")
     return torch.log(F) - (priming - 1) / priming * torch.log(F.sum(0, keepdim=True))
+
+
+def fill_unseen(F: Tensor, smoothing: float) -> Tensor:
+    """Give outputs that never occurred a small constant. All others are positive, for embeddings have no zeros."""
+    return torch.where(F.sum(0) > 0, F, smoothing)
 
 
 def decoder_priming_number(slots: int) -> float:

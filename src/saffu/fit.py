@@ -122,7 +122,10 @@ class ExplicitFit:
             counts = self._add(f"{name}.attention", new, restart)
             paper = explicit.attention_priming_number(getattr(self.config, name))
             priming = paper if self.config.attention_priming == "paper" else counts.mean_norm
-            W = explicit.explicit_solution(counts.F, priming)
+            remedy = (
+                "tune over fewer folds" if bool(self.network.units[name].U.detach().any()) else "use uniform attention"
+            )
+            W = explicit.explicit_solution(counts.F, priming, f"V outgrew its bound c in the {name} unit: {remedy}")
             self._set(lambda network, name=name: network.units[name].W, W)  # type: ignore[misc]
 
     def _count_and_solve_decoders(self, corpus: TokenCorpus) -> None:
@@ -134,10 +137,8 @@ class ExplicitFit:
             counts = self._add(f"{name}.decoder", counter.counts, restart)
             paper = explicit.decoder_priming_number(getattr(self.config, name))
             priming = paper if self.config.decoder_priming == "paper" else counts.mean_norm
-            if self.config.hidden_dimension:  # noise keeps F positive, except for bits that no target holds
-                F = torch.where(counts.F.sum(0) > 0, counts.F, self.config.smoothing)
-            else:
-                F = counts.F + self.config.smoothing
+            smoothing = self.config.smoothing
+            F = explicit.fill_unseen(counts.F, smoothing) if self.config.hidden_dimension else counts.F + smoothing
             U = explicit.explicit_solution(F, priming)
             self._set(lambda network, name=name: network.units[name].U, U)  # type: ignore[misc]
         if not self.config.hidden_dimension:
@@ -146,7 +147,8 @@ class ExplicitFit:
             return
         if self.config.documents:
             counts = self._add("document", self._count_documents(corpus), restart)
-            self._set(lambda network: network.D, explicit.explicit_solution(counts.F, priming=1))
+            F = explicit.fill_unseen(counts.F, self.config.smoothing)
+            self._set(lambda network: network.D, explicit.explicit_solution(F, priming=1))
         counts = self._add("final", self._count_final(corpus), restart)
         priming = len(self.exact.units) + bool(self.config.documents)  # each part's output sums to one
         self._set(lambda network: network.M, explicit.explicit_solution(counts.F + self.config.smoothing, priming))

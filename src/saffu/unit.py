@@ -1,6 +1,6 @@
 """The self-attentive feed-forward unit: its forward pass and the two counts that solve it."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +46,10 @@ class Unit(nn.Module):
         """Q_m = X_h Xᵀ: (m, J) for the window's slots, and (m, 1) for any slot that holds `<pad>`."""
         products, head = self.inner_products(), window.head[:, None]
         return products(head, window.ids), products(head, torch.full_like(head, PAD))
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._products = None  # of the embeddings before
 
     def attention(self, window: Window) -> Tensor:
         """A = −log softmax(QW), (m, K)."""
@@ -144,7 +148,8 @@ class DecoderCounter:
         self.unit, self.targets = unit, targets
         tokens, dimension = unit.E.shape
         self.by_target = unit.E.new_zeros(tokens, unit.slots if unit.mode == "cat" else 1, dimension)
-        self.padding = unit.E.new_zeros(tokens, unit.slots)  # attention to `<pad>` beyond the windows
+        # In mode "cat", attention to `<pad>` beyond the windows is summed apart.
+        self.padding = unit.E.new_zeros(tokens if unit.mode == "cat" else 0, unit.slots)
         self.seen = 0
 
     def add(self, window: Window, target_ids: Tensor) -> None:
