@@ -119,7 +119,7 @@ class TrainingConfig:
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto", "of the product with the final decoder; auto: bfloat16 on a GPU"
     )
-    compile: bool = setting(False, "compile the network with torch.compile: slow to begin, then faster")
+    capture: bool = setting(True, "on a GPU, launch each step as one CUDA graph")
 
     def __post_init__(self) -> None:
         check_kinds(self)

@@ -41,7 +41,10 @@ class ShuffledFold:
             order.to(network.device),
             network.lookback,
         )
-        self.past = torch.nn.functional.pad(self.corpus.ids.long(), (self.lookback, 0), value=PAD)
+        lengths = torch.diff(corpus.starts)
+        room = corpus.targets // folds + 2 * int(lengths.max())  # as long in every fold, for a captured step
+        after = max(0, room - self.targets)
+        self.past = torch.nn.functional.pad(self.corpus.ids.long(), (self.lookback, after), value=PAD)
         lengths = torch.diff(self.corpus.starts)
         self.documents = torch.arange(len(lengths), device=network.device).repeat_interleave(lengths)
 

@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from saffu import checkpoint, evaluate
+from saffu.capture import CapturedStep, side_stream
 from saffu.config import TrainingConfig
 from saffu.corpus import Targets, TokenCorpus
 from saffu.errors import SaffuError
-from saffu.explicit import Counts
 from saffu.network import Network
+from saffu.own_counts import OwnCounts
 from saffu.shuffle import ShuffledFold, seed_of
 from saffu.signals import interruptions
 
@@ -84,15 +85,20 @@ class Backprop:
                 embeddings = unit.E
                 del unit.E
                 unit.E = nn.Parameter(embeddings)
+        on_gpu = self.device.type == "cuda"
         self.optimizer = torch.optim.AdamW(
-            self.network.parameters(), lr=settings.rate, weight_decay=settings.weight_decay, fused=True
+            self.network.parameters(),
+            lr=torch.tensor(settings.rate, device=self.device),
+            weight_decay=settings.weight_decay,
+            fused=True,
+            capturable=on_gpu,
         )
-        narrow = settings.precision == "bfloat16" or (settings.precision == "auto" and self.device.type == "cuda")
-        if narrow and self.device.type == "cpu":
+        narrow = settings.precision == "bfloat16" or (settings.precision == "auto" and on_gpu)
+        if narrow and not on_gpu:
             require_bfloat16()
         self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=narrow)
+        self.captured = CapturedStep(self._step) if on_gpu and settings.capture and not lm.config.documents else None
         self.own_counts = OwnCounts.of(lm) if settings.leave_out else None
-        self.logits: Callable[[Targets], Tensor] = torch.compile(self._logits) if settings.compile else self._logits
         self.resumed_random_state: Tensor | None = None
         self.progress = Progress(seconds=lm.log_[-1].get("seconds", 0.0) if lm.log_ else 0.0)
         self._losses: list[Tensor] = []  # of the steps not yet looked at, on the device
@@ -119,7 +125,7 @@ class Backprop:
     def _run(self, folder: Path | None, on_fold: OnFold | None) -> None:
         progress, batch = self.progress, self.settings.batch
         cuda = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(cuda), interruptions() as interrupted:
+        with torch.random.fork_rng(cuda), side_stream(self.device), interruptions() as interrupted:
             self._seed()
             self._since = saved = time.perf_counter()
             if progress.fold == 0:
@@ -150,15 +156,20 @@ class Backprop:
 
     def train_on(self, targets: Targets) -> Tensor:
         """One step of Adam; gives the loss before it, summed over the targets, on the device."""
-        self.network.train()
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate()
+            group["lr"].fill_(self.rate())
+        if self.captured and len(targets.ids) == self.settings.batch:
+            return self.captured(targets)
+        return self._step(targets)
+
+    def _step(self, targets: Targets) -> Tensor:
+        self.network.train()
+        self.optimizer.zero_grad()
         loss = nn.functional.cross_entropy(self.logits(targets), targets.ids, reduction="sum")
         (loss / self.settings.batch).backward()  # so that a short last batch weighs less
         if self.settings.clip:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.clip)
         self.optimizer.step()
-        self.optimizer.zero_grad()
         if self.settings.free_embeddings:
             for unit in self.network.every_unit():
                 keep_on_simplex(unit.E)
@@ -174,7 +185,7 @@ class Backprop:
             rate *= 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
         return rate
 
-    def _logits(self, targets: Targets) -> Tensor:
+    def logits(self, targets: Targets) -> Tensor:
         if not self.network.config.hidden_dimension:
             logits: Tensor = self.network(targets)
             return logits
@@ -221,7 +232,7 @@ class Backprop:
         row: dict[str, Any] = {"stage": f"train {progress.fold}" if progress.fold else f"{self.settings.start} start"}
         row |= {"fold": progress.fold, "step": progress.steps, "tokens": progress.tokens}
         if progress.fold:
-            row |= {"train_perplexity": self.train_perplexity, "rate": self.optimizer.param_groups[0]["lr"]}
+            row |= {"train_perplexity": self.train_perplexity, "rate": float(self.optimizer.param_groups[0]["lr"])}
             row["tokens_per_second"] = round(progress.fold_tokens / progress.fold_seconds)
         row |= {"dev_perplexity": dev, "dev_bits_per_byte": score.bits_per_byte, "best": best, "rises": progress.rises}
         row |= {
@@ -278,35 +289,6 @@ class Backprop:
         if not all(torch.isfinite(weight).all() for weight in self.network.parameters()):
             raise Diverged(DIVERGED.format(f"a weight is no finite number after step {self.progress.steps}"))
         self.lm.save(folder, checkpoint.files(self))
-
-
-class OwnCounts:
-    """What a target's own count adds to its logit, so that it can be taken out while training on that target.
-
-    M follows from F, and F holds h⊗y of every target counted. Without its own, a target y would find in M
-    log(F_y − h) in place of log F_y, and a smaller column sum; h is taken as it is now, which is near what was counted.
-    """
-
-    def __init__(self, counts: Counts, smoothing: float, parts: int, device: torch.device):
-        self.by_target = counts.F.T.float().contiguous().to(device)  # (N, rows of M)
-        self.sums = (counts.F + smoothing).sum(0).float().to(device)  # (N,)
-        self.smoothing, self.parts = smoothing, parts
-
-    @classmethod
-    def of(cls, lm: "SaffuLM") -> "OwnCounts":
-        if "final" not in lm.counts_:
-            raise SaffuError("leave_out needs the counts of a final decoder; use fit_share in its place")
-        parts = len(lm.network_.units) + bool(lm.config.documents)
-        return cls(lm.counts_["final"], lm.config.smoothing, parts, lm.device)
-
-    def __call__(self, hidden: Tensor, target_ids: Tensor) -> Tensor:
-        """(m, rows of M) inputs and (m,) targets to (m,) shares of the logits."""
-        counted = self.by_target[target_ids]  # (m, rows)
-        with_own = torch.log(counted + self.smoothing)
-        without = torch.log((counted - hidden).clamp(min=0) + self.smoothing)
-        sums = self.sums[target_ids]
-        rest = (sums - self.parts).clamp(min=self.smoothing * hidden.shape[1])
-        return (hidden * (with_own - without)).sum(1) - (self.parts - 1) * torch.log(sums / rest)
 
 
 def cold_start(network: Network, seed: int, scale: float) -> None:
