@@ -99,14 +99,14 @@ class TokenCorpus:
 
     def thinned(self, targets: int) -> "TokenCorpus":
         """About so many targets, as every so-many-th document: a sample of all of the corpus, not of its beginning."""
-        step = max(1, round(self.targets / targets))
-        return self.take(torch.arange(0, self.documents, step))
+        return self.every(max(1, round(self.targets / targets)))
 
-    def divided(self, share: float) -> tuple["TokenCorpus", "TokenCorpus"]:
-        """Two corpora, the first with this share of the documents: every other one, say, for a half."""
-        numbers = torch.arange(self.documents, dtype=torch.float64)
-        chosen = torch.floor((numbers + 1) * share) > torch.floor(numbers * share)
-        return self.take(chosen.nonzero().squeeze(1)), self.take((~chosen).nonzero().squeeze(1))
+    def every(self, step: int) -> "TokenCorpus":
+        """Every so-many-th document."""
+        kept = torch.arange(self.documents) % step == 0
+        lengths = torch.diff(self.starts)
+        starts = torch.cat([self.starts[:1], lengths[kept].cumsum(0)])
+        return TokenCorpus(self.ids[kept.repeat_interleave(lengths)], starts, self.sizes[kept])
 
     def folds(self, targets: int) -> list["TokenCorpus"]:
         """Contiguous parts of whole documents, of about equal size and about `targets` each."""
@@ -211,7 +211,7 @@ def _by_width(real: Tensor, slots: int) -> Iterator[tuple[Tensor, int]]:
             for narrower, width in zip([-1, *widths], widths, strict=False)
         ]
     for rows, width in groups:
-        for part in rows.split(WINDOW_ROWS):
+        for part in rows.split(len(rows) if rows.is_cuda else WINDOW_ROWS):
             if len(part):
                 yield part, width
 
