@@ -103,10 +103,13 @@ class TokenCorpus:
 
     def every(self, step: int) -> "TokenCorpus":
         """Every so-many-th document."""
-        kept = torch.arange(self.documents) % step == 0
-        lengths = torch.diff(self.starts)
-        starts = torch.cat([self.starts[:1], lengths[kept].cumsum(0)])
-        return TokenCorpus(self.ids[kept.repeat_interleave(lengths)], starts, self.sizes[kept])
+        return self.take(torch.arange(0, self.documents, step))
+
+    def divided(self, share: float) -> tuple["TokenCorpus", "TokenCorpus"]:
+        """Two corpora, the first with this share of the documents: every other one, say, for a half."""
+        numbers = torch.arange(self.documents, dtype=torch.float64)
+        chosen = torch.floor((numbers + 1) * share) > torch.floor(numbers * share)
+        return self.take(chosen.nonzero().squeeze(1)), self.take((~chosen).nonzero().squeeze(1))
 
     def folds(self, targets: int) -> list["TokenCorpus"]:
         """Contiguous parts of whole documents, of about equal size and about `targets` each."""
