@@ -172,7 +172,10 @@ def settings(options: argparse.Namespace) -> tuple[SaffuConfig, TrainingConfig |
         if chosen.get("attention") == "explicit":
             raise SaffuError("--start uniform means --attention uniform; leave one of them out")
         chosen["attention"] = "uniform"
-    return SaffuConfig(**{**PRESETS[options.preset or PRESET], **chosen}), training
+    config = SaffuConfig(**{**PRESETS[options.preset or PRESET], **chosen})
+    if training.leave_out and not config.hidden_dimension:
+        raise SaffuError("--leave-out needs a final decoder; use --fit-share, or a --hidden-dimension above 0")
+    return config, training
 
 
 def documents(text: dict[str, Any]) -> tuple[Any, Any]:
