@@ -12,7 +12,7 @@ from conftest import sentences
 from saffu.cli import main
 
 SMALL = ["--block", "16", "--radius", "4", "--block-dimension", "16", "--radius-dimension", "12"]
-SMALL += ["--hidden-dimension", "32"]
+SMALL += ["--hidden-dimension", "32", "--preset", "paper"]
 
 
 class Result:
@@ -75,6 +75,16 @@ def test_the_whole_way(saffu, tmp_path):
     assert f"{told['parameters']:,}" in saffu("info", "model").out
 
 
+def test_the_default_is_calibrated(saffu):
+    assert saffu("train", "train.txt", "--dev", "dev.txt.gz", "--out", "model", "--classes", 20).status == 0
+    facts = json.loads(saffu("eval", "model", "dev.txt.gz", "--json").out)
+    assert facts["perplexity"] < facts["trigram_perplexity"]
+    told = json.loads(saffu("info", "model", "--json").out)
+    assert told["config"]["solution"] == "calibrated"
+    assert "memory of 20 classes" in saffu("info", "model").out
+    assert saffu("generate", "model", "the", "--seed", 1).out.startswith("the")
+
+
 def test_held_out_documents_are_not_trained_on(saffu):
     facts = json.loads(saffu("train", "train.txt", "--out", "m", "--json", *SMALL).out)
     assert facts["trained_on"]["documents"] == 380
@@ -128,14 +138,17 @@ def spoil(tmp_path):
         ("train binary.txt --out m", "binary"),
         ("train few.txt --out m", "too small to hold"),
         ("train train.txt --dev blank.txt --out m", "--dev is empty"),
-        ("train train.txt --block 1 --out m", "at least 2"),
+        ("train train.txt --preset paper --block 1 --out m", "at least 2"),
         ("train train.txt --radius 1 --out m", "at least 2"),
         ("train train.txt --radius -4 --out m", "negative"),
-        ("train train.txt --block many --out m", "invalid int"),
+        ("train train.txt --preset paper --block many --out m", "invalid int"),
         ("train train.txt --preset best --out m", "invalid choice"),
+        ("train train.txt --block 16 --out m", "use the preset paper"),
+        ("train train.txt --preset paper --memory 3 --out m", "use the preset calibrated"),
+        ("train train.txt --preset calibrated --backprop --out m", "no weights to train"),
         ("train train.txt --tokens none --out m", "no number of tokens"),
         ("train train.txt --hold-out 1 --out m", "--hold-out"),
-        ("train train.txt --radius-dimension 4 --out m", "dimension of at least"),
+        ("train train.txt --preset paper --radius-dimension 4 --out m", "dimension of at least"),
         ("train train.txt --device warp --out m", "cannot be used"),
         ("train train.txt --out taken", "not empty"),
         ("train train.txt --out train.txt", "is a file"),

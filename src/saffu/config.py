@@ -34,6 +34,13 @@ def check_kinds(settings: Any) -> None:
 class SaffuConfig:
     """How a model is shaped and solved. The defaults are the paper's, as its "best" model has them."""
 
+    solution: Literal["paper", "calibrated"] = setting(
+        "paper",
+        "the paper's closed form, or a calibrated product of counted views (of the rest it takes radius,"
+        " memory, classes and what shapes the tokenizer)",
+    )
+    memory: int = setting(5, "tokens that a calibrated model's memory counts together, the target included; 0 for none")
+    classes: int = setting(300, "classes of tokens in its memory's finest coarser copy (also a third, a tenth); 0 none")
     block: int = setting(128, "tokens in a block, its marker included (b); 0 for no block unit")
     radius: int = setting(8, "tokens before the target that the radial unit sees (r); 0 for no radial unit")
     block_mode: Literal["sum", "cat"] = setting("sum", "how the block unit joins its slots")
@@ -61,6 +68,13 @@ class SaffuConfig:
 
     def __post_init__(self) -> None:
         check_kinds(self)
+        for setting in fields(self):
+            foreign = setting.name in CALIBRATED if self.solution == "paper" else setting.name in PAPER
+            if foreign and getattr(self, setting.name) != setting.default:
+                other = "calibrated" if self.solution == "paper" else "paper"
+                raise SaffuError(f"{setting.name} is a setting of the {other} solution; use the preset {other}")
+        if self.solution == "calibrated" and not (self.radius or self.memory):
+            raise SaffuError("radius and memory are both 0; a model needs something to see")
         for name in ("block", "radius"):
             if getattr(self, name) == 1:
                 raise SaffuError(
@@ -81,6 +95,11 @@ class SaffuConfig:
         return asdict(self)
 
     @classmethod
+    def preset(cls, name: str, **settings: Any) -> "SaffuConfig":
+        """The settings of a preset, some of them changed."""
+        return cls(**{**PRESETS[name], **settings})
+
+    @classmethod
     def from_dict(cls, settings: dict[str, Any]) -> "SaffuConfig":
         unknown = sorted(set(settings) - {f.name for f in fields(cls)})
         if unknown:
@@ -90,7 +109,13 @@ class SaffuConfig:
         return cls(**settings)
 
 
+CALIBRATED = {"memory", "classes"}  # settings of that solution alone
+PAPER = {"block", "block_mode", "radius_mode", "block_dimension", "radius_dimension", "hidden_dimension", "documents"}
+PAPER |= {"head", "attention", "tune", "accumulate", "restart_attention", "variation_sign"}
+PAPER |= {"attention_priming", "decoder_priming", "smoothing"}
+
 PRESETS: dict[str, dict[str, Any]] = {
+    "calibrated": {"solution": "calibrated", "count_by": "tokens", "kept_words": 2**11},
     "paper": {},  # the paper's "best" model: sum blocks of 128, cat radius of 8
 }
 

@@ -11,6 +11,7 @@ from saffu.corpus import TokenCorpus
 from saffu.errors import SaffuError
 from saffu.network import Network
 from saffu.ngram import KneserNey, NgramCounts, context_windows
+from saffu.product import Product
 
 REFERENCES = {"unigram": 1, "bigram": 2, "trigram": 3}
 
@@ -34,7 +35,7 @@ class Score:
         return self.nll / math.log(2) / self.bytes
 
 
-def evaluate(network: Network, corpus: TokenCorpus, progress: str | None = "evaluate") -> Score:
+def evaluate(network: Network | Product, corpus: TokenCorpus, progress: str | None = "evaluate") -> Score:
     """The network's score on a corpus."""
     if corpus.targets == 0:
         raise SaffuError("there is no text to evaluate on; give files with at least one non-empty line")

@@ -122,9 +122,8 @@ class ExplicitFit:
             counts = self._add(f"{name}.attention", new, restart)
             paper = explicit.attention_priming_number(getattr(self.config, name))
             priming = paper if self.config.attention_priming == "paper" else counts.mean_norm
-            remedy = (
-                "tune over fewer folds" if bool(self.network.units[name].U.detach().any()) else "use uniform attention"
-            )
+            has_decoder = f"{name}.decoder" in self.counts
+            remedy = "tune over fewer folds" if has_decoder else "use uniform attention"
             W = explicit.explicit_solution(counts.F, priming, f"V outgrew its bound c in the {name} unit: {remedy}")
             self._set(lambda network, name=name: network.units[name].W, W)  # type: ignore[misc]
 

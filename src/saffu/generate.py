@@ -10,6 +10,7 @@ from torch import Tensor
 from saffu.corpus import Targets, TokenCorpus
 from saffu.errors import SaffuError
 from saffu.network import Network
+from saffu.product import Product
 from saffu.tokenizer import EOD, PAD, Tokenizer
 
 
@@ -51,9 +52,25 @@ def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> Tens
     return torch.multinomial(probabilities, 1, generator=generator).squeeze(1) + EOD
 
 
+class PrecedingMeans:
+    """The document model's inputs while documents grow: the mean embedding of what each holds so far."""
+
+    def __init__(self, network: Network, prompts: Sequence[Sequence[int]]):
+        self.E = network.document_embeddings
+        ids = [torch.tensor(list(prompt), dtype=torch.int64, device=self.E.device) for prompt in prompts]
+        self.sums = torch.stack([self.E[PAD] + self.E[prompt].sum(0) for prompt in ids])
+        self.counts = torch.tensor([[1 + len(prompt)] for prompt in prompts], device=self.E.device)
+
+    def __call__(self) -> Tensor:
+        return self.sums / self.counts
+
+    def add(self, tokens: Tensor) -> None:
+        self.sums, self.counts = self.sums + self.E[tokens], self.counts + 1
+
+
 @torch.inference_mode()
 def continue_prompts(
-    network: Network, prompts: Sequence[Sequence[int]], sampling: Sampling
+    network: Network | Product, prompts: Sequence[Sequence[int]], sampling: Sampling
 ) -> Iterator[list[int | None]]:
     """Yield the next token of every prompt's document, again and again; None once a document has ended."""
     device, lookback, rows = network.device, network.lookback, len(prompts)
@@ -69,17 +86,17 @@ def continue_prompts(
     past = past.to(device)
     positions = torch.tensor([len(prompt) for prompt in prompts], device=device)
     at = torch.arange(rows, device=device) * (lookback + 1) + lookback
-    E = network.document_embeddings
-    sums = torch.stack([E[PAD] + E[torch.tensor(list(prompt), dtype=torch.int64)].sum(0) for prompt in prompts])
+    means = PrecedingMeans(network, prompts) if isinstance(network, Network) and network.config.documents else None
     nowhere = TokenCorpus(past[:0, 0], positions[:1], positions[:0])  # the contexts are all in `past`
     ended = [False] * rows
     for _ in range(sampling.max_tokens):
         targets = Targets(past[:, -1], positions, positions, past.flatten(), at, nowhere)
-        drawn = draw(network(targets, sums / (positions + 1)[:, None]), sampling, generator)
+        drawn = draw(network(targets, means() if means else None), sampling, generator)
         past[:, -1] = drawn
         past = past.roll(-1, dims=1)
         positions = positions + 1
-        sums = sums + E[drawn]
+        if means:
+            means.add(drawn)
         tokens = [None if done else token for done, token in zip(ended, drawn.tolist(), strict=True)]
         ended = [done or token == EOD for done, token in zip(ended, tokens, strict=True)]
         yield tokens
@@ -87,7 +104,7 @@ def continue_prompts(
             return
 
 
-def stream_text(network: Network, tokenizer: Tokenizer, prompt: str, sampling: Sampling) -> Iterator[str]:
+def stream_text(network: Network | Product, tokenizer: Tokenizer, prompt: str, sampling: Sampling) -> Iterator[str]:
     """Text that follows the prompt, in pieces as they are drawn, up to the document's end."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for (token,) in continue_prompts(network, [tokenizer.encode(prompt)], sampling):
@@ -96,7 +113,7 @@ def stream_text(network: Network, tokenizer: Tokenizer, prompt: str, sampling: S
     yield decoder.decode(b"", final=True)
 
 
-def complete(network: Network, tokenizer: Tokenizer, prompts: Sequence[str], sampling: Sampling) -> list[str]:
+def complete(network: Network | Product, tokenizer: Tokenizer, prompts: Sequence[str], sampling: Sampling) -> list[str]:
     """What follows each prompt, up to its document's end; all are written at the same time."""
     if not prompts:
         return []

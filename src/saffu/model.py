@@ -19,6 +19,7 @@ from saffu.fit import ExplicitFit, stages
 from saffu.generate import Sampling
 from saffu.network import Network
 from saffu.ngram import NgramCounts
+from saffu.product import Product, fit_product
 from saffu.tokenizer import EOD, Tokenizer
 
 Text = Iterable[str] | TokenCorpus
@@ -26,7 +27,7 @@ LOGGED_TARGETS = 100_000  # of the development text, scored after each stage
 
 
 class SaffuLM:
-    """A language model counted from text.
+    """A language model counted from text. Without a config it is the calibrated preset.
 
     >>> lm = SaffuLM(SaffuConfig(block=16, radius=4)).fit(["the cat sat on the mat", "the dog sat on the log"])
     >>> lm.generate("the cat", seed=1)  # doctest: +SKIP
@@ -37,7 +38,7 @@ class SaffuLM:
     log_ one row a stage.
     """
 
-    network_: Network
+    network_: Network | Product
     tokenizer_: Tokenizer
     counts_: dict[str, Counts]
     frequencies_: Tensor
@@ -47,7 +48,7 @@ class SaffuLM:
 
     def __init__(self, config: SaffuConfig | None = None, *, tokenizer: Tokenizer | None = None, device: str = "cpu"):
         """A `tokenizer` that is given is used as it is; otherwise `fit` learns one from its text."""
-        self.config = config or SaffuConfig()
+        self.config = config or SaffuConfig.preset("calibrated")
         self.device = usable_device(device)
         self._given_tokenizer = tokenizer
 
@@ -88,6 +89,13 @@ class SaffuLM:
         self.trained_on_ = {"documents": corpus.documents, "tokens": corpus.targets, "bytes": corpus.bytes}
         self.frequencies_ = corpus.frequencies(len(self.tokenizer_))
         self.references_ = evaluate.count_references(corpus, len(self.tokenizer_)) if references else None
+        self.counts_, self.log_ = {}, []
+        if self.config.solution == "calibrated":
+            if embeddings is not None or training is not None:
+                raise SaffuError("a calibrated model takes no embeddings and no training; use the paper's solution")
+            self.network_ = fit_product(self.config, corpus, len(self.tokenizer_))
+            self._log_stage("calibrated", corpus, scored, began, on_stage)
+            return self
         fragments = corpus.fragments(self.config.block) if self.config.block else 0
         fit = ExplicitFit(
             self.config,
@@ -97,21 +105,31 @@ class SaffuLM:
             embeddings=embeddings,
             device=self.device,
         )
-        self.network_, self.counts_, self.log_ = fit.network, fit.counts, []
+        self.network_, self.counts_ = fit.network, fit.counts
         if training and training.start == "cold":
             train.cold_start(self.network_, self.config.seed, training.cold_scale)
             return self
         counted = corpus.divided(training.fit_share)[0] if training and training.fit_share < 1 else corpus
         for stage in stages(fit, counted.to(self.device)):
-            row: dict[str, Any] = {"stage": stage, "tokens": counted.targets}
-            if scored is not None and scored.targets:
-                score = evaluate.evaluate(self.network_, scored)
-                row |= {"dev_perplexity": score.perplexity, "dev_bits_per_byte": score.bits_per_byte}
-            row |= {"seconds": round(time.perf_counter() - began, 3), "sample": self.sample(self.config.seed)}
-            self.log_.append(row)
-            if on_stage:
-                on_stage(row)
+            self._log_stage(stage, counted, scored, began, on_stage)
         return self
+
+    def _log_stage(
+        self,
+        stage: str,
+        counted: TokenCorpus,
+        scored: TokenCorpus | None,
+        began: float,
+        on_stage: Callable[[dict[str, Any]], None] | None,
+    ) -> None:
+        row: dict[str, Any] = {"stage": stage, "tokens": counted.targets}
+        if scored is not None and scored.targets:
+            score = evaluate.evaluate(self.network_, scored)
+            row |= {"dev_perplexity": score.perplexity, "dev_bits_per_byte": score.bits_per_byte}
+        row |= {"seconds": round(time.perf_counter() - began, 3), "sample": self.sample(self.config.seed)}
+        self.log_.append(row)
+        if on_stage:
+            on_stage(row)
 
     def backprop(
         self,
@@ -164,7 +182,7 @@ class SaffuLM:
         """`generate`, in pieces as they come."""
         return generate.stream_text(self.network_, self.tokenizer_, prompt, Sampling(**sampling))
 
-    def sample(self, seed: int, documents: int = 4, network: Network | None = None) -> str:
+    def sample(self, seed: int, documents: int = 4, network: Network | Product | None = None) -> str:
         """A few short documents with their marks, as the paper's logs show them."""
         steps = generate.continue_prompts(
             network or self.network_, [[]] * documents, Sampling(max_tokens=12, seed=seed)
@@ -174,6 +192,12 @@ class SaffuLM:
             end = "<eod>" if EOD in tokens else "…"
             texts.append("<sod>" + self.tokenizer_.decode(token for token in tokens if token is not None) + end)
         return "".join(texts)
+
+    def trainable_network(self) -> Network:
+        """The network, if it has weights."""
+        if not isinstance(self.network_, Network):
+            raise SaffuError("a calibrated model has counts, no weights to train; use the paper's solution to go on")
+        return self.network_
 
     @property
     def parameters_(self) -> int:
@@ -222,17 +246,12 @@ class SaffuLM:
         log = store.read_file(folder, "log.jsonl", manifest).decode()
         lm.log_ = [json.loads(line) for line in log.splitlines()]
         weights = tensors("model.safetensors")
-        embeddings = {
-            name: torch.zeros_like(weights[f"units.{name}.E"])
-            for name in ("block", "radius")
-            if f"units.{name}.E" in weights
-        }
-        lm.network_ = Network(config, embeddings, vocabulary)
         try:
-            lm.network_.load_state_dict(weights)
-        except RuntimeError:
+            lm.network_ = loaded_network(config, vocabulary, weights)
+        except (RuntimeError, KeyError):
             raise SaffuError(f"{folder} has weights that do not fit its config.json; train again") from None
-        lm.network_.to(lm.device)
+        if isinstance(lm.network_, Network):
+            lm.network_.to(lm.device)
         counts = tensors("counts.safetensors")
         lm.frequencies_ = counts.pop("frequencies")
         layers = dict.fromkeys(name.rsplit(".", 1)[0] for name in counts)
@@ -244,6 +263,16 @@ class SaffuLM:
             arrays = {name: array.numpy() for name, array in tensors("ngrams.safetensors").items()}
             lm.references_ = NgramCounts.from_tensors(arrays)
         return lm
+
+
+def loaded_network(config: SaffuConfig, vocabulary: int, weights: dict[str, Tensor]) -> Network | Product:
+    """The network that has these weights."""
+    if config.solution == "calibrated":
+        return Product.from_state(config, weights)
+    units = [name for name in ("block", "radius") if getattr(config, name)]
+    network = Network(config, {name: torch.zeros_like(weights[f"units.{name}.E"]) for name in units}, vocabulary)
+    network.load_state_dict(weights)
+    return network
 
 
 def usable_device(name: str) -> torch.device:

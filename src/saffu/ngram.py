@@ -16,6 +16,7 @@ smoothing is needed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,10 +77,16 @@ class NgramCounts:
     counts: Ints  # (m,) all positive
 
     @classmethod
-    def count(cls, ids: Array, starts: Array, order: int, vocabulary: int) -> NgramCounts:
-        """Count the documents between starts[0] and starts[−1]; to count a shard, pass a slice of starts."""
+    def count(
+        cls, ids: Array, starts: Array, order: int, vocabulary: int, distances: Sequence[int] | None = None
+    ) -> NgramCounts:
+        """Count the documents between starts[0] and starts[−1]; to count a shard, pass a slice of starts.
+
+        A context is the `order − 1` tokens before its target, or those at other `distances`, nearest first.
+        """
         if order < 1 or vocabulary <= EOD:
             raise SaffuError(f"order {order}, vocabulary {vocabulary}: choose at least 1 and {EOD + 1}")
+        distances = range(1, order) if distances is None else distances
         none, end = np.zeros(0, dtype=np.int64), int(starts[-1])
         parts = [cls._from_rows([none] * order, none, vocabulary)]
         for lo in range(int(starts[0]), end, CHUNK):
@@ -87,8 +94,9 @@ class NgramCounts:
             targets = np.asarray(ids[lo:hi], dtype=np.int64)
             if targets.min() < EOD or targets.max() >= vocabulary:
                 raise SaffuError(f"the corpus holds ids outside {EOD}..{vocabulary - 1}; tokenise it again")
-            newest_first = context_windows(ids, starts, lo, hi, order - 1).T[::-1]
-            parts.append(cls._from_rows([*newest_first, targets], np.ones_like(targets), vocabulary))
+            windows = context_windows(ids, starts, lo, hi, max(distances, default=0))
+            columns = [windows[:, -distance] for distance in distances]
+            parts.append(cls._from_rows([*columns, targets], np.ones_like(targets), vocabulary))
             # Merging only parts of like size keeps the whole near-linear, in memory for the distinct rows.
             while len(parts) > 1 and parts[-2].counts.size < 2 * parts[-1].counts.size:
                 parts.append(parts.pop() + parts.pop())
@@ -118,10 +126,14 @@ class NgramCounts:
         """The counts of a lower order: the oldest tokens of every row dropped."""
         if not 1 <= order <= self.order:
             raise SaffuError(f"order {order} is not within 1..{self.order}, the orders counted; count again")
-        if order == self.order:
-            return self
-        kept = [self.column(index) for index in (*range(order - 1), self.order - 1)]
-        return self._from_rows(kept, self.counts, self.vocabulary)
+        return self if order == self.order else self.seen_at(range(1, order))
+
+    def seen_at(self, distances: Sequence[int], classes: Ints | None = None) -> NgramCounts:
+        """The counts of a poorer view: only the context tokens at these distances, each as its class if given."""
+        context = [self.column(distance - 1) for distance in distances]
+        if classes is not None:
+            context = [classes[column] for column in context]
+        return self._from_rows([*context, self.column(self.order - 1)], self.counts, self.vocabulary)
 
     def __add__(self, other: NgramCounts) -> NgramCounts:
         return self._merged(other, other.counts)
@@ -168,7 +180,7 @@ def discounts(counts: Ints) -> Floats:
 
 
 @dataclass(frozen=True)
-class _Level:
+class Level:
     """The n-grams with contexts of one length. The last element of each array stands for all unseen ones."""
 
     contexts: Ints  # sorted: number of the parent context · vocabulary + oldest token
@@ -185,13 +197,13 @@ def _find(keys: Ints, wanted: Ints) -> Ints:
     return index
 
 
-def _level(contexts: Ints, ngrams: Ints, counts: Ints, discount: Floats, vocabulary: int) -> _Level:
+def _level(contexts: Ints, ngrams: Ints, counts: Ints, discount: Floats, vocabulary: int) -> Level:
     """Discount and normalise the counts within each context; the share taken off is the backoff."""
     context = ngrams // vocabulary
     total = np.bincount(context, weights=counts)
     taken = discount[np.minimum(counts, 3)]
     begins = np.searchsorted(context, np.arange(contexts.size + 1))
-    return _Level(
+    return Level(
         contexts=np.append(contexts, NEVER),
         backoff=np.append(np.bincount(context, weights=taken) / total, 1.0),
         offsets=np.append(begins, ngrams.size),
@@ -245,7 +257,7 @@ class KneserNey:
         self.order, self.vocabulary = counts.order, counts.vocabulary
         adjusted = _adjusted_counts(counts)
         self.discounts = np.stack([discounts(totals) for _, _, totals in adjusted])  # (order, 4)
-        unigrams, *self._levels = [
+        unigrams, *self.levels = [
             _level(*arrays, discount, self.vocabulary)
             for arrays, discount in zip(adjusted, self.discounts, strict=True)
         ]
@@ -259,7 +271,7 @@ class KneserNey:
         if targets.size and not EOD <= targets.min() <= targets.max() < self.vocabulary:
             raise SaffuError(f"targets hold ids outside {EOD}..{self.vocabulary - 1}; tokenise the text again")
         total, weight = np.zeros(len(targets)), np.ones(len(targets))
-        for level, context in self._matches(contexts):
+        for level, context in self.matches(contexts):
             total += weight * level.mass[_find(level.ngrams, context * self.vocabulary + targets)]
             weight *= level.backoff[context]
         total += weight * self.unigram[targets]
@@ -267,7 +279,7 @@ class KneserNey:
 
     def distribution(self, contexts: Array) -> Floats:
         """p(· | context) of contexts (m, ≥ order − 1): (m, vocabulary), zero below EOD; rows sum to 1."""
-        matches, weights = self._matches(contexts), [np.ones(len(contexts))]
+        matches, weights = self.matches(contexts), [np.ones(len(contexts))]
         for level, context in matches:
             weights.append(weights[-1] * level.backoff[context])
         probabilities = np.outer(weights[-1], self.unigram)
@@ -282,16 +294,16 @@ class KneserNey:
             flat[places] += level.mass[ngrams] * np.repeat(weight, sizes)
         return probabilities
 
-    def _matches(self, contexts: Array) -> list[tuple[_Level, Ints]]:
+    def matches(self, contexts: Array) -> list[tuple[Level, Ints]]:
         """Each level, longest contexts first, with the number there of every row's context."""
         contexts = np.asarray(contexts, dtype=np.int64)
         if contexts.shape[1] < self.order - 1:
             raise SaffuError(f"contexts are shorter than {self.order - 1} tokens; widen their windows")
         if contexts.size and not 0 <= contexts.min() <= contexts.max() < self.vocabulary:
             raise SaffuError(f"contexts hold ids outside 0..{self.vocabulary - 1}; tokenise the text again")
-        matches: list[tuple[_Level, Ints]] = []
+        matches: list[tuple[Level, Ints]] = []
         context = np.zeros(len(contexts), dtype=np.int64)
-        for length, level in enumerate(self._levels, start=1):
+        for length, level in enumerate(self.levels, start=1):
             context = _find(level.contexts, context * self.vocabulary + contexts[:, -length])
             matches.insert(0, (level, context))
         return matches

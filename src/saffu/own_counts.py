@@ -28,7 +28,7 @@ class OwnCounts:
     def of(cls, lm: "SaffuLM") -> "OwnCounts":
         if "final" not in lm.counts_:
             raise SaffuError("leave_out needs the counts of a final decoder; use fit_share in its place")
-        parts = len(lm.network_.units) + bool(lm.config.documents)
+        parts = len(lm.trainable_network().units) + bool(lm.config.documents)
         return cls(lm.counts_["final"], lm.config.smoothing, parts, lm.device)
 
     def __call__(self, hidden: Tensor, target_ids: Tensor) -> Tensor:

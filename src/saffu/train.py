@@ -78,7 +78,7 @@ class Backprop:
         if not corpus.targets:
             raise SaffuError("no documents are left to train on; lower fit_share or give more text")
         self.corpus, self.dev, self.device = corpus, dev.thinned(DEV_TARGETS).to(lm.device), lm.device
-        self.network = copy.deepcopy(lm.network_)
+        self.network = copy.deepcopy(lm.trainable_network())
         for unit in self.network.every_unit():
             unit.dropout.p = settings.dropout
             if settings.free_embeddings:
@@ -227,7 +227,7 @@ class Backprop:
         progress.previous = dev
         if best := dev < progress.best:
             progress.best, progress.best_fold = dev, progress.fold
-            self.lm.network_.load_state_dict(self.network.state_dict())
+            self.lm.trainable_network().load_state_dict(self.network.state_dict())
         self._read_clock()
         row: dict[str, Any] = {"stage": f"train {progress.fold}" if progress.fold else f"{self.settings.start} start"}
         row |= {"fold": progress.fold, "step": progress.steps, "tokens": progress.tokens}

@@ -16,6 +16,7 @@ def add(verb: Verb) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from saffu.model import SaffuLM
+    from saffu.product import Product
 
     lm = SaffuLM.load(options.model)
     if options.json:
@@ -23,8 +24,12 @@ def run(options: argparse.Namespace) -> None:
         return
     seen = lm.trained_on_
     print(f"parameters   {lm.parameters_:,}")
-    for name, weight in lm.network_.state_dict().items():
-        print(f"  {name:<18} {' × '.join(str(size) for size in weight.shape)}")
+    if isinstance(lm.network_, Product):
+        for name, exponent in zip(lm.network_.names, lm.network_.exponents.tolist(), strict=True):
+            print(f"  {name:<24} exponent {exponent:.3f}")
+    else:
+        for name, weight in lm.network_.state_dict().items():
+            print(f"  {name:<18} {' × '.join(str(size) for size in weight.shape)}")
     print(f"vocabulary   {len(lm.tokenizer_):,}")
     print(f"trained on   {seen['tokens']:,} tokens, {seen['documents']:,} documents, {seen['bytes']:,} bytes")
     for row in lm.log_:

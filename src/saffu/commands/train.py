@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from saffu.tokenizer import Tokenizer
 
 HOLD_OUT = 20
-PRESET = "paper"
+PRESET = "calibrated"
 MAY_CHANGE = ("max_folds", "save_every")  # when a run is resumed
 
 
@@ -50,7 +50,9 @@ def add(verb: Verb) -> None:
     )
     parser.add_argument("--tokens", type=count, metavar="N", help="use the first so many tokens (1e6, 500k, 2M)")
     parser.add_argument("--no-references", action="store_true", help="do not keep n-gram counts with the model")
-    parser.add_argument("--preset", choices=PRESETS, help=f"settings to start from (default: {PRESET})")
+    parser.add_argument(
+        "--preset", choices=PRESETS, help=f"settings to start from (default: {PRESET}; paper with --backprop)"
+    )
     add_text_options(parser)
     add_common_options(parser)
     parser.set_defaults(device=None)
@@ -166,13 +168,15 @@ def settings(options: argparse.Namespace) -> tuple[SaffuConfig, TrainingConfig |
             )
         if options.tensorboard:
             raise SaffuError("--tensorboard shows the course of --backprop; add --backprop")
-        return SaffuConfig(**{**PRESETS[options.preset or PRESET], **chosen}), None
+        return SaffuConfig.preset(options.preset or PRESET, **chosen), None
     training = TrainingConfig(**{**TRAINING_PRESETS.get(options.preset, {}), **of_training})
     if training.start == "uniform":
         if chosen.get("attention") == "explicit":
             raise SaffuError("--start uniform means --attention uniform; leave one of them out")
         chosen["attention"] = "uniform"
-    config = SaffuConfig(**{**PRESETS[options.preset or PRESET], **chosen})
+    config = SaffuConfig.preset(options.preset or "paper", **chosen)
+    if config.solution == "calibrated":
+        raise SaffuError("a calibrated model has counts, no weights to train; use --preset paper with --backprop")
     if training.leave_out and not config.hidden_dimension:
         raise SaffuError("--leave-out needs a final decoder; use --fit-share, or a --hidden-dimension above 0")
     return config, training

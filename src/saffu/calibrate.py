@@ -1,0 +1,78 @@
+"""Measured priming: exponents of a product of distributions, solved on text that the counts have not seen.
+
+For features φ (one for each part, over the vocabulary) the log-likelihood Σ_m log softmax(Σ_j a_j φ_mj)_{i_m} is
+concave in a: its gradient is what the target asks of each part beyond what the model expects (the paper's V, summed
+over the targets), and its Hessian is minus the covariance of the features. So Newton's method needs no learning rate.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from saffu.errors import SaffuError
+from saffu.tokenizer import EOD
+
+Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
+"""Gives batches of features (m, J, N) and target ids (m,), anew at each call."""
+
+
+class Moments(NamedTuple):
+    """What one Newton step needs: sums over targets."""
+
+    log_likelihood: Tensor
+    gradient: Tensor  # (J,) Σ_m φ_{m,·,i_m} − E φ
+    covariance: Tensor  # (J, J) Σ_m Cov φ: minus the Hessian
+    targets: int
+
+
+def moments(batches: Iterable[tuple[Tensor, Tensor]], exponents: Tensor) -> Moments:
+    """Log-likelihood, gradient and covariance at the given exponents, streamed."""
+    J = len(exponents)
+    likelihood, targets = torch.zeros((), dtype=torch.float64), 0
+    gradient, covariance = torch.zeros(J, dtype=torch.float64), torch.zeros(J, J, dtype=torch.float64)
+    for features, ids in batches:
+        features = features[:, :, EOD:]  # the markers below are never targets
+        log_p = torch.log_softmax(torch.einsum("j,mjn->mn", exponents.float(), features), dim=1)
+        at_target = features.gather(2, (ids - EOD)[:, None, None].expand(-1, J, 1)).squeeze(2)  # (m, J)
+        p = log_p.exp()
+        expected = torch.einsum("mjn,mn->mj", features, p)
+        centred = (features - expected[:, :, None]) * torch.sqrt(p)[:, None, :]
+        likelihood += log_p.gather(1, (ids - EOD)[:, None]).sum()
+        gradient += (at_target - expected).double().sum(0)
+        covariance += torch.bmm(centred, centred.transpose(1, 2)).double().sum(0)
+        targets += len(ids)
+    return Moments(likelihood, gradient, covariance, targets)
+
+
+def calibrated_exponents(batches: Batches, start: Tensor, tolerance: float = 1e-5, rounds: int = 30) -> Tensor:
+    """The exponents a ≥ 0 that maximise the likelihood of the targets: projected Newton steps, halved if too long.
+
+    A part whose exponent would fall below zero is left out (zero), and comes back if the gradient asks for it.
+    """
+    a = start.double()
+    now = moments(batches(), a)
+    if now.targets == 0:
+        raise SaffuError("there is no held-out text to calibrate on; give more documents")
+    for _ in range(rounds):
+        free = (a > 0) | (now.gradient > 0)
+        if not free.any():
+            break
+        ridge = 1e-6 * now.covariance.diagonal().mean().clamp(min=1e-9)
+        inverse = torch.linalg.inv(now.covariance[free][:, free] + ridge * torch.eye(int(free.sum())))
+        step = torch.zeros_like(a)
+        step[free] = inverse @ now.gradient[free]
+        for _ in range(12):
+            candidate = (a + step).clamp(min=0)
+            after = moments(batches(), candidate)
+            if after.log_likelihood >= now.log_likelihood:
+                break
+            step = step / 2
+        else:
+            break
+        gained = float(after.log_likelihood - now.log_likelihood) / now.targets
+        a, now = candidate, after
+        if gained < tolerance:
+            break
+    return a.float()

@@ -1,0 +1,273 @@
+"""A calibrated product of counted views: the solution that goes beyond the paper.
+
+The paper's closed form is naive Bayes: every slot of a context votes with full weight, though slots repeat each
+other. Here each part of the context that is worth counting is a *view*, a Kneser–Ney model of what it sees:
+
+    slots      one token at a distance k: the radial unit's slots, one-hot, decoded straight to the vocabulary
+    memory     the nearest tokens together, up to `memory` − 1 of them
+    classes    the same tokens, each known by its class only, so that what was seen of one word helps its kin
+
+and the model is their product, each raised to an exponent that was measured on text the counts had not seen:
+
+    log p(n | context) = γ log f_n + Σ_slots a_k log(p_k(n | x_k)/f_n) + Σ_memories a_v log p_v(n | x_1 x_2 …) − log Z
+
+A slot is divided by the prior f so that a slot which tells nothing adds nothing.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from saffu.calibrate import calibrated_exponents
+from saffu.config import SaffuConfig
+from saffu.corpus import Targets, TokenCorpus
+from saffu.ngram import KneserNey, NgramCounts
+from saffu.tokenizer import EOD, PAD, SOD
+
+Ints = npt.NDArray[np.int64]
+
+HELD_OUT = 20  # every so-many-th training document calibrates; it is counted too, afterwards
+CALIBRATION_TARGETS = 6000
+ROWS = 256  # predicted at a time
+PRIOR = "prior"
+
+
+@dataclass(frozen=True)
+class View:
+    """What one part of the product sees: the tokens at some distances, exactly or by their class."""
+
+    name: str
+    distances: tuple[int, ...]  # nearest first
+    classes: int = 0  # how many; 0 for the tokens themselves
+
+    @property
+    def is_slot(self) -> bool:
+        return len(self.distances) == 1 and not self.classes
+
+
+def views_of(config: SaffuConfig) -> list[View]:
+    """The views of a configuration: slots, memory, and the memory's coarser copies."""
+    slots = [View(f"slot {k}", (k,)) for k in range(1, config.radius + 1)]
+    if config.memory < 2:
+        return slots
+    nearest = tuple(range(1, config.memory))
+    sizes = [number for number in (config.classes, config.classes // 3, config.classes // 10) if number > 1]
+    return [*slots, View("memory", nearest), *(View(f"memory of {n} classes", nearest, n) for n in sizes)]
+
+
+@dataclass
+class ViewCounts:
+    """Raw counts, additive: of the memory, and of the slots that lie beyond it. All views follow from these."""
+
+    stored: dict[str, NgramCounts] = field(default_factory=dict)
+
+    @classmethod
+    def count(cls, corpus: TokenCorpus, config: SaffuConfig, vocabulary: int) -> "ViewCounts":
+        ids, starts = corpus.ids.numpy(), corpus.starts.numpy()
+        stored = {}
+        for view in views_of(config):
+            within = view.name != "memory" and max(view.distances) < config.memory
+            if not view.classes and not within:
+                order = len(view.distances) + 1
+                stored[view.name] = NgramCounts.count(ids, starts, order, vocabulary, view.distances)
+        return cls(stored)
+
+    def of(self, view: View, classes: Ints | None = None) -> NgramCounts:
+        """What the view saw."""
+        if view.name in self.stored:
+            return self.stored[view.name]
+        return self.stored["memory"].seen_at(view.distances, classes)
+
+    def __sub__(self, other: "ViewCounts") -> "ViewCounts":
+        return ViewCounts({name: counts - other.stored[name] for name, counts in self.stored.items()})
+
+    def __add__(self, other: "ViewCounts") -> "ViewCounts":
+        return ViewCounts({name: counts + other.stored[name] for name, counts in self.stored.items()})
+
+
+def token_classes(memory: NgramCounts, number: int, dimensions: int = 100, rounds: int = 15) -> Ints:
+    """A class for each token, by the company it keeps: (N,), the special tokens each in their own.
+
+    Tokens are described by the square roots of their neighbours' shares (one and two places before and after),
+    compressed by a singular value decomposition, and gathered around the most frequent tokens by spherical k-means.
+    """
+    N = memory.vocabulary
+    described = []
+    for distance in range(1, min(3, memory.order)):
+        pairs = memory.seen_at((distance,))
+        before, after = (torch.from_numpy(pairs.column(index)) for index in (0, 1))
+        counts = torch.from_numpy(pairs.counts).float()
+        for token, neighbour in ((before, after), (after, before)):
+            total = torch.zeros(N).index_add_(0, token, counts)
+            share = torch.sqrt(counts / (total[token] + 1))
+            described.append(
+                torch.sparse_coo_tensor(torch.stack([token, neighbour]), share, (N, N), check_invariants=True)
+            )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        left, scale, _ = torch.svd_lowrank(torch.cat(described, dim=1).coalesce(), q=min(dimensions, N), niter=2)
+    points = torch.nn.functional.normalize(left * scale, dim=1)
+    frequency = torch.zeros(N).index_add_(
+        0, torch.from_numpy(memory.column(memory.order - 1)), torch.from_numpy(memory.counts).float()
+    )
+    centres = points[torch.argsort(frequency, descending=True, stable=True)[:number]]
+    weight = torch.sqrt(frequency)[:, None]
+    for _ in range(rounds):
+        nearest = (points @ centres.T).argmax(1)
+        centres = torch.nn.functional.normalize(
+            torch.zeros_like(centres).index_add_(0, nearest, points * weight), dim=1
+        )
+    classes = nearest.numpy() + EOD + 1
+    classes[: EOD + 1] = np.arange(EOD + 1)
+    return np.asarray(classes, dtype=np.int64)
+
+
+class Part:
+    """One view's Kneser–Ney model, ready to give whole log-distributions."""
+
+    def __init__(self, view: View, counts: NgramCounts, classes: Ints | None):
+        self.view, self.classes = view, classes
+        self.model = KneserNey(counts)
+        tiny = np.maximum(self.model.unigram, 1e-30)  # markers are never predicted; their logarithm must exist
+        self.unigram = torch.from_numpy(tiny).float()
+        self.backoff = [torch.from_numpy(level.backoff).float() for level in self.model.levels]
+        self.mass = [torch.from_numpy(level.mass).float() for level in self.model.levels]
+
+    def log_distribution(self, window: Ints) -> Tensor:
+        """log p_v(· | context) for windows (m, lookback), nearest token last: (m, N)."""
+        context = np.stack([window[:, -distance] for distance in reversed(self.view.distances)], axis=1)
+        matches = self.model.matches(context if self.classes is None else self.classes[context])
+        N = self.model.vocabulary
+        weights = [torch.ones(len(window))]
+        found = []
+        for (level, numbers), backoff in zip(matches, reversed(self.backoff), strict=True):
+            found.append((level, torch.from_numpy(numbers)))
+            weights.append(weights[-1] * backoff[found[-1][1]])
+        probabilities = torch.outer(weights[-1], self.unigram)
+        flat = probabilities.view(-1)
+        rows = torch.arange(len(window))
+        for (level, number), weight, mass in zip(found, weights[:-1], reversed(self.mass), strict=True):
+            offsets = torch.from_numpy(level.offsets)
+            begins = offsets[number]
+            sizes = offsets[number + 1] - begins
+            row = rows.repeat_interleave(sizes)  # one entry for each n-gram of each row's context
+            place = torch.arange(len(row)) + (begins - (sizes.cumsum(0) - sizes))[row]
+            token = torch.from_numpy(level.ngrams)[place] + ((rows - number) * N)[row]
+            flat.index_add_(0, token, mass[place] * weight[row])
+        return probabilities.log_()
+
+
+class Product:
+    """The calibrated product, with the manners of a `Network`: targets in, logits over the vocabulary out."""
+
+    def __init__(
+        self, config: SaffuConfig, counts: ViewCounts, classes: dict[str, Ints], prior: Tensor, exponents: Tensor
+    ):
+        self.config, self.counts, self.classes, self.exponents = config, counts, classes, exponents
+        self.prior = prior  # (N,) log f
+        self.vocabulary = len(prior)
+        self.device = torch.device("cpu")
+        self.parts = [
+            Part(view, counts.of(view, classes.get(view.name)), classes.get(view.name)) for view in views_of(config)
+        ]
+
+    @property
+    def names(self) -> list[str]:
+        """What the exponents belong to."""
+        return [PRIOR, *(part.view.name for part in self.parts)]
+
+    @property
+    def lookback(self) -> int:
+        return max(distance for part in self.parts for distance in part.view.distances)
+
+    def windows(self, targets: Targets) -> Ints:
+        """The tokens before each target, nearest last; `<sod>` before the first, `<pad>` before that."""
+        distance = torch.arange(self.lookback, 0, -1)
+        window = targets.past[targets.at[:, None] - distance]
+        window[distance > targets.positions[:, None]] = PAD
+        window[distance == targets.positions[:, None] + 1] = SOD
+        return np.asarray(window.numpy())
+
+    def features(self, targets: Targets) -> Tensor:
+        """What the exponents weigh, (n, 1 + views, N): log f, and for each view log p, less log f for a slot."""
+        window = self.windows(targets)
+        logs = [part.log_distribution(window) for part in self.parts]
+        logs = [log - self.prior if part.view.is_slot else log for log, part in zip(logs, self.parts, strict=True)]
+        return torch.stack([self.prior.expand(len(window), -1), *logs], dim=1)
+
+    def __call__(self, targets: Targets, document_inputs: Tensor | None = None) -> Tensor:
+        """Logits (n, N)."""
+        window = self.windows(targets)
+        exponents = self.exponents[1:].tolist()
+        slots = sum(a for a, part in zip(exponents, self.parts, strict=True) if part.view.is_slot)
+        logits: Tensor = ((self.exponents[0] - slots) * self.prior).repeat(len(window), 1)
+        for exponent, part in zip(exponents, self.parts, strict=True):
+            if exponent:
+                logits.add_(part.log_distribution(window), alpha=exponent)
+        logits[:, :EOD] = -torch.inf
+        return logits
+
+    def log_probabilities(self, targets: Targets) -> Tensor:
+        """log p of each target, (n,)."""
+        return torch.log_softmax(self(targets), dim=1).gather(1, targets.ids[:, None]).squeeze(1)
+
+    def batch_size(self) -> int:
+        return ROWS
+
+    def parameter_count(self) -> int:
+        """Distinct counts kept, classes, prior and exponents."""
+        kept = sum(counts.counts.size for counts in self.counts.stored.values())
+        return kept + sum(c.size for c in self.classes.values()) + self.vocabulary + len(self.exponents)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All that the model is, to be stored."""
+        state = {"exponents": self.exponents, "prior": self.prior}
+        state |= {f"classes.{name}": torch.from_numpy(c.astype(np.int32)) for name, c in self.classes.items()}
+        for name, counts in self.counts.stored.items():
+            state |= {f"counts.{name}.{key}": torch.from_numpy(array) for key, array in counts.tensors().items()}
+        return state
+
+    @classmethod
+    def from_state(cls, config: SaffuConfig, state: dict[str, Any]) -> "Product":
+        arrays = {name: tensor.numpy() for name, tensor in state.items()}
+        classes = {name[8:]: a.astype(np.int64) for name, a in arrays.items() if name.startswith("classes.")}
+        stored = {
+            view.name: NgramCounts.from_tensors(
+                {key: arrays[f"counts.{view.name}.{key}"] for key in ("shape", "keys", "counts")}
+            )
+            for view in views_of(config)
+            if f"counts.{view.name}.keys" in arrays
+        }
+        return cls(config, ViewCounts(stored), classes, state["prior"], state["exponents"])
+
+
+def fit_product(config: SaffuConfig, corpus: TokenCorpus, vocabulary: int) -> Product:
+    """Count everything; calibrate on held-out documents with their counts subtracted; keep all counts."""
+    counts = ViewCounts.count(corpus, config, vocabulary)
+    frequencies = corpus.frequencies(vocabulary)
+    prior = frequencies + 0.5
+    prior[:EOD] = 1e-30
+    log_prior = torch.log(prior / prior.sum()).float()
+    held_out = corpus.every(HELD_OUT if corpus.documents >= 20 * HELD_OUT else 5)
+    start = torch.tensor([0.0, *(1.0 if view.name == "memory" else 0.1 for view in views_of(config))])
+    unseen = counts - ViewCounts.count(held_out, config, vocabulary)
+    classes = {}
+    exponents = start
+    if held_out.documents < corpus.documents:
+        if "memory" in unseen.stored:
+            memory = unseen.stored["memory"]
+            classes = {view.name: token_classes(memory, view.classes) for view in views_of(config) if view.classes}
+        trial = Product(config, unseen, classes, log_prior, start)
+        sample = held_out.thinned(CALIBRATION_TARGETS)
+        exponents = calibrated_exponents(
+            lambda: ((trial.features(t), t.ids) for t in sample.batches(ROWS, trial.lookback)), start
+        )
+    else:
+        classes = {
+            view.name: token_classes(counts.stored["memory"], view.classes) for view in views_of(config) if view.classes
+        }
+    return Product(config, counts, classes, log_prior, exponents)
