@@ -13,7 +13,7 @@ from conftest import sentences
 from saffu import SaffuConfig, SaffuError, SaffuLM, Tokenizer
 from saffu.calibrate import calibrated_exponents, moments
 from saffu.ngram import KneserNey, NgramCounts
-from saffu.product import Product, ViewCounts, fit_product, token_classes, views_of
+from saffu.product import Product, ViewCounts, fit_product, token_classes, token_vectors, views_of
 from saffu.tokenizer import EOD, PAD, SOD
 
 CONFIG = SaffuConfig.preset("calibrated", radius=6, memory=4, classes=20, kept_words=0)
@@ -105,9 +105,9 @@ def test_classes_gather_words_of_one_kind():
     text = sentences(1, 600)
     tokenizer = Tokenizer.train(text, kept_words=0, count_by="tokens")
     lm = SaffuLM(CONFIG, tokenizer=tokenizer).fit(text)
-    memory = lm.network_.counts.stored["memory"]
-    classes = token_classes(memory, 8)
-    assert np.array_equal(classes, token_classes(memory, 8))  # the same each time
+    vectors = token_vectors(lm.network_.counts.stored["memory"])
+    assert torch.equal(vectors, token_vectors(lm.network_.counts.stored["memory"]))  # the same each time
+    classes = token_classes(vectors, lm.frequencies_, 8)
     assert classes[: EOD + 1].tolist() == [0, 1, 2, 3]
     assert len(set(classes.tolist())) <= 8 + 4
     word = {w: classes[tokenizer.encode(f" {w}")[-1]] for w in ("dog", "cat", "girl", "king", "saw", "found", "liked")}
@@ -201,7 +201,7 @@ def test_calibrated_likelihood_is_not_below_the_memory_alone(train_text):
         (["a b c d e f"] * 30, {"radius": 0}),
         (["a b c d e f"] * 30, {"classes": 3000}),
     ],
-    ids=str,
+    ids=["one word", "one document", "short documents", "slots only", "bigrams", "memory only", "many classes"],
 )
 def test_degenerate_data_gives_finite_models(text, change):
     config = SaffuConfig.preset("calibrated", **{"classes": 10, "radius": 4, **change})

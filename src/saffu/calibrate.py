@@ -33,15 +33,17 @@ def moments(batches: Iterable[tuple[Tensor, Tensor]], exponents: Tensor) -> Mome
     likelihood, targets = torch.zeros((), dtype=torch.float64), 0
     gradient, covariance = torch.zeros(J, dtype=torch.float64), torch.zeros(J, J, dtype=torch.float64)
     for features, ids in batches:
-        features = features[:, :, EOD:]  # the markers below are never targets
-        log_p = torch.log_softmax(torch.einsum("j,mjn->mn", exponents.float(), features), dim=1)
+        features = features[:, :, EOD:]  # (m, J, N − EOD): the markers below are never targets
+        weights = exponents.float().expand(len(ids), 1, J)
+        log_p = torch.log_softmax(torch.bmm(weights, features).squeeze(1), dim=1)
         at_target = features.gather(2, (ids - EOD)[:, None, None].expand(-1, J, 1)).squeeze(2)  # (m, J)
         p = log_p.exp()
-        expected = torch.einsum("mjn,mn->mj", features, p)
-        centred = (features - expected[:, :, None]) * torch.sqrt(p)[:, None, :]
-        likelihood += log_p.gather(1, (ids - EOD)[:, None]).sum()
-        gradient += (at_target - expected).double().sum(0)
-        covariance += torch.bmm(centred, centred.transpose(1, 2)).double().sum(0)
+        expected = torch.bmm(features, p[:, :, None])  # (m, J, 1)
+        weighted = features * torch.sqrt_(p)[:, None, :]
+        second = torch.bmm(weighted, weighted.transpose(1, 2)) - expected * expected.transpose(1, 2)
+        likelihood += log_p.gather(1, (ids - EOD)[:, None]).double().sum()
+        gradient += (at_target - expected.squeeze(2)).double().sum(0)
+        covariance += second.double().sum(0)
         targets += len(ids)
     return Moments(likelihood, gradient, covariance, targets)
 

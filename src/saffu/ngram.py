@@ -57,7 +57,7 @@ def _packing(vocabulary: int) -> tuple[int, int]:
 
 def _sum_by_key(keys: Ints, counts: Ints) -> tuple[Ints, Ints]:
     """Sort the columns of keys (words, m), add the counts of equal ones, and drop those that come to zero."""
-    by_key = np.lexsort(keys[::-1])  # linear time where keys is a few sorted runs, as when merging
+    by_key = np.argsort(keys[0]) if len(keys) == 1 else np.lexsort(keys[::-1])
     keys, counts = keys.take(by_key, axis=1), counts[by_key]
     first = np.ones(counts.size, dtype=np.bool_)
     first[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)

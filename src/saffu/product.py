@@ -25,14 +25,14 @@ from torch import Tensor
 from saffu.calibrate import calibrated_exponents
 from saffu.config import SaffuConfig
 from saffu.corpus import Targets, TokenCorpus
-from saffu.ngram import KneserNey, NgramCounts
+from saffu.ngram import KneserNey, Level, NgramCounts
 from saffu.tokenizer import EOD, PAD, SOD
 
 Ints = npt.NDArray[np.int64]
 
 HELD_OUT = 20  # every so-many-th training document calibrates; it is counted too, afterwards
 CALIBRATION_TARGETS = 6000
-ROWS = 256  # predicted at a time
+ROWS = 128  # predicted at a time: arrays stay small enough to be reused
 PRIOR = "prior"
 
 
@@ -89,11 +89,11 @@ class ViewCounts:
         return ViewCounts({name: counts + other.stored[name] for name, counts in self.stored.items()})
 
 
-def token_classes(memory: NgramCounts, number: int, dimensions: int = 100, rounds: int = 15) -> Ints:
-    """A class for each token, by the company it keeps: (N,), the special tokens each in their own.
+def token_vectors(memory: NgramCounts, dimensions: int = 100) -> Tensor:
+    """A unit vector for each token, by the company it keeps: (N, dimensions).
 
     Tokens are described by the square roots of their neighbours' shares (one and two places before and after),
-    compressed by a singular value decomposition, and gathered around the most frequent tokens by spherical k-means.
+    compressed by a singular value decomposition.
     """
     N = memory.vocabulary
     described = []
@@ -104,26 +104,60 @@ def token_classes(memory: NgramCounts, number: int, dimensions: int = 100, round
         for token, neighbour in ((before, after), (after, before)):
             total = torch.zeros(N).index_add_(0, token, counts)
             share = torch.sqrt(counts / (total[token] + 1))
-            described.append(
-                torch.sparse_coo_tensor(torch.stack([token, neighbour]), share, (N, N), check_invariants=True)
-            )
+            places = torch.stack([token, neighbour])
+            described.append(torch.sparse_coo_tensor(places, share, (N, N), check_invariants=True))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         left, scale, _ = torch.svd_lowrank(torch.cat(described, dim=1).coalesce(), q=min(dimensions, N), niter=2)
-    points = torch.nn.functional.normalize(left * scale, dim=1)
-    frequency = torch.zeros(N).index_add_(
-        0, torch.from_numpy(memory.column(memory.order - 1)), torch.from_numpy(memory.counts).float()
-    )
-    centres = points[torch.argsort(frequency, descending=True, stable=True)[:number]]
-    weight = torch.sqrt(frequency)[:, None]
+    return torch.nn.functional.normalize(left * scale, dim=1)
+
+
+def token_classes(vectors: Tensor, frequencies: Tensor, number: int, rounds: int = 15) -> Ints:
+    """A class for each token, (N,): spherical k-means around the most frequent ones; special tokens stay alone."""
+    centres = vectors[torch.argsort(frequencies, descending=True, stable=True)[:number]]
+    weight = torch.sqrt(frequencies.float())[:, None]
     for _ in range(rounds):
-        nearest = (points @ centres.T).argmax(1)
-        centres = torch.nn.functional.normalize(
-            torch.zeros_like(centres).index_add_(0, nearest, points * weight), dim=1
-        )
+        nearest = (vectors @ centres.T).argmax(1)
+        sums = torch.zeros_like(centres).index_add_(0, nearest, vectors * weight)
+        centres = torch.nn.functional.normalize(sums, dim=1)
     classes = nearest.numpy() + EOD + 1
     classes[: EOD + 1] = np.arange(EOD + 1)
     return np.asarray(classes, dtype=np.int64)
+
+
+class LevelTable:
+    """A level of a Kneser–Ney model, laid out to be added to many distributions at once.
+
+    Contexts with many successors, few but met all the time, have their masses as dense rows; the others as lists.
+    """
+
+    def __init__(self, level: Level, vocabulary: int):
+        self.contexts, self.vocabulary = level.contexts, vocabulary
+        self.backoff = torch.from_numpy(level.backoff).float()
+        sizes = np.diff(level.offsets)
+        many = np.flatnonzero(sizes > vocabulary // 16)
+        # Number of the dense row of each context; row 0 is empty, for all other contexts.
+        self.row = torch.zeros(len(sizes), dtype=torch.int64)
+        self.row[torch.from_numpy(many)] = torch.arange(1, len(many) + 1)
+        listed = np.where(self.row.numpy() == 0, sizes, 0)
+        self.sizes, self.begins = torch.from_numpy(listed), torch.from_numpy(level.offsets[:-1])
+        self.tokens = torch.from_numpy((level.ngrams[:-1] % vocabulary).astype(np.int32))
+        self.mass = torch.from_numpy(level.mass[:-1]).float()
+        owner = self.row.repeat_interleave(torch.from_numpy(sizes))
+        in_rows = owner > 0
+        self.rows = torch.zeros(len(many) + 1, vocabulary)
+        self.rows[owner[in_rows], self.tokens[in_rows].long()] = self.mass[in_rows]
+
+    def add_to(self, probabilities: Tensor, numbers: Tensor, weight: Tensor) -> None:
+        """probabilities (m, N) += weight · mass(context, ·) of the contexts with these numbers."""
+        rows = self.row[numbers]
+        if rows.any():
+            probabilities.addcmul_(weight[:, None], self.rows[rows])
+        sizes = self.sizes[numbers]
+        row = torch.arange(len(numbers)).repeat_interleave(sizes)  # one entry for each n-gram in each row's list
+        entry = torch.arange(len(row)) + (self.begins[numbers] - (sizes.cumsum(0) - sizes))[row]
+        place = row * self.vocabulary + self.tokens[entry]
+        probabilities.view(-1).index_add_(0, place, self.mass[entry] * weight[row])
 
 
 class Part:
@@ -134,30 +168,19 @@ class Part:
         self.model = KneserNey(counts)
         tiny = np.maximum(self.model.unigram, 1e-30)  # markers are never predicted; their logarithm must exist
         self.unigram = torch.from_numpy(tiny).float()
-        self.backoff = [torch.from_numpy(level.backoff).float() for level in self.model.levels]
-        self.mass = [torch.from_numpy(level.mass).float() for level in self.model.levels]
+        self.tables = [LevelTable(level, counts.vocabulary) for level in reversed(self.model.levels)]
 
     def log_distribution(self, window: Ints) -> Tensor:
         """log p_v(· | context) for windows (m, lookback), nearest token last: (m, N)."""
         context = np.stack([window[:, -distance] for distance in reversed(self.view.distances)], axis=1)
         matches = self.model.matches(context if self.classes is None else self.classes[context])
-        N = self.model.vocabulary
+        numbers = [torch.from_numpy(number) for _, number in matches]  # longest contexts first, as the tables
         weights = [torch.ones(len(window))]
-        found = []
-        for (level, numbers), backoff in zip(matches, reversed(self.backoff), strict=True):
-            found.append((level, torch.from_numpy(numbers)))
-            weights.append(weights[-1] * backoff[found[-1][1]])
+        for table, number in zip(self.tables, numbers, strict=True):
+            weights.append(weights[-1] * table.backoff[number])
         probabilities = torch.outer(weights[-1], self.unigram)
-        flat = probabilities.view(-1)
-        rows = torch.arange(len(window))
-        for (level, number), weight, mass in zip(found, weights[:-1], reversed(self.mass), strict=True):
-            offsets = torch.from_numpy(level.offsets)
-            begins = offsets[number]
-            sizes = offsets[number + 1] - begins
-            row = rows.repeat_interleave(sizes)  # one entry for each n-gram of each row's context
-            place = torch.arange(len(row)) + (begins - (sizes.cumsum(0) - sizes))[row]
-            token = torch.from_numpy(level.ngrams)[place] + ((rows - number) * N)[row]
-            flat.index_add_(0, token, mass[place] * weight[row])
+        for table, number, weight in zip(self.tables, numbers, weights[:-1], strict=True):
+            table.add_to(probabilities, number, weight)
         return probabilities.log_()
 
 
@@ -252,22 +275,24 @@ def fit_product(config: SaffuConfig, corpus: TokenCorpus, vocabulary: int) -> Pr
     prior = frequencies + 0.5
     prior[:EOD] = 1e-30
     log_prior = torch.log(prior / prior.sum()).float()
+    names = [view.name for view in views_of(config)]
+    exponents = torch.tensor([0.0, *(0.7 if name == "memory" else 0.1 for name in names)])
     held_out = corpus.every(HELD_OUT if corpus.documents >= 20 * HELD_OUT else 5)
-    start = torch.tensor([0.0, *(1.0 if view.name == "memory" else 0.1 for view in views_of(config))])
-    unseen = counts - ViewCounts.count(held_out, config, vocabulary)
+    known = (
+        counts if held_out.documents == corpus.documents else counts - ViewCounts.count(held_out, config, vocabulary)
+    )
     classes = {}
-    exponents = start
-    if held_out.documents < corpus.documents:
-        if "memory" in unseen.stored:
-            memory = unseen.stored["memory"]
-            classes = {view.name: token_classes(memory, view.classes) for view in views_of(config) if view.classes}
-        trial = Product(config, unseen, classes, log_prior, start)
-        sample = held_out.thinned(CALIBRATION_TARGETS)
-        exponents = calibrated_exponents(
-            lambda: ((trial.features(t), t.ids) for t in sample.batches(ROWS, trial.lookback)), start
-        )
-    else:
-        classes = {
-            view.name: token_classes(counts.stored["memory"], view.classes) for view in views_of(config) if view.classes
-        }
+    if config.memory > 1 and config.classes > 1:
+        vectors = token_vectors(known.stored["memory"])
+        coarse = [view for view in views_of(config) if view.classes]
+        classes = {view.name: token_classes(vectors, frequencies, view.classes) for view in coarse}
+    if known is not counts:
+        trial = Product(config, known, classes, log_prior, exponents)
+        for targets, tolerance in ((CALIBRATION_TARGETS // 4, 1e-3), (CALIBRATION_TARGETS, 1e-4)):
+            sample = held_out.thinned(targets)  # most steps on few targets, the last on all
+            exponents = calibrated_exponents(
+                lambda sample=sample: ((trial.features(t), t.ids) for t in sample.batches(ROWS, trial.lookback)),  # type: ignore[misc]
+                exponents,
+                tolerance,
+            )
     return Product(config, counts, classes, log_prior, exponents)
