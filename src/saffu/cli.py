@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from saffu import __version__
-from saffu.commands import eval, generate, info, train
+from saffu.commands import compare, eval, generate, info, train
 from saffu.errors import SaffuError
 
 
@@ -60,6 +60,6 @@ def parser() -> Parser:
         added.set_defaults(run=run)
         return added
 
-    for command in (train, eval, generate, info):
+    for command in (train, compare, eval, generate, info):
         command.add(verb)
     return top

@@ -1,0 +1,186 @@
+"""Learning curves of several runs: the table of who reached what when, and their drawing."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from saffu.errors import SaffuError
+
+AXES = {"tokens": "million tokens seen by backpropagation", "seconds": "seconds of work, the start's included"}
+STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "saffu",  # the same runs give the same file
+}
+COLOURS = ["#b2182b", "#2166ac", "#1b7837", "#762a83", "#b35806", "#01665e", "#c51b7d", "#4d4d4d"]
+DASHES = ["-", "--", "-.", ":"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The folds of one run, its start first."""
+
+    name: str
+    rows: list[dict[str, Any]]
+
+    @classmethod
+    def read(cls, run: Path, name: str = "") -> "Curve":
+        """From a model folder that `saffu train --backprop` wrote, or from its log.jsonl."""
+        log = run / "log.jsonl" if run.is_dir() else run
+        if not log.is_file():
+            raise SaffuError(f"no run at {run}; name folders that `saffu train --backprop` wrote")
+        try:
+            rows = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+            rows = [row for row in rows if "fold" in row and "dev_perplexity" in row]
+            {(row["tokens"], row["seconds"]) for row in rows}
+        except (ValueError, KeyError, TypeError):
+            raise SaffuError(f"{log} is damaged; restore it or train again") from None
+        if not rows:
+            raise SaffuError(f"{run} was not trained by backpropagation, so it has no curve; train it with --backprop")
+        return cls(name or (run.name if run.is_dir() else run.parent.name or run.stem), rows)
+
+    @property
+    def best(self) -> dict[str, Any]:
+        return min(self.rows, key=lambda row: row["dev_perplexity"])
+
+    @staticmethod
+    def point(row: dict[str, Any], where: str, quantity: str = "dev_perplexity") -> tuple[float, float]:
+        """Where a fold's quantity is drawn, over (million) "tokens" or "seconds"."""
+        return row[where] / (1e6 if where == "tokens" else 1), row[quantity]
+
+    def column(self, quantity: str, where: str) -> tuple[list[float], list[float]]:
+        """A quantity of all folds that have it."""
+        points = [self.point(row, where, quantity) for row in self.rows if quantity in row]
+        return [x for x, _ in points], [y for _, y in points]
+
+    def seconds_to(self, perplexity: float) -> float | None:
+        """When the held-out text first had this perplexity or less; None if it never had."""
+        return next((row["seconds"] for row in self.rows if row["dev_perplexity"] <= perplexity), None)
+
+
+def comparison(curves: list[Curve]) -> list[dict[str, Any]]:
+    """Of each run its best, when that was, and the seconds it took to reach each run's best ("time to quality")."""
+    return [
+        {
+            "run": curve.name,
+            "start_dev_perplexity": curve.rows[0]["dev_perplexity"],
+            "best_dev_perplexity": curve.best["dev_perplexity"],
+            "best_dev_bits_per_byte": curve.best["dev_bits_per_byte"],
+            "tokens": curve.best["tokens"],
+            "seconds": curve.best["seconds"],
+            "folds": curve.rows[-1]["fold"],
+            "seconds_to_best_of": {other.name: curve.seconds_to(other.best["dev_perplexity"]) for other in curves},
+        }
+        for curve in curves
+    ]
+
+
+def table(facts: list[dict[str, Any]]) -> str:
+    """The comparison as text."""
+    wide = max(len("run"), *(len(fact["run"]) for fact in facts))
+    lines = [f"{'run':<{wide}}  {'start':>9}  {'best dev ppl':>12}  {'bits/byte':>9}  {'tokens':>12}  {'seconds':>9}"]
+    for fact in facts:
+        lines.append(
+            f"{fact['run']:<{wide}}  {fact['start_dev_perplexity']:>9.2f}  {fact['best_dev_perplexity']:>12.2f}  "
+            f"{fact['best_dev_bits_per_byte']:>9.3f}  {fact['tokens']:>12,}  {fact['seconds']:>9.1f}"
+        )
+    lines += ["", "seconds to reach the best of (– never did)"]
+    columns = [max(9, len(fact["run"])) for fact in facts]
+    lines.append(" " * wide + "".join(f"  {f['run']:>{width}}" for f, width in zip(facts, columns, strict=True)))
+    for fact in facts:
+        cells = ["–" if s is None else f"{s:.1f}" for s in fact["seconds_to_best_of"].values()]
+        lines.append(f"{fact['run']:<{wide}}" + "".join(f"  {c:>{w}}" for c, w in zip(cells, columns, strict=True)))
+    return "\n".join(lines)
+
+
+def draw(curves: list[Curve], out: Path, over: Sequence[str] = tuple(AXES), title: str = "") -> list[Path]:
+    """Perplexity over tokens, over seconds, or both, as out.png and out.svg."""
+    import matplotlib
+
+    matplotlib.use("Agg")  # files only: no window, no display needed
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    with plt.rc_context(STYLE):
+        figure, grid = plt.subplots(
+            1, len(over), figsize=(2.2 + 4.4 * len(over), 4.6), sharey=True, squeeze=False, layout="constrained"
+        )
+        for axis, where in zip(grid[0], over, strict=True):
+            for number, curve in enumerate(curves):
+                for quantity, width, alpha in (("train_perplexity", 0.9, 0.45), ("dev_perplexity", 1.9, 1.0)):
+                    x, y = curve.column(quantity, where)
+                    axis.plot(x, y, linewidth=width, alpha=alpha, **look(number))
+                axis.plot(*curve.point(curve.best, where), "o", color=look(number)["color"], markersize=4.5)
+            axis.set_yscale("log")
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.yaxis.set_minor_formatter(NullFormatter())
+            axis.set_xlim(left=0)
+            axis.set_xlabel(AXES[where])
+        grid[0][0].set_ylabel("perplexity")
+        key = "thick: held-out text · thin: training text · dot: best"
+        grid[0][0].text(
+            0.99, 0.98, key, transform=grid[0][0].transAxes, ha="right", va="top", fontsize=8.5, color="#555555"
+        )
+        label(grid[0][-1], curves, over[-1])
+        if title:
+            figure.suptitle(title, fontsize=11.5)
+        paths = [out.with_name(out.name + suffix) for suffix in (".png", ".svg")]
+        out.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(paths[0], dpi=160)
+        figure.savefig(paths[1], metadata={"Date": None})
+        plt.close(figure)
+    return paths
+
+
+def look(number: int) -> dict[str, str]:
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}
+
+
+def label(axis: Any, curves: list[Curve], where: str) -> None:
+    """Each run's name and best perplexity to the right of its curve, moved apart where labels would meet."""
+    low, high = (math.log(limit) for limit in axis.get_ylim())
+    order = sorted(range(len(curves)), key=lambda number: curves[number].rows[-1]["dev_perplexity"])
+    ends = [Curve.point(curves[number].rows[-1], where) for number in order]
+    heights = spread([math.log(y) for _, y in ends], gap=(high - low) / 21)
+    right = axis.get_xlim()[1]
+    for number, end, height in zip(order, ends, heights, strict=True):
+        colour = look(number)["color"]
+        axis.annotate(
+            f"{curves[number].name}  {curves[number].best['dev_perplexity']:.1f}",
+            xy=end,
+            xytext=(right * 1.03, math.exp(height)),
+            color=colour,
+            fontsize=9,
+            va="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.5, "shrinkA": 2, "shrinkB": 3},
+        )
+
+
+def spread(places: list[float], gap: float) -> list[float]:
+    """Rising places, moved as little as it takes for neighbours to be `gap` apart.
+
+    >>> spread([0.0, 0.1, 5.0], 1.0)
+    [-0.45, 0.55, 5.0]
+    """
+    groups: list[list[float]] = []  # [sum of the members' ideal first place, members]
+    for place in places:
+        groups.append([place, 1])
+        while len(groups) > 1 and start(groups[-2]) + groups[-2][1] * gap > start(groups[-1]):
+            total, members = groups.pop()
+            groups[-1][0] += total - members * groups[-1][1] * gap
+            groups[-1][1] += members
+    return [start(group) + n * gap for group in groups for n in range(int(group[1]))]
+
+
+def start(group: list[float]) -> float:
+    return group[0] / group[1]
