@@ -425,6 +425,22 @@ def test_a_finished_run_can_be_prolonged(fitted, tmp_path):
     assert len(again.log_) == 5
 
 
+def test_resuming_from_python(fitted, tmp_path, train_text, dev_text):
+    lm, corpus, dev = fitted
+    lm.backprop(corpus, dev, QUICK)
+    again, rows = saffu.load(tmp_path / "fitted"), []
+
+    def stop(row):
+        if row["fold"] == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        again.backprop(train_text, dev_text, QUICK, folder=tmp_path / "m", on_fold=stop)
+    again = SaffuLM.resume(tmp_path / "m", train_text, dev_text, on_fold=rows.append)
+    assert [row["fold"] for row in rows] == [3]
+    assert_same_weights(weights(lm), weights(again))
+
+
 def test_other_text_is_refused(fitted, tmp_path):
     lm, corpus, dev = fitted
     lm.backprop(corpus, dev, replace(QUICK, max_folds=1), folder=tmp_path / "m")
@@ -543,7 +559,7 @@ def test_the_command_trains_is_interrupted_and_goes_on(command, tmp_path, monkey
 
 
 def test_bad_input_of_training_is_one_clear_line(command, tmp_path):
-    command("train", "text.txt", "--out", "solved", *SHAPE)
+    command("train", "text.txt", "--out", "solved", "--preset", "paper", *SHAPE)
     command("train", "text.txt", "--out", "trained", *SHAPE, "--backprop", "--max-folds", 1)
     (tmp_path / "other.txt").write_text("something else\n" * 50)
     for arguments, message in [
@@ -581,6 +597,15 @@ def test_the_papers_rate_is_in_its_preset(command):
         status, out, _ = command("train", "text.txt", "--out", "m", "--force", "--json", *settings, *preset)
         assert status == 0
         assert json.loads(out)["log"][-1]["rate"] == pytest.approx(rate)
+
+
+def test_tensorboard(command, tmp_path):
+    pytest.importorskip("tensorboard")
+    status, _, _ = command(
+        "train", "text.txt", "--out", "m", "--backprop", "--max-folds", 1, "--tensorboard", "board", *SHAPE
+    )
+    assert status == 0
+    assert len(list((tmp_path / "board").glob("events*"))) == 1
 
 
 def test_tensorboard_is_an_extra(command, monkeypatch):

@@ -9,10 +9,10 @@ True
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["PRESETS", "SaffuConfig", "SaffuError", "SaffuLM", "Sampling", "Tokenizer", "load"]
+__all__ = ["PRESETS", "SaffuConfig", "SaffuError", "SaffuLM", "Sampling", "Tokenizer", "TrainingConfig", "load"]
 
 if TYPE_CHECKING:
-    from saffu.config import PRESETS, SaffuConfig
+    from saffu.config import PRESETS, SaffuConfig, TrainingConfig
     from saffu.errors import SaffuError
     from saffu.generate import Sampling
     from saffu.model import SaffuLM
@@ -25,6 +25,7 @@ _HOMES = {
     "SaffuLM": "saffu.model",
     "Sampling": "saffu.generate",
     "Tokenizer": "saffu.tokenizer",
+    "TrainingConfig": "saffu.config",
 }
 
 

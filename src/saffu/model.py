@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saffu import evaluate, generate, store, train
+from saffu import checkpoint, evaluate, generate, store, train
 from saffu.config import SaffuConfig, TrainingConfig
 from saffu.corpus import TokenCorpus
 from saffu.errors import SaffuError
@@ -148,6 +148,25 @@ class SaffuLM:
         run = train.Backprop(self, self.tokenize(documents), self.tokenize(dev), training or TrainingConfig())
         run.run(None if folder is None else Path(folder), on_fold)
         return self
+
+    @classmethod
+    def resume(
+        cls,
+        folder: str | Path,
+        documents: Text,
+        dev: Text,
+        *,
+        device: str | None = None,
+        on_fold: Callable[[dict[str, Any]], None] | None = None,
+    ) -> "SaffuLM":
+        """The model of a `backprop` that was interrupted, trained on to its end with the same text."""
+        folder = Path(folder)
+        state = checkpoint.read_state(folder)
+        lm = cls.load(folder, device or state["device"])
+        run = train.Backprop(lm, lm.tokenize(documents), lm.tokenize(dev), state["settings"], state["text"])
+        checkpoint.restore(run, folder, state)
+        run.run(folder, on_fold)
+        return lm
 
     def tokenize(self, documents: Text) -> TokenCorpus:
         """Documents as a tokenised corpus, in memory (see `TokenCorpus.build` for text that does not fit)."""

@@ -137,7 +137,7 @@ def resume(options: argparse.Namespace) -> None:
     changed = {**state["settings"].to_dict(), **given_settings(options, TrainingConfig)}
     training, text = TrainingConfig.from_dict(changed), state["text"]
     if text is None:
-        raise SaffuError(f"{options.resume} was trained from Python; resume it there, with its text")
+        raise SaffuError(f"{options.resume} was trained from Python; resume it there, with SaffuLM.resume")
     if options.corpus:
         text["corpus"] = [str(Path(pattern).absolute()) for pattern in options.corpus]
     if options.dev:
