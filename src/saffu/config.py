@@ -115,7 +115,7 @@ PAPER |= {"head", "attention", "tune", "accumulate", "restart_attention", "varia
 PAPER |= {"attention_priming", "decoder_priming", "smoothing"}
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "calibrated": {"solution": "calibrated", "count_by": "tokens", "kept_words": 2**11},
+    "calibrated": {"solution": "calibrated", "count_by": "tokens"},
     "paper": {},  # the paper's "best" model: sum blocks of 128, cat radius of 8
 }
 

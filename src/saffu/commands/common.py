@@ -74,7 +74,8 @@ class Documents:
                 files, options.split, options.encoding_errors
             )
         else:
-            self.read = text.default_corpus
+            shipped = list(text.default_corpus())  # gathered once: that takes longer than reading it
+            self.read = lambda: iter(shipped)
 
     def __iter__(self) -> Iterator[str]:
         return self.read()
