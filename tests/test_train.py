@@ -441,6 +441,15 @@ def test_resuming_from_python(fitted, tmp_path, train_text, dev_text):
     assert_same_weights(weights(lm), weights(again))
 
 
+def test_going_on_on_another_kind_of_device(fitted):
+    """Its generator cannot take over the state of this one's; dropout is then drawn anew, and all else goes on."""
+    lm, corpus, dev = fitted
+    run = train.Backprop(lm, corpus, dev, QUICK)
+    run.resumed_random_state = torch.zeros(16, dtype=torch.uint8)  # as a GPU's
+    run.run()
+    assert run.progress.ended == "3 folds are done"
+
+
 def test_other_text_is_refused(fitted, tmp_path):
     lm, corpus, dev = fitted
     lm.backprop(corpus, dev, replace(QUICK, max_folds=1), folder=tmp_path / "m")

@@ -133,6 +133,7 @@ class Backprop:
                 self._save(folder)
             self._end_if_due()  # a run resumed with a higher max_folds is not at its end any more
             while not progress.ended:
+                self._read_clock()  # so that the fold's own time begins here
                 fold = ShuffledFold(self.corpus, self.folds, progress.fold, self.network, self.lm.config.seed)
                 with self._bar(fold.targets) as bar:
                     while progress.step * batch < fold.targets:
@@ -146,7 +147,8 @@ class Backprop:
                             bar.set_postfix_str(f"train perplexity {self.train_perplexity:.1f}", refresh=False)
                         if due or interrupted:
                             self._save(folder)
-                            saved = time.perf_counter()
+                            self._read_clock()
+                            saved = self._since
                         if interrupted:
                             raise KeyboardInterrupt
                 self._settle(fold.targets)
@@ -186,6 +188,7 @@ class Backprop:
         return rate
 
     def logits(self, targets: Targets) -> Tensor:
+        """Of the vocabulary, (n, N); only the product with M, the largest, may be in bfloat16."""
         if not self.network.config.hidden_dimension:
             logits: Tensor = self.network(targets)
             return logits
@@ -235,10 +238,8 @@ class Backprop:
             row |= {"train_perplexity": self.train_perplexity, "rate": float(self.optimizer.param_groups[0]["lr"])}
             row["tokens_per_second"] = round(progress.fold_tokens / progress.fold_seconds)
         row |= {"dev_perplexity": dev, "dev_bits_per_byte": score.bits_per_byte, "best": best, "rises": progress.rises}
-        row |= {
-            "seconds": round(progress.seconds, 3),
-            "sample": self.lm.sample(self.lm.config.seed, network=self.network),
-        }
+        row["seconds"] = round(progress.seconds, 3)
+        row["sample"] = self.lm.sample(self.lm.config.seed, network=self.network)
         self.lm.log_.append(row)
         progress.fold += 1
         progress.step, progress.fold_tokens, progress.fold_nll, progress.fold_seconds = 0, 0, 0.0, 0.0
@@ -276,12 +277,13 @@ class Backprop:
         return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
 
     def _seed(self) -> None:
-        if self.resumed_random_state is None:
-            torch.manual_seed(seed_of(self.lm.config.seed, "dropout"))
+        state = self.resumed_random_state
+        if state is None or state.shape != self.random_state().shape:  # a new run, or one from another kind of device
+            torch.manual_seed(seed_of(self.lm.config.seed, "dropout", self.progress.steps))
         elif self.device.type == "cuda":
-            torch.cuda.set_rng_state(self.resumed_random_state, self.device)
+            torch.cuda.set_rng_state(state, self.device)
         else:
-            torch.set_rng_state(self.resumed_random_state)
+            torch.set_rng_state(state)
 
     def _save(self, folder: Path | None) -> None:
         if folder is None:
