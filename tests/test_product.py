@@ -13,8 +13,9 @@ from conftest import sentences
 from saffu import SaffuConfig, SaffuError, SaffuLM, Tokenizer
 from saffu.calibrate import calibrated_exponents, moments
 from saffu.ngram import KneserNey, NgramCounts
-from saffu.product import Product, ViewCounts, fit_product, token_classes, token_vectors, views_of
+from saffu.product import Product, fit_product
 from saffu.tokenizer import EOD, PAD, SOD
+from saffu.views import ViewCounts, token_classes, token_vectors, views_of
 
 CONFIG = SaffuConfig.preset("calibrated", radius=6, memory=4, classes=20, kept_words=0)
 

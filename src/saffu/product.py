@@ -14,115 +14,25 @@ and the model is their product, each raised to an exponent that was measured on 
 A slot is divided by the prior f so that a slot which tells nothing adds nothing.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from saffu.calibrate import calibrated_exponents
 from saffu.config import SaffuConfig
 from saffu.corpus import Targets, TokenCorpus
 from saffu.ngram import KneserNey, Level, NgramCounts
 from saffu.tokenizer import EOD, PAD, SOD
-
-Ints = npt.NDArray[np.int64]
+from saffu.views import Ints, View, ViewCounts, token_classes, token_vectors, views_of
 
 HELD_OUT = 20  # every so-many-th training document calibrates; it is counted too, afterwards
 CALIBRATION_TARGETS = 6000
 ROWS = 128  # predicted at a time: arrays stay small enough to be reused
 PRIOR = "prior"
-
-
-@dataclass(frozen=True)
-class View:
-    """What one part of the product sees: the tokens at some distances, exactly or by their class."""
-
-    name: str
-    distances: tuple[int, ...]  # nearest first
-    classes: int = 0  # how many; 0 for the tokens themselves
-
-    @property
-    def is_slot(self) -> bool:
-        return len(self.distances) == 1 and not self.classes
-
-
-def views_of(config: SaffuConfig) -> list[View]:
-    """The views of a configuration: slots, memory, and the memory's coarser copies."""
-    slots = [View(f"slot {k}", (k,)) for k in range(1, config.radius + 1)]
-    if config.memory < 2:
-        return slots
-    nearest = tuple(range(1, config.memory))
-    sizes = [number for number in (config.classes, config.classes // 3, config.classes // 10) if number > 1]
-    return [*slots, View("memory", nearest), *(View(f"memory of {n} classes", nearest, n) for n in sizes)]
-
-
-@dataclass
-class ViewCounts:
-    """Raw counts, additive: of the memory, and of the slots that lie beyond it. All views follow from these."""
-
-    stored: dict[str, NgramCounts] = field(default_factory=dict)
-
-    @classmethod
-    def count(cls, corpus: TokenCorpus, config: SaffuConfig, vocabulary: int) -> "ViewCounts":
-        ids, starts = corpus.ids.numpy(), corpus.starts.numpy()
-        stored = {}
-        for view in views_of(config):
-            within = view.name != "memory" and max(view.distances) < config.memory
-            if not view.classes and not within:
-                order = len(view.distances) + 1
-                stored[view.name] = NgramCounts.count(ids, starts, order, vocabulary, view.distances)
-        return cls(stored)
-
-    def of(self, view: View, classes: Ints | None = None) -> NgramCounts:
-        """What the view saw."""
-        if view.name in self.stored:
-            return self.stored[view.name]
-        return self.stored["memory"].seen_at(view.distances, classes)
-
-    def __sub__(self, other: "ViewCounts") -> "ViewCounts":
-        return ViewCounts({name: counts - other.stored[name] for name, counts in self.stored.items()})
-
-    def __add__(self, other: "ViewCounts") -> "ViewCounts":
-        return ViewCounts({name: counts + other.stored[name] for name, counts in self.stored.items()})
-
-
-def token_vectors(memory: NgramCounts, dimensions: int = 100) -> Tensor:
-    """A unit vector for each token, by the company it keeps: (N, dimensions).
-
-    Tokens are described by the square roots of their neighbours' shares (one and two places before and after),
-    compressed by a singular value decomposition.
-    """
-    N = memory.vocabulary
-    described = []
-    for distance in range(1, min(3, memory.order)):
-        pairs = memory.seen_at((distance,))
-        before, after = (torch.from_numpy(pairs.column(index)) for index in (0, 1))
-        counts = torch.from_numpy(pairs.counts).float()
-        for token, neighbour in ((before, after), (after, before)):
-            total = torch.zeros(N).index_add_(0, token, counts)
-            share = torch.sqrt(counts / (total[token] + 1))
-            places = torch.stack([token, neighbour])
-            described.append(torch.sparse_coo_tensor(places, share, (N, N), check_invariants=True))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        left, scale, _ = torch.svd_lowrank(torch.cat(described, dim=1).coalesce(), q=min(dimensions, N), niter=2)
-    return torch.nn.functional.normalize(left * scale, dim=1)
-
-
-def token_classes(vectors: Tensor, frequencies: Tensor, number: int, rounds: int = 15) -> Ints:
-    """A class for each token, (N,): spherical k-means around the most frequent ones; special tokens stay alone."""
-    centres = vectors[torch.argsort(frequencies, descending=True, stable=True)[:number]]
-    weight = torch.sqrt(frequencies.float())[:, None]
-    for _ in range(rounds):
-        nearest = (vectors @ centres.T).argmax(1)
-        sums = torch.zeros_like(centres).index_add_(0, nearest, vectors * weight)
-        centres = torch.nn.functional.normalize(sums, dim=1)
-    classes = nearest.numpy() + EOD + 1
-    classes[: EOD + 1] = np.arange(EOD + 1)
-    return np.asarray(classes, dtype=np.int64)
 
 
 class LevelTable:
@@ -195,7 +105,8 @@ class Product:
         self.vocabulary = len(prior)
         self.device = torch.device("cpu")
         self.parts = [
-            Part(view, counts.of(view, classes.get(view.name)), classes.get(view.name)) for view in views_of(config)
+            Part(view, counts.of(view, classes.get(view.name)), classes.get(view.name))
+            for view in tqdm(views_of(config), desc="solve views", disable=None, leave=False)
         ]
 
     @property
@@ -221,6 +132,13 @@ class Product:
         logs = [part.log_distribution(window) for part in self.parts]
         logs = [log - self.prior if part.view.is_slot else log for log, part in zip(logs, self.parts, strict=True)]
         return torch.stack([self.prior.expand(len(window), -1), *logs], dim=1)
+
+    def calibration(self, corpus: TokenCorpus) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches of features and target ids, as calibration takes them."""
+        with tqdm(total=corpus.targets, desc="calibrate", unit=" tokens", disable=None, leave=False) as bar:
+            for targets in corpus.batches(ROWS, self.lookback):
+                yield self.features(targets), targets.ids
+                bar.update(len(targets.ids))
 
     def __call__(self, targets: Targets, document_inputs: Tensor | None = None) -> Tensor:
         """Logits (n, N)."""
@@ -276,7 +194,7 @@ def fit_product(config: SaffuConfig, corpus: TokenCorpus, vocabulary: int) -> Pr
     prior[:EOD] = 1e-30
     log_prior = torch.log(prior / prior.sum()).float()
     names = [view.name for view in views_of(config)]
-    exponents = torch.tensor([0.0, *(0.7 if name == "memory" else 0.1 for name in names)])
+    exponents = torch.tensor([0.0 if "memory" in names else 1.0, *(0.7 if n == "memory" else 0.1 for n in names)])
     held_out = corpus.every(HELD_OUT if corpus.documents >= 20 * HELD_OUT else 5)
     known = (
         counts if held_out.documents == corpus.documents else counts - ViewCounts.count(held_out, config, vocabulary)
@@ -290,9 +208,5 @@ def fit_product(config: SaffuConfig, corpus: TokenCorpus, vocabulary: int) -> Pr
         trial = Product(config, known, classes, log_prior, exponents)
         for targets, tolerance in ((CALIBRATION_TARGETS // 4, 1e-3), (CALIBRATION_TARGETS, 1e-4)):
             sample = held_out.thinned(targets)  # most steps on few targets, the last on all
-            exponents = calibrated_exponents(
-                lambda sample=sample: ((trial.features(t), t.ids) for t in sample.batches(ROWS, trial.lookback)),  # type: ignore[misc]
-                exponents,
-                tolerance,
-            )
+            exponents = calibrated_exponents(lambda sample=sample: trial.calibration(sample), exponents, tolerance)  # type: ignore[misc]
     return Product(config, counts, classes, log_prior, exponents)
