@@ -1,5 +1,6 @@
 """A training step as one CUDA graph: its hundreds of small kernels are launched at once, without waiting for Python."""
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -45,8 +46,21 @@ class CapturedStep:
         ids, positions, documents, past, at, corpus = targets
         self.inputs = Targets(ids.clone(), positions.clone(), documents.clone(), past.clone(), at.clone(), corpus)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=torch.cuda.current_stream()):
+        with no_garbage(), torch.cuda.graph(self.graph, stream=torch.cuda.current_stream()):
             self.loss = self.step(self.inputs)
+
+
+@contextmanager
+def no_garbage() -> Iterator[None]:
+    """Collect garbage now and not inside: freeing an earlier run's graph would break the capture of this one."""
+    gc.collect()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 @contextmanager
