@@ -49,13 +49,15 @@ def context_windows(ids: Array, starts: Array, lo: int, hi: int, width: int) -> 
     return windows.T
 
 
-def _packing(vocabulary: int) -> tuple[int, int]:
-    """Bits of a token id, and how many ids fit the 63 bits of a non-negative int64."""
-    bits = (vocabulary - 1).bit_length()
-    return bits, 63 // bits
+def _ids_per_word(vocabulary: int) -> int:
+    """How many token ids fit a 64-bit word, as digits of a number in base `vocabulary`: 5 up to 7,131 tokens."""
+    fitting = 1
+    while vocabulary ** (fitting + 1) <= 2**64:
+        fitting += 1
+    return fitting
 
 
-def _sum_by_key(keys: Ints, counts: Ints) -> tuple[Ints, Ints]:
+def _sum_by_key(keys: Array, counts: Ints) -> tuple[Array, Ints]:
     """Sort the columns of keys (words, m), add the counts of equal ones, and drop those that come to zero."""
     by_key = np.argsort(keys[0]) if len(keys) == 1 else np.lexsort(keys[::-1])
     keys, counts = keys.take(by_key, axis=1), counts[by_key]
@@ -73,7 +75,7 @@ class NgramCounts:
 
     order: int
     vocabulary: int  # number of token ids, specials included
-    keys: Ints  # (words, m) the distinct rows, packed and sorted
+    keys: Array  # (words, m) uint64: the distinct rows, packed and sorted
     counts: Ints  # (m,) all positive
 
     @classmethod
@@ -104,22 +106,24 @@ class NgramCounts:
 
     @classmethod
     def _from_rows(cls, columns: list[Ints], counts: Ints, vocabulary: int) -> NgramCounts:
-        """Pack each row into as few 63-bit words as hold it, the first column in the highest bits."""
-        bits, per_word = _packing(vocabulary)
+        """Pack each row into as few words as hold it, the first column as the highest digit."""
+        per_word = _ids_per_word(vocabulary)
         words = []
         for first in range(0, len(columns), per_word):
-            word = np.zeros_like(counts)
+            word = np.zeros(len(counts), dtype=np.uint64)
             for column in columns[first : first + per_word]:
-                word = word << bits | column
+                word *= np.uint64(vocabulary)
+                word += column.astype(np.uint64)
             words.append(word)
         return cls(len(columns), vocabulary, *_sum_by_key(np.stack(words), counts))
 
     def column(self, index: int) -> Ints:
         """One token of every row: index 0 is the newest of the context, order − 1 the predicted token."""
-        bits, per_word = _packing(self.vocabulary)
+        per_word = _ids_per_word(self.vocabulary)
         word, place = divmod(index, per_word)
         held = min(per_word, self.order - word * per_word)
-        tokens: Ints = self.keys[word] >> bits * (held - 1 - place) & (1 << bits) - 1
+        lower_digits = np.uint64(self.vocabulary ** (held - 1 - place))
+        tokens: Ints = (self.keys[word] // lower_digits % np.uint64(self.vocabulary)).astype(np.int64)
         return tokens
 
     def shortened(self, order: int) -> NgramCounts:
