@@ -88,14 +88,17 @@ class SaffuLM:
         scored = self.tokenize(dev).thinned(LOGGED_TARGETS) if dev is not None else None
         self.trained_on_ = {"documents": corpus.documents, "tokens": corpus.targets, "bytes": corpus.bytes}
         self.frequencies_ = corpus.frequencies(len(self.tokenizer_))
-        self.references_ = evaluate.count_references(corpus, len(self.tokenizer_)) if references else None
         self.counts_, self.log_ = {}, []
         if self.config.solution == "calibrated":
             if embeddings is not None or training is not None:
                 raise SaffuError("a calibrated model takes no embeddings and no training; use the paper's solution")
             self.network_ = fit_product(self.config, corpus, len(self.tokenizer_))
+            self.references_ = self.network_.references()
+            if self.references_ is None and references:
+                self.references_ = evaluate.count_references(corpus, len(self.tokenizer_))
             self._log_stage("calibrated", corpus, scored, began, on_stage)
             return self
+        self.references_ = evaluate.count_references(corpus, len(self.tokenizer_)) if references else None
         fragments = corpus.fragments(self.config.block) if self.config.block else 0
         fit = ExplicitFit(
             self.config,
@@ -123,10 +126,11 @@ class SaffuLM:
         on_stage: Callable[[dict[str, Any]], None] | None,
     ) -> None:
         row: dict[str, Any] = {"stage": stage, "tokens": counted.targets}
+        seconds = round(time.perf_counter() - began, 3)
         if scored is not None and scored.targets:
             score = evaluate.evaluate(self.network_, scored)
             row |= {"dev_perplexity": score.perplexity, "dev_bits_per_byte": score.bits_per_byte}
-        row |= {"seconds": round(time.perf_counter() - began, 3), "sample": self.sample(self.config.seed)}
+        row |= {"seconds": seconds, "sample": self.sample(self.config.seed)}
         self.log_.append(row)
         if on_stage:
             on_stage(row)
@@ -240,7 +244,8 @@ class SaffuLM:
             "counts.safetensors": lambda: store.to_safetensors(counts),
             "log.jsonl": "".join(json.dumps(row) + "\n" for row in self.log_).encode(),
         }
-        if self.references_ is not None:
+        own = isinstance(self.network_, Product) and self.network_.references() is not None
+        if self.references_ is not None and not own:
             arrays = {name: torch.from_numpy(array) for name, array in self.references_.tensors().items()}
             files["ngrams.safetensors"] = lambda: store.to_safetensors(arrays)
         store.write_folder(Path(folder), manifest, files | dict(beside or {}))
@@ -277,7 +282,7 @@ class SaffuLM:
         lm.counts_ = {
             layer: Counts(*(counts[f"{layer}.{part}"] for part in ("F", "norm", "targets"))) for layer in layers
         }
-        lm.references_ = None
+        lm.references_ = lm.network_.references() if isinstance(lm.network_, Product) else None
         if "ngrams.safetensors" in manifest["checksums"]:
             arrays = {name: array.numpy() for name, array in tensors("ngrams.safetensors").items()}
             lm.references_ = NgramCounts.from_tensors(arrays)

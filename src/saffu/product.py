@@ -159,6 +159,11 @@ class Product:
     def batch_size(self) -> int:
         return ROWS
 
+    def references(self) -> NgramCounts | None:
+        """Trigram counts, which the memory holds if it is long enough."""
+        memory = self.counts.stored.get("memory")
+        return None if memory is None or memory.order < 3 else memory.shortened(3)
+
     def parameter_count(self) -> int:
         """Distinct counts kept, classes, prior and exponents."""
         kept = sum(counts.counts.size for counts in self.counts.stored.values())

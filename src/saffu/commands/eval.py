@@ -30,11 +30,11 @@ def run(options: argparse.Namespace) -> None:
     from saffu.model import SaffuLM
 
     lm = SaffuLM.load(options.model, options.device)
+    every = lm.trained_on_.get("hold_out", 0) if lm.trained_on_.get("default_corpus") else 0
+    if not (options.text or every):
+        raise SaffuError("no text to score; name some: saffu eval MODEL TEXT…")
     documents: Any = Documents(options.text, options)
     if not options.text:
-        every = lm.trained_on_.get("hold_out", 0)
-        if not (lm.trained_on_.get("default_corpus") and every):
-            raise SaffuError("no text to score; name some: saffu eval MODEL TEXT…")
         documents = Share(documents, every, held_out=True)
     with tempfile.TemporaryDirectory(prefix="saffu-") as scratch:
         folders = [Path(scratch) / name for name in ("text", "train")]
