@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -14,6 +15,7 @@ from saffu.errors import SaffuError
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command. Exit status: 0 done, 2 the user can mend it, 130 interrupted."""
     options = parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that scratch folders are removed on the way out
     try:
         options.run(options)
     except SaffuError as error:
