@@ -139,7 +139,7 @@ def spoil(tmp_path):
         ("train few.txt --out m", "too small to hold"),
         ("train train.txt --dev blank.txt --out m", "--dev is empty"),
         ("train train.txt --preset paper --block 1 --out m", "at least 2"),
-        ("train train.txt --radius 1 --out m", "at least 2"),
+        ("train train.txt --preset paper --radius 1 --out m", "at least 2"),
         ("train train.txt --radius -4 --out m", "negative"),
         ("train train.txt --preset paper --block many --out m", "invalid int"),
         ("train train.txt --preset best --out m", "invalid choice"),
@@ -151,6 +151,11 @@ def spoil(tmp_path):
         ("train train.txt --preset paper --radius-dimension 4 --out m", "dimension of at least"),
         ("train train.txt --device warp --out m", "cannot be used"),
         ("train train.txt --out taken", "not empty"),
+        ("train train.txt --out taken --force", "none of a model's files"),
+        ("train train.txt --out .", "inside it"),
+        ("train train.txt --memory 1 --out m", "tells nothing"),
+        ("train train.txt --radius 1000 --out m", "64 at most"),
+        ("train train.txt --seed 99999999999999999999 --out m", "below 2**63"),
         ("train train.txt --out train.txt", "is a file"),
         ("train train.txt --out train.txt/m", "cannot read or write"),
         ("train train.txt", "--out"),
@@ -175,7 +180,8 @@ def test_bad_input_is_one_clear_line(saffu, tmp_path, arguments, message):
 
 
 @pytest.mark.parametrize(
-    "arguments", ["--temperature -1", "--top-p 0", "--top-k -2", "--max-tokens 0", "--count 0", "--seed one"]
+    "arguments",
+    ["--temperature -1", "--top-p 0", "--top-k -2", "--max-tokens 0", "--count 0", "--seed one", "--seed -1"],
 )
 def test_bad_sampling_is_one_clear_line(saffu, model, arguments):
     result = saffu("generate", "model", *arguments.split())
@@ -187,6 +193,12 @@ def test_bad_sampling_is_one_clear_line(saffu, model, arguments):
 def test_replacing_takes_force(saffu, model):
     assert saffu("train", "train.txt", "--out", "model", "--force", "--radius", 5, *SMALL[4:]).status == 0
     assert json.loads(saffu("info", "model", "--json").out)["config"]["radius"] == 5
+
+
+def test_a_closed_pipe_loses_no_model(tmp_path, saffu):
+    command = f"{sys.executable} -m saffu train train.txt --out piped --classes 0 --radius 2 | true"
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+    assert saffu("info", "piped").status == 0
 
 
 def test_undecodable_bytes_can_be_replaced(saffu, tmp_path):

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -123,4 +124,33 @@ def test_require_writable(tmp_path):
     (tmp_path / "full" / "x").write_text("x")
     with pytest.raises(SaffuError, match="not empty"):
         store.require_writable(tmp_path / "full", force=False)
-    store.require_writable(tmp_path / "full", force=True)
+    with pytest.raises(SaffuError, match="none of a model's files"):
+        store.require_writable(tmp_path / "full", force=True)
+    with pytest.raises(SaffuError, match="inside it"):
+        store.require_writable(Path.cwd(), force=True)
+
+
+def test_only_a_model_is_replaced(folder, small_lm, tmp_path):
+    store.require_writable(folder, force=True)
+    (folder / "thesis.tex").write_text("years of work")
+    with pytest.raises(SaffuError, match=r"thesis\.tex"):
+        small_lm.save(folder)
+    assert (folder / "thesis.tex").read_text() == "years of work"
+    (folder / "thesis.tex").unlink()
+    (tmp_path / "link").symlink_to(folder)
+    small_lm.save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert saffu.load(tmp_path / "link").config == small_lm.config
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "model"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"checksums": []}, {"trained_on": {}}, {"vocabulary": 5}, {"config": {"block": 4}}, {"config": []}],
+    ids=str,
+)
+def test_a_manifest_that_does_not_fit(folder, change):
+    manifest = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(manifest | change))
+    with pytest.raises(SaffuError):
+        saffu.load(folder)

@@ -75,7 +75,16 @@ class SaffuConfig:
                 raise SaffuError(f"{setting.name} is a setting of the {other} solution; use the preset {other}")
         if self.solution == "calibrated" and not (self.radius or self.memory):
             raise SaffuError("radius and memory are both 0; a model needs something to see")
-        for name in ("block", "radius"):
+        for name in ("memory", "classes"):
+            if getattr(self, name) == 1:
+                raise SaffuError(f"{name} is 1, which tells nothing; use 2 or more, or 0 for none")
+        if self.solution == "calibrated" and max(self.radius, self.memory) > 64:
+            raise SaffuError(
+                "radius and memory may be 64 at most in a calibrated model; beyond 8 tokens little is gained"
+            )
+        if self.seed >= 2**63:
+            raise SaffuError(f"seed is {self.seed}; it must be below 2**63")
+        for name in ("block", "radius") if self.solution == "paper" else ():
             if getattr(self, name) == 1:
                 raise SaffuError(
                     f"{name} is 1, but attention needs at least 2 slots; use {name} 2 or more, or 0 for none"

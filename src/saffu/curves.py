@@ -132,7 +132,7 @@ def draw(curves: list[Curve], out: Path, over: Sequence[str] = tuple(AXES), titl
         )
         label(grid[0][-1], curves, over[-1])
         if title:
-            figure.suptitle(title, fontsize=11.5)
+            figure.suptitle(title.replace("$", r"\$"), fontsize=11.5)
         paths = [out.with_name(out.name + suffix) for suffix in (".png", ".svg")]
         out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(paths[0], dpi=160)

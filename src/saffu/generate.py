@@ -31,6 +31,8 @@ class Sampling:
             raise SaffuError(f"temperature is {self.temperature}; it must be 0 or more")
         if self.top_k < 0:
             raise SaffuError(f"top_k is {self.top_k}; it must be 0 (all tokens) or more")
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise SaffuError(f"seed is {self.seed}; it must be 0 or more and below 2**63")
         if not 0 < self.top_p <= 1:
             raise SaffuError(f"top_p is {self.top_p}; it must be above 0 and at most 1")
 
@@ -48,6 +50,7 @@ def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> Tens
     if sampling.top_p < 1:
         ordered, order = probabilities.sort(dim=1, descending=True)
         beyond = ordered.cumsum(1) - ordered >= sampling.top_p  # what comes before already holds top_p
+        beyond[:, 0] = False
         probabilities = probabilities.scatter(1, order, ordered.masked_fill(beyond, 0))
     return torch.multinomial(probabilities, 1, generator=generator).squeeze(1) + EOD
 

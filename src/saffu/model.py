@@ -258,6 +258,8 @@ class SaffuLM:
         try:
             config, vocabulary = SaffuConfig.from_dict(manifest["config"]), int(manifest["vocabulary"])
             trained_on = dict(manifest["trained_on"])
+            if not all(isinstance(trained_on[key], int) for key in ("documents", "tokens", "bytes")):
+                raise TypeError("trained_on")
         except (KeyError, TypeError, ValueError) as error:
             raise SaffuError(f"{folder / store.MANIFEST} is damaged ({error}); train again") from None
 
@@ -265,6 +267,10 @@ class SaffuLM:
             return store.from_safetensors(store.read_file(folder, name, manifest), str(folder / name))
 
         tokenizer = Tokenizer.from_json(store.read_file(folder, "tokenizer.json", manifest).decode())
+        if len(tokenizer) != vocabulary:
+            raise SaffuError(
+                f"{folder} has a tokenizer of {len(tokenizer)} tokens for a vocabulary of {vocabulary}; train again"
+            )
         lm = cls(config, tokenizer=tokenizer, device=device)
         lm.tokenizer_, lm.trained_on_ = tokenizer, trained_on
         log = store.read_file(folder, "log.jsonl", manifest).decode()

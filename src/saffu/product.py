@@ -179,15 +179,19 @@ class Product:
 
     @classmethod
     def from_state(cls, config: SaffuConfig, state: dict[str, Any]) -> "Product":
+        views = views_of(config)
         arrays = {name: tensor.numpy() for name, tensor in state.items()}
         classes = {name[8:]: a.astype(np.int64) for name, a in arrays.items() if name.startswith("classes.")}
         stored = {
             view.name: NgramCounts.from_tensors(
                 {key: arrays[f"counts.{view.name}.{key}"] for key in ("shape", "keys", "counts")}
             )
-            for view in views_of(config)
+            for view in views
             if f"counts.{view.name}.keys" in arrays
         }
+        fitting = all(counts.order == len(view.distances) + 1 for view in views if (counts := stored.get(view.name)))
+        if not fitting or len(state["exponents"]) != len(views) + 1:
+            raise KeyError("the views of the settings are not those of the counts")
         return cls(config, ViewCounts(stored), classes, state["prior"], state["exponents"])
 
 

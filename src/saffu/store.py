@@ -27,8 +27,14 @@ def require_writable(folder: Path, force: bool) -> None:
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise SaffuError(f"{folder} is a file, and a model is a folder; choose another --out")
-    if folder.exists() and any(folder.iterdir()) and not force:
-        raise SaffuError(f"{folder} is not empty; choose another --out, or --force to replace it")
+    if folder.resolve() == Path.cwd() or folder.is_mount():
+        raise SaffuError(f"{folder} cannot be replaced as a whole; name a folder inside it as --out")
+    if folder.exists() and any(folder.iterdir()):
+        if not force:
+            raise SaffuError(f"{folder} is not empty; choose another --out, or --force to replace it")
+        foreign = {path.name for path in folder.iterdir()} - {MANIFEST, *_recorded_names(folder)}
+        if foreign:
+            raise SaffuError(f"{folder} holds {min(foreign)!r}, which is none of a model's files; move it away first")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.writing-", dir=folder.parent):
         pass
@@ -39,10 +45,10 @@ def write_folder(folder: Path, manifest: Mapping[str, Any], files: Mapping[str, 
 
     The manifest goes into config.json together with the format's version and a checksum of every file.
     """
-    folder = Path(folder)
+    folder = Path(folder).resolve()  # a link stays a link to the folder that is replaced
     require_writable(folder, force=True)
     for left in folder.parent.glob(f".{folder.name}.writing-*"):
-        if left.stat().st_mtime < time.time() - 3600:  # by a run that was killed, not by one at work now
+        if left.lstat().st_mtime < time.time() - 3600:  # by a run that was killed, not by one at work now
             shutil.rmtree(left, ignore_errors=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.writing-", dir=folder.parent))
     try:
@@ -69,14 +75,24 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise SaffuError(f"no model folder at {folder}; `saffu train … --out {folder}` makes one")
     try:
         document = json.loads((folder / MANIFEST).read_text("utf-8"))
-        version = document["format"]
+        version, recorded = document["format"], document["checksums"].items()
     except FileNotFoundError:
         raise SaffuError(f"{folder} is no model folder: it has no {MANIFEST}; check the path") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise SaffuError(f"{folder / MANIFEST} is damaged; restore the folder or train again") from None
-    if not isinstance(version, int) or version > FORMAT:
+    if not isinstance(version, int) or not all(isinstance(checksum, str) for _, checksum in recorded):
+        raise SaffuError(f"{folder / MANIFEST} is damaged; restore the folder or train again")
+    if version > FORMAT:
         raise SaffuError(f"{folder} has format {version}, newer than this saffu's {FORMAT}; upgrade saffu to read it")
     return dict(document)
+
+
+def _recorded_names(folder: Path) -> set[str]:
+    """The files that a model folder's manifest names; none if it has no manifest."""
+    try:
+        return set(read_manifest(folder)["checksums"])
+    except SaffuError:
+        return set()
 
 
 def read_file(folder: Path, name: str, manifest: Mapping[str, Any]) -> bytes:

@@ -34,6 +34,8 @@ def find_files(patterns: Sequence[str | Path]) -> list[Path]:
 
 
 def _matches(pattern: str) -> list[Path]:
+    if not pattern:
+        raise SaffuError("a name of a file is empty; check the variable or quotes it came from")
     path = Path(pattern)
     if path.is_dir():
         files = [file for suffix in ("txt", "txt.gz") for file in path.rglob(f"*.{suffix}") if file.is_file()]

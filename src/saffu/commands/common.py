@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from saffu.config import PRESETS, SaffuConfig
+
 Parser = argparse.ArgumentParser
 Verb = Callable[[str, Callable[[argparse.Namespace], None], str, str], Parser]
 """verb(name, run, purpose, example) adds a verb to the command."""
@@ -46,6 +48,11 @@ def add_settings(verb: Parser, settings: type, title: str) -> None:
     kinds = get_type_hints(settings)
     for setting in fields(settings):
         flag, meaning = "--" + setting.name.replace("_", "-"), f"{setting.metadata['meaning']} ({setting.default})"
+        if settings is SaffuConfig:
+            defaults = {name: preset.get(setting.name, setting.default) for name, preset in PRESETS.items()}
+            if len(set(defaults.values())) > 1:
+                told = ", ".join(f"{name}: {default}" for name, default in defaults.items())
+                meaning = f"{setting.metadata['meaning']} ({told})"
         kind = kinds[setting.name]
         if kind is bool:
             group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=meaning)

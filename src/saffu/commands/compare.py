@@ -15,7 +15,9 @@ def add(verb: Verb) -> None:
         "saffu compare warm cold --out curves",
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders that saffu train --backprop wrote")
-    parser.add_argument("--out", type=Path, default=Path("curves"), metavar="NAME", help="draw NAME.png and NAME.svg")
+    parser.add_argument(
+        "--out", type=Path, default=Path("curves"), metavar="NAME", help="draw NAME.png and NAME.svg (default: curves)"
+    )
     parser.add_argument("--names", nargs="+", metavar="NAME", help="what to call the runs (default: their folders)")
     parser.add_argument(
         "--over", choices=("tokens", "seconds", "both"), default="both", help="what the curves run over (default: both)"
@@ -27,6 +29,10 @@ def add(verb: Verb) -> None:
 def run(options: argparse.Namespace) -> None:
     from saffu import curves
 
+    if len({folder.resolve() for folder in options.runs}) < len(options.runs):
+        raise SaffuError("a run is named twice; name each once")
+    if options.names and len(set(options.names)) < len(options.names):
+        raise SaffuError("two runs have the same name; give each its own")
     names = options.names or [""] * len(options.runs)
     if len(names) != len(options.runs):
         raise SaffuError(f"{len(names)} names for {len(options.runs)} runs; give one for each")

@@ -19,7 +19,7 @@ def add(verb: Verb) -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("text", nargs="*", help="text to score; none: what training on the default corpus held out")
     parser.add_argument("--train", nargs="+", metavar="FILE", help="count the references from this text instead")
-    parser.add_argument("--tokens", type=count, metavar="N", help="score the first so many tokens")
+    parser.add_argument("--tokens", type=count, metavar="N", help="score whole documents until so many tokens")
     add_text_options(parser)
     add_common_options(parser)
 

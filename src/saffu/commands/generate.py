@@ -1,6 +1,7 @@
 """saffu generate: a model writes on from a prompt."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from saffu.commands.common import Verb
@@ -30,6 +31,8 @@ def run(options: argparse.Namespace) -> None:
 
     if options.count < 1:
         raise SaffuError(f"--count is {options.count}; it must be at least 1")
+    if any("\ud800" <= character <= "\udfff" for character in options.prompt):
+        raise SaffuError("the prompt is not UTF-8; give it in that encoding")
     lm = SaffuLM.load(options.model, options.device)
     for number in range(options.count):
         pieces = lm.stream(
@@ -42,5 +45,10 @@ def run(options: argparse.Namespace) -> None:
         )
         print(options.prompt, end="", flush=True)
         for piece in pieces:
-            print(piece, end="", flush=True)
+            print(harmless(piece) if sys.stdout.isatty() else piece, end="", flush=True)
         print()
+
+
+def harmless(text: str) -> str:
+    """Control characters spelled out, so that no text can steer the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)

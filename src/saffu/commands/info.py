@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from saffu.commands.common import Verb, model_facts, print_json
-from saffu.config import SaffuConfig
+from saffu.config import CALIBRATED, PAPER, SaffuConfig
 
 
 def add(verb: Verb) -> None:
@@ -36,9 +36,11 @@ def run(options: argparse.Namespace) -> None:
         if "dev_perplexity" in row:
             perplexity, bits = row["dev_perplexity"], row["dev_bits_per_byte"]
             print(f"{row['stage']:<12} dev perplexity {perplexity:.2f}, {bits:.3f} bits/byte")
-    print("settings     (* not the default)")
+    print("settings     (* not the preset's)")
+    preset = SaffuConfig.preset(lm.config.solution).to_dict()
+    foreign = PAPER if lm.config.solution == "calibrated" else CALIBRATED
     for setting in fields(SaffuConfig):
-        value = getattr(lm.config, setting.name)
-        print(
-            f"{'*' if value != setting.default else ' '} {setting.name:<18} {value!s:<9} {setting.metadata['meaning']}"
-        )
+        if setting.name in foreign:
+            continue
+        value, meaning = getattr(lm.config, setting.name), setting.metadata["meaning"]
+        print(f"{'*' if value != preset[setting.name] else ' '} {setting.name:<18} {value!s:<9} {meaning}")

@@ -1,6 +1,7 @@
 """saffu train: text to a model folder, by the explicit solution and, if asked, by backpropagation after it."""
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -48,8 +49,14 @@ def add(verb: Verb) -> None:
     parser.add_argument(
         "--hold-out", type=int, default=HOLD_OUT, metavar="N", help="hold out every Nth document; 0 none (default: 20)"
     )
-    parser.add_argument("--tokens", type=count, metavar="N", help="use the first so many tokens (1e6, 500k, 2M)")
-    parser.add_argument("--no-references", action="store_true", help="do not keep n-gram counts with the model")
+    parser.add_argument(
+        "--tokens", type=count, metavar="N", help="count whole documents until so many tokens (1e6, 500k, 2M)"
+    )
+    parser.add_argument(
+        "--no-references",
+        action="store_true",
+        help="keep no n-gram counts for eval (a calibrated model has them anyway)",
+    )
     parser.add_argument(
         "--preset", choices=PRESETS, help=f"settings to start from (default: {PRESET}; paper with --backprop)"
     )
@@ -104,9 +111,9 @@ def run(options: argparse.Namespace) -> None:
         )
 
         def on_stage(row: dict[str, Any]) -> None:
-            log.row(row)
             lm.trained_on_ |= {"default_corpus": not options.corpus, "hold_out": text["hold_out"]}
-            lm.save(options.out)
+            lm.save(options.out)  # before it is shown: whoever watches may have gone
+            log.row(row)
 
         lm.fit(
             corpus,
@@ -242,7 +249,10 @@ class Log:
         self.board = tensorboard(options.tensorboard) if options.tensorboard else None
 
     def say(self, line: str) -> None:
-        print(line, file=self.stream, flush=True)
+        try:
+            print(line, file=self.stream, flush=True)
+        except BrokenPipeError:  # whoever watched has gone; the work goes on
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
 
     def row(self, row: dict[str, Any]) -> None:
         if not self.begun:
