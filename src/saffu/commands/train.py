@@ -77,6 +77,8 @@ def run(options: argparse.Namespace) -> None:
         return
     if options.out is None:
         raise SaffuError("the model needs a place; give one with --out DIR")
+    if options.out.resolve() == Path.cwd():
+        raise SaffuError("--out is the folder you are in, and would be replaced as a whole; name a folder inside it")
     config, training = settings(options)
     if options.hold_out < 0 or options.hold_out == 1:
         raise SaffuError(f"--hold-out is {options.hold_out}; give 2 or more, or 0 to hold nothing out")
