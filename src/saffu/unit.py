@@ -1,6 +1,6 @@
 """The self-attentive feed-forward unit: its forward pass and the two counts that solve it."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -46,10 +46,6 @@ class Unit(nn.Module):
         """Q_m = X_h Xᵀ: (m, J) for the window's slots, and (m, 1) for any slot that holds `<pad>`."""
         products, head = self.inner_products(), window.head[:, None]
         return products(head, window.ids), products(head, torch.full_like(head, PAD))
-
-    def _load_from_state_dict(self, *arguments: Any) -> None:
-        super()._load_from_state_dict(*arguments)
-        self._products = None  # of the embeddings before
 
     def attention(self, window: Window) -> Tensor:
         """A = −log softmax(QW), (m, K)."""
