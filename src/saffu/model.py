@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from saffu import checkpoint, evaluate, generate, store, train
 from saffu.config import SaffuConfig, TrainingConfig
 from saffu.corpus import TokenCorpus
-from saffu.errors import SaffuError
+from saffu.errors import NotFittedError, SaffuError
 from saffu.evaluate import Score
 from saffu.explicit import Counts
 from saffu.fit import ExplicitFit, stages
@@ -21,6 +21,9 @@ from saffu.network import Network
 from saffu.ngram import NgramCounts
 from saffu.product import Product, fit_product
 from saffu.tokenizer import EOD, Tokenizer
+
+if TYPE_CHECKING:
+    from saffu.explain import Explanation
 
 Text = Iterable[str] | TokenCorpus
 LOGGED_TARGETS = 100_000  # of the development text, scored after each stage
@@ -51,6 +54,21 @@ class SaffuLM:
         self.config = config or SaffuConfig.preset("calibrated")
         self.device = usable_device(device)
         self._given_tokenizer = tokenizer
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for what is not there: learned things, before `fit`."""
+        if name in (*SaffuLM.__annotations__, "parameters_", "embeddings_"):
+            raise NotFittedError(f"this model has no {name} yet; call fit first, or load a fitted one with saffu.load")
+        raise AttributeError(f"'SaffuLM' object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        preset = SaffuConfig.preset(self.config.solution).to_dict()
+        changed = [f"{name}={value!r}" for name, value in self.config.to_dict().items() if value != preset[name]]
+        settings = ", ".join([self.config.solution, *changed])
+        if "network_" not in self.__dict__:
+            return f"<SaffuLM {settings}; not fitted>"
+        tokens, vocabulary = self.trained_on_["tokens"], len(self.tokenizer_)
+        return f"<SaffuLM {settings}; {tokens:,} tokens counted, vocabulary {vocabulary:,}>"
 
     def fit(
         self,
@@ -204,6 +222,12 @@ class SaffuLM:
     def stream(self, prompt: str = "", **sampling: Any) -> Iterator[str]:
         """`generate`, in pieces as they come."""
         return generate.stream_text(self.network_, self.tokenizer_, prompt, Sampling(**sampling))
+
+    def explain(self, prompt: str = "") -> "Explanation":
+        """What each part of the context adds to the logits of the token after the prompt (see `saffu.explain`)."""
+        from saffu.explain import explain
+
+        return explain(self.network_, self.frequencies_, self.tokenizer_.encode(prompt))
 
     def sample(self, seed: int, documents: int = 4, network: Network | Product | None = None) -> str:
         """A few short documents with their marks, as the paper's logs show them."""
