@@ -119,7 +119,7 @@ class Page:
                 times = f"{term['slots']} × " if term["slots"] > 1 else ""
                 seen = times + quoted(term["seen"], LABEL - 29 - len(times)) if term["seen"] else ""
                 label, values = f"{clipped(term['name'], 21):<21}{weight:>6} {seen}", term["values"][shown]
-                self.row(label, values if term["seen"] or term["weight"] is None else [signed(v) for v in values])
+                self.row(label, [signed(v) for v in values] if term["name"] == "prior" else values)
         others = [term for number, term in enumerate(terms) if number not in kept]
         if others:
             self.row(f"{len(others)} others", sums([term["values"][shown] for term in others]))
