@@ -13,7 +13,8 @@ import torch
 from conftest import SMALL, sentences
 from saffu import SaffuConfig, SaffuError, SaffuLM, Tokenizer
 from saffu.cli import main
-from saffu.commands.explain import tables, visible
+from saffu.commands.common import visible
+from saffu.commands.explain import tables
 from saffu.explain import candidate
 from saffu.tokenizer import EOD, PAD, SOD
 

@@ -23,6 +23,7 @@ from saffu.product import Product, fit_product
 from saffu.tokenizer import EOD, Tokenizer
 
 if TYPE_CHECKING:
+    from saffu.embeddings import Embeddings
     from saffu.explain import Explanation
 
 Text = Iterable[str] | TokenCorpus
@@ -245,6 +246,13 @@ class SaffuLM:
         if not isinstance(self.network_, Network):
             raise SaffuError("a calibrated model has counts, no weights to train; use the paper's solution to go on")
         return self.network_
+
+    @property
+    def embeddings_(self) -> "Embeddings":
+        """Token and word vectors, and their nearest neighbours."""
+        from saffu.embeddings import embeddings_of
+
+        return embeddings_of(self.network_, self.tokenizer_, self.frequencies_)
 
     @property
     def parameters_(self) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from saffu.commands.common import Verb, print_json
+from saffu.commands.common import Verb, print_json, visible
 from saffu.errors import SaffuError
 
 LABEL, CELL = 40, 8  # characters
@@ -145,8 +145,3 @@ def quoted(tokens: Sequence[str], width: int) -> str:
 
 def clipped(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def visible(token: str) -> str:
-    """A token with its spaces seen, and control characters spelled out, so that no text can steer the terminal."""
-    return "".join("▁" if c == " " else c if c.isprintable() else repr(c)[1:-1] for c in token)
