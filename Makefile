@@ -20,14 +20,15 @@ demo: setup
 	$(BIN)/saffu generate demo-model --count 5 --seed 1
 
 test: setup
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests docs
+	$(BIN)/ruff format --check src tests docs
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
 format: setup
-	$(BIN)/ruff check --fix src tests
-	$(BIN)/ruff format src tests
+	$(BIN)/ruff check --fix src tests docs
+	$(BIN)/ruff format src tests docs
+	$(BIN)/python docs/make_api.py
 
 clean:
 	rm -rf $(VENV) demo-model build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

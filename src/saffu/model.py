@@ -204,6 +204,7 @@ class SaffuLM:
         return evaluate.evaluate(self.network_, self.tokenize(documents))
 
     def perplexity(self, documents: Text) -> float:
+        """exp of the mean surprise a token; models of different vocabularies compare by `score` in bits per byte."""
         return self.score(documents).perplexity
 
     def reference_scores(self, documents: Text) -> dict[str, Score]:
@@ -256,6 +257,7 @@ class SaffuLM:
 
     @property
     def parameters_(self) -> int:
+        """How many stored numbers shape a prediction: weights and embeddings, or counts and exponents."""
         return self.network_.parameter_count()
 
     def save(self, folder: str | Path, beside: Mapping[str, bytes] | None = None) -> None:
