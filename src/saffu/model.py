@@ -56,11 +56,13 @@ class SaffuLM:
         self.device = usable_device(device)
         self._given_tokenizer = tokenizer
 
-    def __getattr__(self, name: str) -> Any:
-        """Called for what is not there: learned things, before `fit`."""
-        if name in (*SaffuLM.__annotations__, "parameters_", "embeddings_"):
-            raise NotFittedError(f"this model has no {name} yet; call fit first, or load a fitted one with saffu.load")
-        raise AttributeError(f"'SaffuLM' object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # a type checker knows what there is
+
+        def __getattr__(self, name: str) -> Any:
+            """Called for what is not there: learned things, before `fit`."""
+            if name in (*SaffuLM.__annotations__, "parameters_", "embeddings_"):
+                raise NotFittedError(f"this model has no {name} yet; call fit first, or saffu.load a fitted one")
+            raise AttributeError(f"'SaffuLM' object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         preset = SaffuConfig.preset(self.config.solution).to_dict()
