@@ -263,6 +263,8 @@ def test_official_layouts_are_read_as_they_unpack(tmp_path):
     assert [len(files) for files in find_splits(tmp_path / "c", "10M").values()] == [1, 1]
     with pytest.raises(SaffuError, match=r"no \*.train"):
         find_splits(tmp_path / "c" / "train")
+    unzip({"x": official_2024()["train_10M.zip"], "y": official_2024()["dev.zip"]}, tmp_path / "runs_100M")
+    assert len(find_splits(tmp_path / "runs_100M", "10M")["train"]) == 6  # its own name says nothing
     with pytest.raises(SaffuError, match="no corpus folder"):
         find_splits(tmp_path / "d")
 

@@ -1,5 +1,6 @@
 """What is written about the library is true: the API page, the tutorial, the citation, the package's metadata."""
 
+import argparse
 import re
 import runpy
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import saffu
+from saffu.cli import parser
 
 ROOT = Path(__file__).parent.parent
 
@@ -42,6 +44,13 @@ def test_the_tutorial_runs(tmp_path, monkeypatch, capsys):
     before, after = (row["dev_perplexity"] for row in names["paper"].log_[:: len(names["paper"].log_) - 1])
     assert after < before
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_verb_shows_an_example():
+    (verbs,) = [action for action in parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    assert {"explain", "pairs", "embed", "data", "reproduce"} <= set(verbs.choices)
+    for name, verb in verbs.choices.items():
+        assert f"saffu {name} " in verb.format_help().split("example:")[1]
 
 
 def test_one_version_everywhere():

@@ -215,7 +215,8 @@ def find_splits(folder: Path, size: str | None = None) -> dict[str, list[Path]]:
         raise SaffuError(f"no corpus folder at {folder}; `saffu data babylm --out {folder}` makes one")
     found: dict[str, list[Path]] = {}
     for split in SPLITS:
-        files = sorted(path for path in folder.rglob(f"*.{split}") if path.is_file() and "__MACOSX" not in path.parts)
+        official = (path for path in folder.rglob(f"*.{split}") if "__MACOSX" not in path.relative_to(folder).parts)
+        files = sorted(path for path in official if path.is_file())
         if not files:
             plain = (path for suffix in ("txt", "txt.gz") for path in (folder / split).rglob(f"*.{suffix}"))
             files = sorted(path for path in plain if path.is_file())
@@ -226,7 +227,7 @@ def find_splits(folder: Path, size: str | None = None) -> dict[str, list[Path]]:
             f"{folder} has no *.train and *.dev files (nor train/*.txt and dev/*.txt); name another folder"
         )
     by_size = {
-        named: [path for path in found["train"] if any(part.endswith(f"_{named}") for part in path.parts)]
+        named: [p for p in found["train"] if any(part.endswith(f"_{named}") for part in p.relative_to(folder).parts)]
         for named in SIZES
     }
     if all(by_size.values()) and size is None:

@@ -126,10 +126,10 @@ def pair_of(record: Any, where: str) -> Pair:
     if "sentence_good" in fields:
         return Pair(record["sentence_good"], record["sentence_bad"])
     if "Context1" in fields:
-        before = record["Context1"]
-        return Pair(" " + record["Target1"], " " + record["Target2"], before, before)
-    phrase = " " + record["property_phrase"]
-    return Pair(phrase, phrase, record["prefix_acceptable"], record["prefix_unacceptable"])
+        before = record["Context1"].rstrip()
+        return Pair(" " + record["Target1"].lstrip(), " " + record["Target2"].lstrip(), before, before)
+    phrase = " " + record["property_phrase"].lstrip()
+    return Pair(phrase, phrase, record["prefix_acceptable"].rstrip(), record["prefix_unacceptable"].rstrip())
 
 
 class PairCorpus:
