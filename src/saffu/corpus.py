@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from saffu.explicit import look_up
 from saffu.tokenizer import EOD, FRG, PAD, SOD, Tokenizer
 
 WINDOW_ROWS = 1024  # most targets in one window: what is computed for them then stays in the cache
@@ -133,9 +134,9 @@ class TokenCorpus:
         """How many blocks begin with `<frg>`: all but each document's first."""
         return int((torch.diff(self.starts) - 1).div(block - 1, rounding_mode="floor").sum())
 
-    def batches(self, size: int, lookback: int) -> Iterator["Targets"]:
-        """Runs of consecutive targets with the `lookback` tokens before them."""
-        for lo in range(0, self.targets, size):
+    def batches(self, size: int, lookback: int, first: int = 0, step: int = 1) -> Iterator["Targets"]:
+        """Runs of consecutive targets with the `lookback` tokens before them: all, or every so-many-th."""
+        for lo in range(first * size, self.targets, step * size):
             hi = min(lo + size, self.targets)
             flat = torch.arange(lo, hi, device=self.ids.device)
             document = torch.searchsorted(self.starts, flat, right=True) - 1
@@ -165,42 +166,49 @@ class Window(NamedTuple):
     """Contexts of some targets for a unit of K slots: slots first … first+J−1 are given, all others hold `<pad>`."""
 
     rows: Tensor  # (m,) which of the targets
-    ids: Tensor  # (m, J) token ids of the given slots
+    seen: Tensor  # (m, J) token ids of the given slots, int32; and if J < K a last column, `<pad>` for all others
     head: Tensor  # (m,) the token whose similarity to the others steers attention
     first: int
+    width: int  # J
+
+    @property
+    def ids(self) -> Tensor:
+        """(m, J) token ids of the given slots."""
+        return self.seen[:, : self.width]
 
     @property
     def slots(self) -> slice:
-        return slice(self.first, self.first + self.ids.shape[1])
+        return slice(self.first, self.first + self.width)
 
 
 def block_windows(targets: Targets, block: int, head: str = "previous") -> Iterator[Window]:
     """Block contexts: marker (`<sod>` first, `<frg>` later), then up to b−1 tokens; `<pad>` from the target on."""
-    real = 1 + targets.positions % (block - 1)  # slots before the target, marker included
+    past, at, positions = targets.past.int(), targets.at.int(), targets.positions.int()
+    real = 1 + positions % (block - 1)  # slots before the target, marker included
     for rows, width in _by_width(real, block):
-        count, slot = real[rows, None], torch.arange(width, device=rows.device)
-        distance = (count - slot).clamp(min=0)
-        ids = targets.past[targets.at[rows, None] - distance]
-        marker = torch.where(targets.positions[rows] < block - 1, SOD, FRG)
-        ids = torch.where(slot == 0, marker[:, None], ids)
-        ids = torch.where(slot < count, ids, PAD)
-        query = ids.gather(1, count - 1).squeeze(1) if head == "previous" else marker
-        yield Window(rows, ids, query, first=0)
+        count = look_up(real, rows)[:, None]
+        slot = torch.arange(width + (width < block), device=rows.device, dtype=torch.int32)
+        distance = (count - slot).clamp_(min=0)  # 0 from the target on
+        seen = look_up(past, look_up(at, rows)[:, None] - distance).masked_fill_(distance == 0, PAD)
+        marker = torch.where(look_up(positions, rows) < block - 1, SOD, FRG).int()
+        seen[:, 0] = marker
+        query = seen.gather(1, count.long() - 1).squeeze(1) if head == "previous" else marker
+        yield Window(rows, seen, query, 0, width)
 
 
 def radius_windows(targets: Targets, radius: int, head: str = "previous") -> Iterator[Window]:
     """Radial contexts: the r tokens before the target in its document, the nearest last; `<pad>` where missing."""
-    real = targets.positions.clamp(max=radius)
-    for rows, width in _by_width(real, radius):
-        distance = torch.arange(width, 0, -1, device=rows.device)
-        ids = targets.past[targets.at[rows, None] - distance]
-        ids = torch.where(distance <= targets.positions[rows, None], ids, PAD)
+    past, at, positions = targets.past.int(), targets.at.int(), targets.positions.int()
+    for rows, width in _by_width(positions.clamp(max=radius), radius):
+        place, position = look_up(at, rows), look_up(positions, rows)
+        distance = torch.arange(width, -(width < radius), -1, device=rows.device, dtype=torch.int32)
+        missing = (distance > position[:, None]) | (distance == 0)
+        seen = look_up(past, place[:, None] - distance).masked_fill_(missing, PAD)
         if head == "previous":
-            query = ids[:, -1]
+            query = seen[:, width - 1]
         else:
-            farthest = targets.past[targets.at[rows] - radius]
-            query = torch.where(targets.positions[rows] >= radius, farthest, PAD)
-        yield Window(rows, ids, query, first=radius - width)
+            query = look_up(past, place - radius).masked_fill_(position < radius, PAD)
+        yield Window(rows, seen, query, radius - width, width)
 
 
 def _by_width(real: Tensor, slots: int) -> Iterator[tuple[Tensor, int]]:
