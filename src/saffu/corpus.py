@@ -17,6 +17,8 @@ from saffu.explicit import look_up
 from saffu.tokenizer import EOD, FRG, PAD, SOD, Tokenizer
 
 WINDOW_ROWS = 1024  # most targets in one window: what is computed for them then stays in the cache
+WIDTHS = (4, 8, 16, 32, 64)  # slots computed for a window, if its unit has many more
+FEW = 16  # targets that are not worth telling apart
 PIECE = 1 << 16  # characters of a long document tokenised at a time
 SAFE_CUT = re.compile(r"(?<=[A-Za-z0-9,.]) (?=[A-Za-z])")  # a place where two words part under any reading
 
@@ -141,9 +143,9 @@ class TokenCorpus:
             flat = torch.arange(lo, hi, device=self.ids.device)
             document = torch.searchsorted(self.starts, flat, right=True) - 1
             begin = max(0, lo - lookback)
-            past = torch.nn.functional.pad(self.ids[begin:hi].long(), (begin - (lo - lookback), 0), value=PAD)
+            past = torch.nn.functional.pad(self.ids[begin:hi].int(), (begin - (lo - lookback), 0), value=PAD)
             at = torch.arange(lookback, len(past), device=flat.device)
-            yield Targets(past[lookback:], flat - self.starts[document], document, past, at, self)
+            yield Targets(past[lookback:].long(), flat - self.starts[document], document, past, at, self)
 
 
 class Targets(NamedTuple):
@@ -152,7 +154,7 @@ class Targets(NamedTuple):
     ids: Tensor  # (n,) what is to be predicted
     positions: Tensor  # (n,) place in the document, from 0
     documents: Tensor  # (n,) which document of the corpus
-    past: Tensor  # tokens before and at the targets
+    past: Tensor  # tokens before and at the targets, int32
     at: Tensor  # (n,) where each target stands in `past`
     corpus: TokenCorpus
 
@@ -183,7 +185,7 @@ class Window(NamedTuple):
 
 def block_windows(targets: Targets, block: int, head: str = "previous") -> Iterator[Window]:
     """Block contexts: marker (`<sod>` first, `<frg>` later), then up to b−1 tokens; `<pad>` from the target on."""
-    past, at, positions = targets.past.int(), targets.at.int(), targets.positions.int()
+    past, at, positions = targets.past, targets.at.int(), targets.positions.int()
     real = 1 + positions % (block - 1)  # slots before the target, marker included
     for rows, width in _by_width(real, block):
         count = look_up(real, rows)[:, None]
@@ -198,7 +200,7 @@ def block_windows(targets: Targets, block: int, head: str = "previous") -> Itera
 
 def radius_windows(targets: Targets, radius: int, head: str = "previous") -> Iterator[Window]:
     """Radial contexts: the r tokens before the target in its document, the nearest last; `<pad>` where missing."""
-    past, at, positions = targets.past.int(), targets.at.int(), targets.positions.int()
+    past, at, positions = targets.past, targets.at.int(), targets.positions.int()
     for rows, width in _by_width(positions.clamp(max=radius), radius):
         place, position = look_up(at, rows), look_up(positions, rows)
         distance = torch.arange(width, -(width < radius), -1, device=rows.device, dtype=torch.int32)
@@ -213,10 +215,14 @@ def radius_windows(targets: Targets, radius: int, head: str = "previous") -> Ite
 
 def _by_width(real: Tensor, slots: int) -> Iterator[tuple[Tensor, int]]:
     """Group targets whose contexts fill about as many slots, so that short ones do not pay for long ones."""
+    everything = torch.arange(len(real), device=real.device)
+    widths = [w for w in WIDTHS if w < slots] + [slots]
     if real.is_cuda or slots <= 8:  # asking a GPU for group sizes would stall it
-        groups = [(torch.arange(len(real), device=real.device), slots)]
+        groups = [(everything, slots)]
+    elif len(real) <= FEW:
+        longest = int(real.max())
+        groups = [(everything, next(width for width in widths if width >= longest))]
     else:
-        widths = [w for w in (4, 8, 16, 32, 64) if w < slots] + [slots]
         groups = [
             (((real > narrower) & (real <= width)).nonzero().squeeze(1), width)
             for narrower, width in zip([-1, *widths], widths, strict=False)

@@ -7,6 +7,7 @@ counts. Sums and solutions are float64; the weights, and by default what is summ
 import copy
 import functools
 import operator
+import time
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
@@ -17,6 +18,7 @@ from saffu import cipher, explicit
 from saffu.config import SaffuConfig
 from saffu.corpus import Targets, TokenCorpus
 from saffu.counters import AttentionCounter, DecoderCounter, DocumentCounter, HiddenTargets, OutputCounter
+from saffu.devices import settle
 from saffu.errors import SaffuError
 from saffu.explicit import Counts, InitialVariation
 from saffu.network import Network
@@ -52,6 +54,7 @@ class ExplicitFit:
         self.config, self.batch, self.documents = config, batch, documents
         self.frequencies = frequencies.double().to(device)
         self.counts: dict[str, Counts] = {}
+        self.seconds: dict[str, float] = {}  # of counting, by what was counted
         seen = frequencies.double().clone()  # the markers are never targets, but they are seen as inputs
         seen[PAD], seen[SOD], seen[FRG] = documents, documents, max(1, fragments)
         bits = ciphered(vocabulary, config.hidden_dimension, frequencies) if config.hidden_dimension else None
@@ -105,8 +108,11 @@ class ExplicitFit:
         if self.frozen.device.type == "cpu":
             sums = sum(weight.numel() for weight in self.frozen.parameters())  # about what each worker keeps
             workers = max(1, min(torch.get_num_threads(), corpus.targets // self.batch, SUMS // sums))
+        began = time.perf_counter()
         with tqdm(total=corpus.targets, desc=what, unit=" tokens", unit_scale=True, disable=None, leave=False) as bar:
             shares = side_by_side(work, workers)
+        settle(self.frozen.device)
+        self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - began
         counted = [{name: counter.counts for name, counter in share.items()} for share in shares]
         return {name: functools.reduce(operator.add, (share[name] for share in counted)) for name in counted[0]}
 

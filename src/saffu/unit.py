@@ -80,6 +80,8 @@ class Unit(nn.Module):
     def weighted_slots(self, window: Window) -> tuple[Tensor, Tensor]:
         """Attention to the window's slots (m, J), and to all slots with the window's set to zero (m, K)."""
         attention = self.attention(window)
+        if window.width == self.slots:
+            return attention, torch.zeros_like(attention)
         outside = attention.new_ones(self.slots)
         outside[window.slots] = 0
         return attention[:, window.slots], attention * outside
