@@ -28,7 +28,7 @@ def random_documents(seed: int, count: int = 8) -> Documents:
 DOCUMENTS = random_documents(0)
 
 
-def new_fit(text: Documents = DOCUMENTS, *, batch: int = 16384, embeddings=None, **settings) -> ExplicitFit:
+def new_fit(text: Documents = DOCUMENTS, *, batch: int | None = None, embeddings=None, **settings) -> ExplicitFit:
     config, corpus = SaffuConfig(**SHAPE | settings), as_corpus(text)
     fragments = corpus.fragments(config.block) if config.block else 0
     frequencies = corpus.frequencies(VOCABULARY)

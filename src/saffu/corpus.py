@@ -16,9 +16,9 @@ from tqdm import tqdm
 from saffu.explicit import look_up
 from saffu.tokenizer import EOD, FRG, PAD, SOD, Tokenizer
 
-WINDOW_ROWS = 1024  # most targets in one window: what is computed for them then stays in the cache
+WINDOW_ROWS = {"cpu": 1 << 12, "cuda": 1 << 17}  # most targets in one window: enough to be worth an operation
 WIDTHS = (4, 8, 16, 32, 64)  # slots computed for a window, if its unit has many more
-FEW = 16  # targets that are not worth telling apart
+FEW = {"cpu": 16, "cuda": 1 << 16}  # targets not worth telling apart: on a GPU, asking for group sizes stalls it
 PIECE = 1 << 16  # characters of a long document tokenised at a time
 SAFE_CUT = re.compile(r"(?<=[A-Za-z0-9,.]) (?=[A-Za-z])")  # a place where two words part under any reading
 
@@ -215,20 +215,18 @@ def radius_windows(targets: Targets, radius: int, head: str = "previous") -> Ite
 
 def _by_width(real: Tensor, slots: int) -> Iterator[tuple[Tensor, int]]:
     """Group targets whose contexts fill about as many slots, so that short ones do not pay for long ones."""
-    everything = torch.arange(len(real), device=real.device)
+    device = "cuda" if real.is_cuda else "cpu"
     widths = [w for w in WIDTHS if w < slots] + [slots]
-    if real.is_cuda or slots <= 8:  # asking a GPU for group sizes would stall it
-        groups = [(everything, slots)]
-    elif len(real) <= FEW:
-        longest = int(real.max())
-        groups = [(everything, next(width for width in widths if width >= longest))]
+    if slots <= 8 or len(real) <= FEW[device]:
+        width = slots if slots <= 8 or device == "cuda" else next(w for w in widths if w >= int(real.max()))
+        groups = [(torch.arange(len(real), device=real.device), width)]
     else:
         groups = [
             (((real > narrower) & (real <= width)).nonzero().squeeze(1), width)
             for narrower, width in zip([-1, *widths], widths, strict=False)
         ]
     for rows, width in groups:
-        for part in rows.split(len(rows) if rows.is_cuda else WINDOW_ROWS):
+        for part in rows.split(WINDOW_ROWS[device]):
             if len(part):
                 yield part, width
 

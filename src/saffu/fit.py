@@ -28,7 +28,7 @@ from saffu.workers import side_by_side
 
 Counters = Mapping[str, AttentionCounter | DecoderCounter | OutputCounter | DocumentCounter]
 SUMS = 1 << 27  # most numbers that all workers keep
-BATCH = 16384  # targets counted at a time; results do not depend on it
+BATCH = {"cpu": 1 << 15, "cuda": 1 << 24}  # targets counted at a time; results do not depend on it
 
 
 class ExplicitFit:
@@ -47,15 +47,16 @@ class ExplicitFit:
         *,
         embeddings: Tensor | None = None,
         device: torch.device | str = "cpu",
-        batch: int = BATCH,
+        batch: int | None = None,
     ):
         """`frequencies` (N,) of the targets, in `documents` documents with so many `<frg>` blocks."""
-        vocabulary = len(frequencies)
-        self.config, self.batch, self.documents = config, batch, documents
-        self.frequencies = frequencies.double().to(device)
+        vocabulary, frequencies = len(frequencies), frequencies.double().cpu()
+        self.config, self.documents = config, documents
+        self.batch = batch or BATCH["cuda" if torch.device(device).type == "cuda" else "cpu"]
+        self.frequencies = frequencies.to(device)
         self.counts: dict[str, Counts] = {}
         self.seconds: dict[str, float] = {}  # of counting, by what was counted
-        seen = frequencies.double().clone()  # the markers are never targets, but they are seen as inputs
+        seen = frequencies.clone()  # the markers are never targets, but they are seen as inputs
         seen[PAD], seen[SOD], seen[FRG] = documents, documents, max(1, fragments)
         bits = ciphered(vocabulary, config.hidden_dimension, frequencies) if config.hidden_dimension else None
         self.hidden = HiddenTargets(None if bits is None else bits.double().to(device), vocabulary)
