@@ -16,7 +16,7 @@ from tqdm import tqdm
 from saffu.explicit import look_up
 from saffu.tokenizer import EOD, FRG, PAD, SOD, Tokenizer
 
-WINDOW_ROWS = {"cpu": 1 << 12, "cuda": 1 << 17}  # most targets in one window: enough to be worth an operation
+WINDOW_ROWS = {"cpu": 1 << 12, "cuda": 1 << 18}  # most targets in one window: enough to be worth an operation
 WIDTHS = (4, 8, 16, 32, 64)  # slots computed for a window, if its unit has many more
 FEW = {"cpu": 16, "cuda": 1 << 16}  # targets not worth telling apart: on a GPU, asking for group sizes stalls it
 PIECE = 1 << 16  # characters of a long document tokenised at a time

@@ -58,7 +58,7 @@ class Machine:
         return max(work.operations / self.operations_per_second, work.bytes / self.bytes_per_second)
 
 
-def quickest(task: Callable[[], object], device: torch.device, times: int = 7) -> float:
+def quickest(task: Callable[[], object], device: torch.device, times: int = 5) -> float:
     """Seconds of the quickest of several runs."""
     taken = []
     for _ in range(times):
