@@ -185,31 +185,35 @@ class Window(NamedTuple):
 
 def block_windows(targets: Targets, block: int, head: str = "previous") -> Iterator[Window]:
     """Block contexts: marker (`<sod>` first, `<frg>` later), then up to b−1 tokens; `<pad>` from the target on."""
-    past, at, positions = targets.past, targets.at.int(), targets.positions.int()
-    real = 1 + positions % (block - 1)  # slots before the target, marker included
+    real = 1 + targets.positions.int() % (block - 1)  # slots before the target, marker included
     for rows, width in _by_width(real, block):
-        count = look_up(real, rows)[:, None]
+        count, place, position = real, targets.at.int(), targets.positions
+        if len(rows) < len(real):
+            count, place, position = look_up(count, rows), look_up(place, rows), look_up(position, rows)
         slot = torch.arange(width + (width < block), device=rows.device, dtype=torch.int32)
-        distance = (count - slot).clamp_(min=0)  # 0 from the target on
-        seen = look_up(past, look_up(at, rows)[:, None] - distance).masked_fill_(distance == 0, PAD)
-        marker = torch.where(look_up(positions, rows) < block - 1, SOD, FRG).int()
+        distance = (count[:, None] - slot).clamp_(min=0)  # 0 from the target on
+        seen = look_up(targets.past, place[:, None] - distance).masked_fill_(distance == 0, PAD)
+        marker = torch.where(position < block - 1, SOD, FRG).int()
         seen[:, 0] = marker
-        query = seen.gather(1, count.long() - 1).squeeze(1) if head == "previous" else marker
+        query = seen.gather(1, count[:, None].long() - 1).squeeze(1) if head == "previous" else marker
         yield Window(rows, seen, query, 0, width)
 
 
 def radius_windows(targets: Targets, radius: int, head: str = "previous") -> Iterator[Window]:
     """Radial contexts: the r tokens before the target in its document, the nearest last; `<pad>` where missing."""
-    past, at, positions = targets.past, targets.at.int(), targets.positions.int()
-    for rows, width in _by_width(positions.clamp(max=radius), radius):
-        place, position = look_up(at, rows), look_up(positions, rows)
+    for rows, width in _by_width(targets.positions.clamp(max=radius), radius):
+        place, position = targets.at.int(), targets.positions
+        if len(rows) < len(place):
+            place, position = look_up(place, rows), look_up(position, rows)
         distance = torch.arange(width, -(width < radius), -1, device=rows.device, dtype=torch.int32)
-        missing = (distance > position[:, None]) | (distance == 0)
-        seen = look_up(past, place[:, None] - distance).masked_fill_(missing, PAD)
+        missing = distance > position[:, None]
+        if width < radius:
+            missing[:, -1] = True
+        seen = look_up(targets.past, place[:, None] - distance).masked_fill_(missing, PAD)
         if head == "previous":
             query = seen[:, width - 1]
         else:
-            query = look_up(past, place - radius).masked_fill_(position < radius, PAD)
+            query = look_up(targets.past, place - radius).masked_fill_(position < radius, PAD)
         yield Window(rows, seen, query, radius - width, width)
 
 

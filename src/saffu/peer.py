@@ -11,7 +11,7 @@ from saffu.corpus import TokenCorpus
 from saffu.devices import settle
 from saffu.errors import SaffuError
 from saffu.evaluate import Score
-from saffu.tokenizer import PAD, SOD
+from saffu.tokenizer import EOD, PAD, SOD
 
 if TYPE_CHECKING:
     from saffu.bench import Bench
@@ -56,9 +56,14 @@ def trained(bench: "Bench") -> dict[str, Any]:
     torch.manual_seed(bench.config.seed)
     width = width_for(bench.lm.parameters_, vocabulary)
     config = transformers.GPT2Config(
-        vocab_size=vocabulary, n_positions=CONTEXT, n_embd=width, n_layer=LAYERS, n_head=8 if width >= 128 else 4
+        vocab_size=vocabulary,
+        n_positions=CONTEXT,
+        n_embd=width,
+        n_layer=LAYERS,
+        n_head=8 if width >= 128 else 4,
+        bos_token_id=SOD,
+        eos_token_id=EOD,
     )
-    config.bos_token_id = config.eos_token_id = None
     model = transformers.GPT2LMHeadModel(config).to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
     generator = torch.Generator().manual_seed(bench.config.seed)

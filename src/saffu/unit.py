@@ -1,7 +1,8 @@
 """The self-attentive feed-forward unit: its forward pass, and what it asks of its attention."""
 
+import operator
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
 import torch
@@ -17,6 +18,18 @@ Mode = Literal["sum", "cat"]
 Built = TypeVar("Built")
 BUILDING = threading.Lock()  # of tables, which threads share
 SHORT = 16  # slots of a "sum" window up to which adding decoded tokens is cheaper than decoding their sum
+
+
+class Source:
+    """Weights that something was built from, as they were then."""
+
+    def __init__(self, weights: Sequence[Tensor]):
+        self.weights, self.versions = weights, [weight._version for weight in weights]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Source) or self.versions != other.versions:
+            return False
+        return all(map(operator.is_, self.weights, other.weights))
 
 
 class Unit(nn.Module):
@@ -38,18 +51,20 @@ class Unit(nn.Module):
         self.W = nn.Parameter(embeddings.new_ones(slots, slots))  # all ones: uniform attention
         self.U = nn.Parameter(embeddings.new_zeros(rows, outputs))
         self.dropout = nn.Dropout(0.0)  # of the decoder's inputs; only backpropagation raises it
-        self._built: dict[str, tuple[object, list[tuple[Tensor, int]]]] = {}
+        self._built: dict[str, tuple[object, Source]] = {}
 
     def _table(self, name: str, build: Callable[[], Built], *weights: Tensor) -> Built:
         """What is built from these weights, kept for as long as they stay the same."""
         if torch.is_grad_enabled() and any(weight.requires_grad for weight in weights):
             return build()
-        now = [(weight, weight._version) for weight in weights]
-        with BUILDING, torch.no_grad():
-            built, then = self._built.get(name, (None, []))
-            if len(then) != len(now) or any(a[0] is not b[0] or a[1] != b[1] for a, b in zip(now, then, strict=True)):
-                built = build()
-                self._built[name] = built, now
+        now = Source(weights)
+        built, source = self._built.get(name, (None, None))
+        if source != now:
+            with BUILDING, torch.no_grad():
+                built, source = self._built.get(name, (None, None))
+                if source != now:  # no other thread has built it meanwhile
+                    built = build()
+                    self._built[name] = built, now
         return built  # type: ignore[return-value]
 
     def train(self, mode: bool = True) -> "Unit":
@@ -72,10 +87,15 @@ class Unit(nn.Module):
 
     def attention(self, window: Window) -> Tensor:
         """A = −log softmax(QW), (m, K)."""
-        inside = self.W[window.slots]
+        W: Tensor = self.W
         if window.width < self.slots:
-            inside = torch.cat([inside, (self.W.sum(0) - inside.sum(0))[None]])
-        return explicit.attention_weights(self.quadratic_features(window) @ inside)
+            W = self._table(f"W of {window.slots}", lambda: self._gathered(window), self.W)
+        return explicit.attention_weights(self.quadratic_features(window) @ W)
+
+    def _gathered(self, window: Window) -> Tensor:
+        """The rows of W for the window's slots, and the sum of all others."""
+        inside = self.W[window.slots]
+        return torch.cat([inside, (self.W.sum(0) - inside.sum(0))[None]])
 
     def weighted_slots(self, window: Window) -> tuple[Tensor, Tensor]:
         """Attention to the window's slots (m, J), and to all slots with the window's set to zero (m, K)."""
