@@ -12,6 +12,7 @@ from torch import Tensor
 from saffu import checkpoint, evaluate, generate, store, train
 from saffu.config import SaffuConfig, TrainingConfig
 from saffu.corpus import TokenCorpus
+from saffu.devices import usable_device
 from saffu.errors import NotFittedError, SaffuError
 from saffu.evaluate import Score
 from saffu.explicit import Counts
@@ -339,14 +340,3 @@ def loaded_network(config: SaffuConfig, vocabulary: int, weights: dict[str, Tens
     network = Network(config, {name: torch.zeros_like(weights[f"units.{name}.E"]) for name in units}, vocabulary)
     network.load_state_dict(weights)
     return network
-
-
-def usable_device(name: str) -> torch.device:
-    """The device, if this machine has it."""
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise SaffuError(f"device {name!r} cannot be used ({reason}); use --device cpu") from None
-    return device
