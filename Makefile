@@ -20,14 +20,14 @@ demo: setup
 	$(BIN)/saffu generate demo-model --count 5 --seed 1
 
 test: setup
-	$(BIN)/ruff check src tests docs
-	$(BIN)/ruff format --check src tests docs
+	$(BIN)/ruff check src tests docs/*.py
+	$(BIN)/ruff format --check src tests docs/*.py
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
 format: setup
-	$(BIN)/ruff check --fix src tests docs
-	$(BIN)/ruff format src tests docs
+	$(BIN)/ruff check --fix src tests docs/*.py
+	$(BIN)/ruff format src tests docs/*.py
 	$(BIN)/python docs/make_api.py
 
 clean:
