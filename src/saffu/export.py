@@ -32,12 +32,10 @@ def export_hf(lm: SaffuLM, folder: str | Path) -> None:
 
 def model_settings(lm: SaffuLM) -> dict[str, Any]:
     """What config.json says beyond saffu's own manifest."""
-    product = isinstance(lm.network_, Product)
-    kind = "SaffuProductForCausalLM" if product else "SaffuNetworkForCausalLM"
-    module = Path(MODELING).stem
+    module, model = Path(MODELING).stem, "SaffuForCausalLM"
     settings = {
-        "architectures": [kind],
-        "auto_map": {"AutoConfig": f"{module}.SaffuConfig", "AutoModelForCausalLM": f"{module}.{kind}"},
+        "architectures": [model],
+        "auto_map": {"AutoConfig": f"{module}.SaffuConfig", "AutoModelForCausalLM": f"{module}.{model}"},
         "vocab_size": len(lm.tokenizer_),
         **TOKEN_IDS,
         "torch_dtype": "float32",  # newer releases of transformers read it as `dtype`
@@ -87,8 +85,8 @@ def model_card(lm: SaffuLM, name: str) -> str:
     """README.md: what the model is, the numbers of its log, and how to load it."""
     seen, solution = lm.trained_on_, lm.config.solution
     what = (
-        "a calibrated product of counted views of the context: Kneser–Ney models of single tokens, of the nearest tokens"
-        " together and of their classes, each with a measured exponent"
+        "a calibrated product of counted views of the context: Kneser–Ney models of single tokens, of the nearest"
+        " tokens together and of their classes, each with a measured exponent"
         if solution == "calibrated"
         else "a network of self-attentive feed-forward units (SAFFU) whose weights were solved from co-occurrences"
     )
@@ -121,7 +119,7 @@ def model_card(lm: SaffuLM, name: str) -> str:
 
 
 def scored_stages(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of a log that led to the model: each stage of the fit; of backpropagation the start and the best fold."""
+    """The rows of a log that led to the model: all stages of the fit, the start of backpropagation, its best fold."""
     scored = [row for row in log if "dev_perplexity" in row]
     best = [row for row in scored if row.get("best") and row["fold"]]
     return [row for row in scored if not row.get("fold")] + best[-1:]

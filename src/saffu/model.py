@@ -279,7 +279,7 @@ class SaffuLM:
             )
         lm = cls(config, tokenizer=tokenizer, device=device)
         lm.tokenizer_, lm.trained_on_ = tokenizer, trained_on
-        recorded = manifest["checksums"]  # transformers, if it saved an exported model again, keeps no log and no counts
+        recorded = manifest["checksums"]  # an exported model that transformers saved again has no log and no counts
         log = store.read_file(folder, "log.jsonl", manifest).decode() if "log.jsonl" in recorded else ""
         lm.log_ = [json.loads(line) for line in log.splitlines()]
         weights = tensors("model.safetensors")

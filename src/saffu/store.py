@@ -76,7 +76,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         document = json.loads((folder / MANIFEST).read_text("utf-8"))
         if "auto_map" in document and "checksums" not in document:  # saved by transformers, which records none
-            files = [folder / name for name in ("model.safetensors", "tokenizer.json")]
+            files = [path for name in ("model.safetensors", "tokenizer.json") if (path := folder / name).is_file()]
             document["checksums"] = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
         version, recorded = document["format"], document["checksums"].items()
     except FileNotFoundError:

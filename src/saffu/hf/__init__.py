@@ -1,1 +1,1 @@
-"""What an export for transformers takes along: `modeling_saffu.py`, copied as it is. Nothing here is imported by saffu."""
+"""What an export for transformers takes along: `modeling_saffu.py`, copied as it is; saffu never imports it."""

@@ -4,9 +4,9 @@
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
 
 The logits at a position predict the token after it. A document begins with the first token of a row, after `<sod>` and
-after `<eod>`, and nothing before its beginning is seen; so `<sod>` may be left out, but with it in front the first token
-of a text is predicted too. `<pad>` and what the attention mask leaves out are as if they were not there. There is no
-cache, since a context is a few tokens. All arithmetic is in float32, whatever type the weights are stored in.
+after `<eod>`, and nothing before its beginning is seen; so `<sod>` may be left out, but with it in front the first
+token of a text is predicted too. `<pad>` and what the attention mask leaves out are as if they were not there. There is
+no cache, since a context is a few tokens. Weights stored in half precision are used as float32.
 """
 
 from collections.abc import Iterator
@@ -67,18 +67,13 @@ class Contexts(NamedTuple):
         return torch.where(inside, self.tokens[self.row[:, None], place], PAD)
 
 
-class Tensors(nn.Module):
-    """Named tensors."""
-
-    def add(self, name: str, tensor: Tensor) -> None:
-        if name in PARAMETERS:
-            self.register_parameter(name, nn.Parameter(tensor))
-        else:
-            self.register_buffer(name, tensor)
+def wide(weight: Tensor) -> Tensor:
+    """The weight in float32 at least."""
+    return weight.to(torch.promote_types(weight.dtype, torch.float32))
 
 
-class SaffuForCausalLM(Tensors, PreTrainedModel, GenerationMixin):
-    """What all saffu models share: sequences in, logits of every position out."""
+class SaffuForCausalLM(PreTrainedModel, GenerationMixin):
+    """Sequences in, logits of every position out."""
 
     config_class = SaffuConfig
     _no_split_modules: list[str] = []  # noqa: RUF012
@@ -90,14 +85,19 @@ class SaffuForCausalLM(Tensors, PreTrainedModel, GenerationMixin):
             *path, leaf = name.split(".")
             for step in path:
                 if step not in owner._modules:
-                    owner.add_module(step, Tensors())
+                    owner.add_module(step, nn.Module())
                 owner = owner._modules[step]
-            owner.add(leaf, torch.zeros(shape, dtype=getattr(torch, dtype)))
+            tensor = torch.zeros(shape, dtype=getattr(torch, dtype))
+            if leaf in PARAMETERS:
+                owner.register_parameter(leaf, nn.Parameter(tensor))
+            else:
+                owner.register_buffer(leaf, tensor)
+        self.next_logits = self.predictor()
         self.post_init()
 
-    def next_logits(self, contexts: Contexts) -> Tensor:
-        """Logits (m, N) of what follows each context."""
-        raise NotImplementedError
+    def predictor(self) -> "Network | Product":
+        """What gives the logits (m, N) of what follows each context."""
+        return Product(self) if self.config.config.get("solution") == "calibrated" else Network(self)
 
     def forward(
         self,
@@ -139,16 +139,23 @@ class SaffuForCausalLM(Tensors, PreTrainedModel, GenerationMixin):
     def _supports_default_dynamic_cache(cls) -> bool:
         return False
 
+    def _load_from_state_dict(self, *given: Any) -> None:
+        super()._load_from_state_dict(*given)
+        self.next_logits = self.predictor()  # the last one may have solved other counts
 
-class SaffuNetworkForCausalLM(SaffuForCausalLM):
+
+class Network:
     """softmax([block unit, radial unit, document model]·M): each part gives a distribution, M decodes all of them.
 
     Without hidden bits the units decode straight to the vocabulary: their distributions are multiplied, and the prior
     that each of them holds is divided out again so that it counts once.
     """
 
-    def next_logits(self, contexts: Contexts) -> Tensor:
-        settings = self.config.config
+    def __init__(self, weights: Any):
+        self.weights, self.settings = weights, weights.config.config
+
+    def __call__(self, contexts: Contexts) -> Tensor:
+        settings, weights = self.settings, self.weights
         parts = []
         if settings["block"]:
             parts.append(self.unit_logits("block", *self.block_slots(contexts)))
@@ -157,48 +164,48 @@ class SaffuNetworkForCausalLM(SaffuForCausalLM):
             ids = contexts.at(distances)
             parts.append(self.unit_logits("radius", ids, ids[:, 0 if settings["head"] == "first" else -1]))
         if not settings["hidden_dimension"]:
-            prior = (len(parts) - 1) * self.log_prior.float()
+            prior = (len(parts) - 1) * wide(weights.log_prior)
             return sum((torch.log_softmax(part, dim=1) for part in parts), start=-prior)
         if settings["documents"]:
-            parts.append(self.document_means(contexts) @ self.D.float())
+            parts.append(self.document_means(contexts) @ wide(weights.D))
         # What is below 1e-30 is zero, as denormal numbers slow everything.
         hidden = [nn.functional.threshold(torch.softmax(part, dim=1), 1e-30, 0.0) for part in parts]
-        return torch.cat(hidden, dim=1) @ self.M.float()
+        return torch.cat(hidden, dim=1) @ wide(weights.M)
 
     def block_slots(self, contexts: Contexts) -> tuple[Tensor, Tensor]:
         """Tokens (m, b) of the block so far, behind its marker (`<sod>` first, `<frg>` later), and the heads (m,)."""
-        block = self.config.config["block"]
+        block = self.settings["block"]
         slot = torch.arange(block, device=contexts.seen.device)
         filled = 1 + contexts.age[:, None] % (block - 1)  # slots before the target, marker included
         marker = torch.where(contexts.age[:, None] < block - 1, SOD, FRG)
         ids = torch.where(slot == 0, marker, contexts.at(filled - slot))
-        head = marker if self.config.config["head"] == "first" else ids.gather(1, filled - 1)
+        head = marker if self.settings["head"] == "first" else ids.gather(1, filled - 1)
         return ids, head.squeeze(1)
 
     def unit_logits(self, name: str, ids: Tensor, head: Tensor) -> Tensor:
         """−log softmax(X_h Xᵀ W + b) X U: slots (m, K) and heads (m,) to a unit's logits (m, outputs)."""
-        unit = self.units._modules[name]
-        E = unit.E.float()
+        unit = self.weights.units._modules[name]
+        E = wide(unit.E)
         X = E[ids]  # (m, K, D)
-        scores = torch.einsum("md,mkd->mk", E[head], X) @ unit.W.float()
+        scores = torch.einsum("md,mkd->mk", E[head], X) @ wide(unit.W)
         if "b" in unit._parameters:
-            scores = scores + unit.b.float()
+            scores = scores + wide(unit.b)
         A = -torch.log_softmax(scores, dim=1)  # (m, K)
-        cat = self.config.config[f"{name}_mode"] == "cat"
+        cat = self.settings[f"{name}_mode"] == "cat"
         H = (A[:, :, None] * X).flatten(1) if cat else torch.einsum("mk,mkd->md", A, X)
-        return H @ unit.U.float()
+        return H @ wide(unit.U)
 
     def document_means(self, contexts: Contexts) -> Tensor:
         """The mean embedding of `<pad>` and all that precedes in the document, (m, D)."""
-        E = next(iter(self.units.children())).E.double()
+        E = next(iter(self.weights.units.children())).E.double()
         first, last = int(contexts.row[0]), int(contexts.row[-1])
         sums = nn.functional.pad(E[contexts.tokens[first : last + 1]].cumsum(1), (0, 0, 1, 0))
         row = contexts.row - first
         total = sums[row, contexts.seen] - sums[row, contexts.seen - contexts.age]
-        return ((E[PAD] + total) / (contexts.age + 1)[:, None]).float()
+        return ((E[PAD] + total) / (contexts.age + 1)[:, None]).to(wide(self.weights.D).dtype)
 
 
-class SaffuProductForCausalLM(SaffuForCausalLM):
+class Product:
     """A product of counted views of the context, each a Kneser–Ney model raised to a measured exponent.
 
     log p(n | context) = γ log f_n + Σ_slots a_k log(p_k(n | x_k)/f_n) + Σ_memories a_v log p_v(n | x_1 x_2 …) − log Z
@@ -206,13 +213,15 @@ class SaffuProductForCausalLM(SaffuForCausalLM):
     What is stored is raw counts; the models are solved from them when they are first needed.
     """
 
-    _solved: Any = None  # list of View
+    def __init__(self, weights: Any):
+        self.weights = weights
+        self.solved: list[View] = []
 
-    def next_logits(self, contexts: Contexts) -> Tensor:
+    def __call__(self, contexts: Contexts) -> Tensor:
         views = self.solved_views()
         distances = torch.arange(1, 1 + max(max(view.distances) for view in views), device=contexts.seen.device)
         nearest = torch.where(distances == contexts.age[:, None] + 1, SOD, contexts.at(distances))  # nearest first
-        exponents, prior = self.exponents.float(), self.prior.float()
+        exponents, prior = self.weights.exponents.float(), self.weights.prior.float()
         slots = sum(exponent for exponent, view in zip(exponents[1:], views, strict=True) if view.is_slot)
         logits = ((exponents[0] - slots) * prior).expand(len(nearest), -1)
         for exponent, view in zip(exponents[1:], views, strict=True):
@@ -221,29 +230,26 @@ class SaffuProductForCausalLM(SaffuForCausalLM):
 
     def solved_views(self) -> "list[View]":
         """The views' models, on the device of the weights."""
-        device = self.prior.device
-        if self._solved is None or self._solved[0].unigram.device != device:
-            stored = {name: unpacked(counts) for name, counts in self.counts.named_children()}
-            self._solved = [self.solved_view(view, stored, device) for view in self.config.views]
-        return self._solved
+        device = self.weights.prior.device
+        if not self.solved or self.solved[0].unigram.device != device:
+            stored = {name: unpacked(counts) for name, counts in self.weights.counts.named_children()}
+            self.solved = [self.solved_view(view, stored, device) for view in self.weights.config.views]
+        return self.solved
 
     def solved_view(self, view: dict[str, Any], stored: dict[str, Any], device: torch.device) -> "View":
         name, distances = view["name"], view["distances"]
         *context, targets, counts = stored[name] if name in stored else stored["memory"]
         if name not in stored:  # it saw a part of what the memory saw
             context = [context[distance - 1] for distance in distances]
-        classes = self.classes._buffers[name].cpu().numpy().astype(np.int64) if view["classes"] else None
-        if classes is not None:
+        classes = None
+        if view["classes"]:
+            classes = self.weights.classes._buffers[name].cpu().numpy().astype(np.int64)
             context = [classes[tokens] for tokens in context]
-        return View(distances, classes, context, targets, counts, self.config.vocab_size, device)
-
-    def _load_from_state_dict(self, *given: Any) -> None:
-        self._solved = None
-        super()._load_from_state_dict(*given)
+        return View(distances, classes, context, targets, counts, self.weights.config.vocab_size, device)
 
 
 def unpacked(stored: Any) -> list[np.ndarray]:
-    """Columns of n-grams (the context, nearest token first, and the target), each packed as digits, and their counts."""
+    """Packed n-grams by column (the context's tokens, nearest first, then the target), and their counts."""
     order, base = stored.shape.tolist()
     keys, counts = stored.keys.cpu().numpy(), stored.counts.cpu().numpy()
     per_word = max(n for n in range(1, 64) if base**n <= 2**64)
@@ -255,7 +261,7 @@ def unpacked(stored: Any) -> list[np.ndarray]:
 
 
 class View:
-    """Interpolated modified Kneser–Ney, p(n | c) = mass(c, n) + backoff(c)·p(n | c less its oldest token)."""
+    """One part of the product: p(n | c) = mass(c, n) + backoff(c)·p(n | c less its oldest token)."""
 
     def __init__(
         self,
@@ -269,12 +275,12 @@ class View:
     ):
         self.distances, self.is_slot = distances, len(distances) == 1 and classes is None
         self.classes = None if classes is None else torch.from_numpy(classes).to(device)
-        *longer, (_, keys, backoff, mass) = kneser_ney(context, targets, counts, vocabulary)
+        *longer, shortest = kneser_ney(context, targets, counts, vocabulary)
         unigram = np.zeros(vocabulary)
-        unigram[EOD:] = backoff[0] / (vocabulary - EOD)
-        unigram[keys] += mass
+        unigram[EOD:] = shortest.backoff[0] / (vocabulary - EOD)
+        unigram[shortest.ngrams] += shortest.mass
         self.unigram = torch.from_numpy(np.maximum(unigram, 1e-30)).float().to(device)  # its logarithm must exist
-        self.levels = [Level(*level, vocabulary, device) for level in longer]  # longest contexts first
+        self.levels = [Level(solved, vocabulary, device) for solved in longer]  # longest contexts first
 
     def log_distribution(self, nearest: Tensor) -> Tensor:
         """log p(· | context), (m, N), of the tokens before each target (m, J), nearest first."""
@@ -293,35 +299,37 @@ class View:
         return probabilities.log_()
 
 
+class Solved(NamedTuple):
+    """A Kneser–Ney model's n-grams with contexts of one length, in sorted arrays."""
+
+    contexts: np.ndarray  # number of the parent (the context less its oldest token) · vocabulary + that oldest token
+    ngrams: np.ndarray  # number of the context · vocabulary + target
+    backoff: np.ndarray  # of each context: the weight of its parent's distribution
+    mass: np.ndarray  # of each n-gram: its discounted relative frequency
+
+
 class Level:
     """The n-grams of a view with contexts of one length, laid out to be added to many distributions at once.
 
     Contexts with many successors, few but met all the time, have their masses as dense rows; the others as lists.
     """
 
-    def __init__(
-        self,
-        contexts: np.ndarray,
-        ngrams: np.ndarray,
-        backoff: np.ndarray,
-        mass: np.ndarray,
-        vocabulary: int,
-        device: torch.device,
-    ):
+    def __init__(self, solved: Solved, vocabulary: int, device: torch.device):
         def tensor(array: np.ndarray) -> Tensor:
             return torch.from_numpy(array).to(device)
 
         self.vocabulary = vocabulary
         # The last context stands for all that were never seen: it has no n-grams, and leaves all to a shorter one.
-        self.contexts = tensor(np.append(contexts, NEVER))
-        self.backoff = tensor(np.append(backoff, 1.0)).float()
-        owner = ngrams // vocabulary
-        sizes = np.bincount(owner, minlength=len(contexts) + 1)
+        self.contexts = tensor(np.append(solved.contexts, NEVER))
+        self.backoff = tensor(np.append(solved.backoff, 1.0)).float()
+        owner = solved.ngrams // vocabulary
+        sizes = np.bincount(owner, minlength=len(self.contexts))
         many = sizes > vocabulary // 16
         row = np.where(many, np.cumsum(many), 0)  # dense row of each context; row 0 is empty, for all others
         self.row, self.sizes = tensor(row), tensor(np.where(many, 0, sizes))
         self.begins = tensor(np.cumsum(sizes) - sizes)
-        self.tokens, self.mass = tensor((ngrams % vocabulary).astype(np.int32)), tensor(mass).float()
+        self.tokens = tensor((solved.ngrams % vocabulary).astype(np.int32))
+        self.mass = tensor(solved.mass).float()
         self.rows = torch.zeros(int(many.sum()) + 1, vocabulary, device=device)
         inside = tensor(np.flatnonzero(many[owner]))
         self.rows[tensor(row[owner])[inside], self.tokens[inside].long()] = self.mass[inside]
@@ -344,11 +352,9 @@ class Level:
         probabilities.view(-1).index_add_(0, row * self.vocabulary + self.tokens[entry], self.mass[entry] * weight[row])
 
 
-def kneser_ney(columns: list[np.ndarray], targets: np.ndarray, counts: np.ndarray, vocabulary: int) -> list[Any]:
-    """Contexts, n-grams, backoff and mass of each context length, longest first (Chen & Goodman 1998).
+def kneser_ney(columns: list[np.ndarray], targets: np.ndarray, counts: np.ndarray, vocabulary: int) -> list[Solved]:
+    """Interpolated modified Kneser–Ney (Chen & Goodman 1998), longest contexts first, from columns of n-grams.
 
-    Columns are the context's tokens, nearest first. A context is known by the number of its parent (itself less its
-    oldest token) · vocabulary + that oldest token; an n-gram by the number of its context · vocabulary + target.
     The longest n-grams, and those at the start of a document, which nothing precedes, keep their counts; any other
     counts the distinct tokens that precede it.
     """
@@ -362,13 +368,13 @@ def kneser_ney(columns: list[np.ndarray], targets: np.ndarray, counts: np.ndarra
         keys, context = np.unique(context[~ends] * vocabulary + column[rows], return_inverse=True)
         contexts.append(keys)
     ngrams, totals = summed(context * vocabulary + targets[rows], counts[rows])
-    levels = [level(contexts[-1], ngrams, totals, vocabulary)]
+    levels = [discounted(contexts[-1], ngrams, totals, vocabulary)]
     for length in reversed(range(len(raw))):
         parents = contexts[length + 1] // vocabulary
         preceded = parents[ngrams // vocabulary] * vocabulary + ngrams % vocabulary
         keys, values = raw[length]
         ngrams, totals = summed(np.append(keys, preceded), np.append(values, np.ones_like(preceded)))
-        levels.append(level(contexts[length], ngrams, totals, vocabulary))
+        levels.append(discounted(contexts[length], ngrams, totals, vocabulary))
     return levels
 
 
@@ -378,13 +384,13 @@ def summed(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return distinct, np.bincount(which, weights=counts, minlength=len(distinct)).astype(np.int64)
 
 
-def level(contexts: np.ndarray, ngrams: np.ndarray, counts: np.ndarray, vocabulary: int) -> tuple[np.ndarray, ...]:
+def discounted(contexts: np.ndarray, ngrams: np.ndarray, counts: np.ndarray, vocabulary: int) -> Solved:
     """Discount and normalise the counts within each context; the share taken off is the backoff."""
     owner = ngrams // vocabulary
     total = np.bincount(owner, weights=counts, minlength=len(contexts))
     taken = discounts(counts)[np.minimum(counts, 3)]
     backoff = np.bincount(owner, weights=taken, minlength=len(contexts)) / total
-    return contexts, ngrams, backoff, (counts - taken) / total[owner]
+    return Solved(contexts, ngrams, backoff, (counts - taken) / total[owner])
 
 
 def discounts(counts: np.ndarray) -> np.ndarray:
