@@ -1,6 +1,7 @@
 """Exported models in transformers against saffu itself: the same tokens, the same probabilities, and back again."""
 
 import ast
+import atexit
 import copy
 import json
 import os
@@ -13,7 +14,9 @@ import pytest
 import torch
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="saffu-hf-modules-")  # read when transformers is imported
+MODULES = tempfile.mkdtemp(prefix="saffu-modules-")  # where transformers copies modeling files to
+atexit.register(shutil.rmtree, MODULES, ignore_errors=True)
+os.environ["HF_MODULES_CACHE"] = MODULES  # read when transformers is imported
 transformers = pytest.importorskip("transformers", reason="pip install 'saffu[hf]'")
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
@@ -296,8 +299,8 @@ def test_beams(model, folder, lm):
     assert log_probability(found.sequences[0]) >= log_probability(greedy) - 1e-4
 
 
-def test_pipeline(folder, model):
-    write = transformers.pipeline("text-generation", model=model, tokenizer=load_tokenizer(folder))
+def test_pipeline(folder):
+    write = transformers.pipeline("text-generation", model=str(folder), trust_remote_code=True)
     (one,) = write("the old king", max_new_tokens=8, do_sample=False)
     assert one["generated_text"].startswith("the old king")
     prompts = ["the", "a small dog"]
@@ -370,12 +373,16 @@ def test_nothing_but_what_transformers_has_is_imported(folder):
     assert {name.split(".")[0] for name in names} == {"collections", "numpy", "torch", "transformers", "typing"}
 
 
-def test_half_precision_is_for_storage(folder, model, lm, dev_text):
-    half = load_model(folder).half()
+def test_half_precision_is_for_storage(folder, model, lm, dev_text, tmp_path):
+    half = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True, torch_dtype=torch.float16).eval()
+    assert half.dtype == torch.float16
     ids = [[SOD, *lm.tokenizer_.encode(dev_text[0])]]
     exact, rounded = hf_log_probabilities(model, ids), hf_log_probabilities(half, ids)
     assert rounded.dtype == torch.float32
     assert float((exact.exp() - rounded.exp()).abs().max()) < 0.05
+    half.save_pretrained(tmp_path)
+    load_tokenizer(folder).save_pretrained(tmp_path)
+    assert saffu.load(tmp_path).perplexity(dev_text[:5]) == pytest.approx(lm.perplexity(dev_text[:5]), rel=0.05)
 
 
 def test_gradients_reach_the_weights(folder, lm, train_text):
@@ -480,4 +487,3 @@ def test_folder_saved_by_transformers_is_not_replaced(small_lm, folders, tmp_pat
     assert "tokenizer.json is missing" in capsys.readouterr().err
     assert run("export", tmp_path / "model", "--out", tmp_path / "tuned", "--force") == 2
     assert (tmp_path / "tuned" / "model.safetensors").exists()
-    shutil.rmtree(tmp_path / "tuned")

@@ -16,6 +16,7 @@ from saffu.product import Product
 from saffu.tokenizer import EOD, FRG, PAD, SOD, SPECIAL_TOKENS
 
 MODELING = "modeling_saffu.py"
+TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 TOKEN_IDS = {"pad_token_id": PAD, "bos_token_id": SOD, "eos_token_id": EOD}
 
 
@@ -39,6 +40,7 @@ def model_settings(lm: SaffuLM) -> dict[str, Any]:
         "vocab_size": len(lm.tokenizer_),
         **TOKEN_IDS,
         "torch_dtype": "float32",  # newer releases of transformers read it as `dtype`
+        "tokenizer_class": TOKENIZER_CLASS,  # older releases look for it here
         "tie_word_embeddings": False,
         "use_cache": False,
         "tensors": {name: shape_of(tensor) for name, tensor in lm.network_.state_dict().items()},
@@ -65,7 +67,7 @@ def tokenizer_settings() -> dict[str, Any]:
     """The same ids as saffu's: "<eod>" in a text is five characters, never the token, and no token is added."""
     pad, sod, frg, eod = SPECIAL_TOKENS
     return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
+        "tokenizer_class": TOKENIZER_CLASS,
         "pad_token": pad,
         "bos_token": sod,
         "eos_token": eod,

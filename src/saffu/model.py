@@ -282,7 +282,8 @@ class SaffuLM:
         recorded = manifest["checksums"]  # an exported model that transformers saved again has no log and no counts
         log = store.read_file(folder, "log.jsonl", manifest).decode() if "log.jsonl" in recorded else ""
         lm.log_ = [json.loads(line) for line in log.splitlines()]
-        weights = tensors("model.safetensors")
+        half = (torch.float16, torch.bfloat16)  # as transformers may have saved them
+        weights = {n: w.float() if w.dtype in half else w for n, w in tensors("model.safetensors").items()}
         try:
             lm.network_ = loaded_network(config, vocabulary, weights)
         except (RuntimeError, KeyError):

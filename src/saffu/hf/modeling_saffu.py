@@ -87,7 +87,9 @@ class SaffuForCausalLM(PreTrainedModel, GenerationMixin):
                 if step not in owner._modules:
                     owner.add_module(step, nn.Module())
                 owner = owner._modules[step]
-            tensor = torch.zeros(shape, dtype=getattr(torch, dtype))
+            # Weights are loaded in the type asked for, which is then the default; counts stay what they are.
+            given = None if dtype.startswith("float") else getattr(torch, dtype)
+            tensor = torch.zeros(shape, dtype=given)
             if leaf in PARAMETERS:
                 owner.register_parameter(leaf, nn.Parameter(tensor))
             else:
