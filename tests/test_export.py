@@ -187,6 +187,16 @@ def test_attention_with_a_bias(folders, fitted):
     assert torch.allclose(model.next_logits.unit_logits("radius", ids, ids[:, -1])[0], expected, atol=1e-4)
 
 
+def test_weights_that_the_modeling_file_does_not_know(small_lm, tmp_path):
+    lm = SaffuLM(SMALL)
+    lm.__dict__.update(small_lm.__dict__)
+    lm.network_ = copy.deepcopy(small_lm.network_)
+    lm.network_.units["radius"].register_buffer("new", torch.ones(1))
+    with pytest.raises(NotImplementedError, match=r"units\.radius\.new"):
+        export_hf(lm, tmp_path / "hf")
+    assert not (tmp_path / "hf").exists()
+
+
 def test_probabilities_of_markers_and_sums(model, lm, dev_text):
     p = hf_log_probabilities(model, [[SOD, *lm.tokenizer_.encode(dev_text[0])]]).exp()
     assert torch.allclose(p.sum(-1), torch.ones(p.shape[:2]), atol=1e-5)
@@ -244,6 +254,7 @@ def test_logits_to_keep(model):
         whole = model(row).logits
         assert torch.equal(model(row, logits_to_keep=2).logits, whole[:, -2:])
         assert torch.equal(model(row, logits_to_keep=torch.tensor([1, 3])).logits, whole[:, [1, 3]])
+        assert torch.equal(model(row.int()).logits, whole)
     with pytest.raises(ValueError, match="token ids"):
         model(inputs_embeds=torch.zeros(1, 2, 3))
 

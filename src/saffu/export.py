@@ -16,6 +16,7 @@ from saffu.product import Product
 from saffu.tokenizer import EOD, FRG, PAD, SOD, SPECIAL_TOKENS
 
 MODELING = "modeling_saffu.py"
+UNDERSTOOD = {"E", "W", "b", "U", "D", "M", "log_prior", "exponents", "prior", "classes", "counts"}
 TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 TOKEN_IDS = {"pad_token_id": PAD, "bos_token_id": SOD, "eos_token_id": EOD}
 
@@ -34,6 +35,10 @@ def export_hf(lm: SaffuLM, folder: str | Path) -> None:
 def model_settings(lm: SaffuLM) -> dict[str, Any]:
     """What config.json says beyond saffu's own manifest."""
     module, model = Path(MODELING).stem, "SaffuForCausalLM"
+    weights = lm.network_.state_dict()
+    foreign = [name for name in weights if not UNDERSTOOD & set(name.split("."))]
+    if foreign:
+        raise NotImplementedError(f"{MODELING} does not know {foreign[0]}: its predictions would be wrong")
     settings = {
         "architectures": [model],
         "auto_map": {"AutoConfig": f"{module}.SaffuConfig", "AutoModelForCausalLM": f"{module}.{model}"},
@@ -43,7 +48,7 @@ def model_settings(lm: SaffuLM) -> dict[str, Any]:
         "tokenizer_class": TOKENIZER_CLASS,  # older releases look for it here
         "tie_word_embeddings": False,
         "use_cache": False,
-        "tensors": {name: shape_of(tensor) for name, tensor in lm.network_.state_dict().items()},
+        "tensors": {name: shape_of(tensor) for name, tensor in weights.items()},
     }
     if isinstance(lm.network_, Product):
         views = (part.view for part in lm.network_.parts)

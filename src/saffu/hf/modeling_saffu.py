@@ -48,7 +48,7 @@ class Contexts(NamedTuple):
     @classmethod
     def of(cls, input_ids: Tensor, real: Tensor, keep: Any) -> "Contexts":
         """Of the targets after some columns, where `real` (B, T) tells which tokens are there."""
-        tokens = input_ids.gather(1, torch.argsort(~real, dim=1, stable=True))
+        tokens = input_ids.long().gather(1, torch.argsort(~real, dim=1, stable=True))
         count = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
         ended = torch.where((tokens == SOD) | (tokens == EOD), count, 0).cummax(1).values
         seen = real.long().cumsum(1)
