@@ -1,17 +1,19 @@
-# make setup | demo | test | format | clean.   Needs Python >= 3.10 and make; everything else goes into .venv.
+# make setup | demo | test | test-hf | format | clean.   Needs Python >= 3.10 and make; everything else goes into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+HF := .venv-hf
 
-.PHONY: setup demo test format clean
+.PHONY: setup demo test test-hf format clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "saffu needs Python 3.10 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python $(INSTALL) --editable '.[dev,hf]'
 	@touch $@
 
 demo: setup
@@ -25,10 +27,19 @@ test: setup
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
+# The oldest transformers that exports work with (`test` has the newest), and lm_eval; in an environment of their own.
+test-hf: $(HF)/.installed
+	$(HF)/bin/python -m pytest tests/test_export.py tests/test_lm_eval.py
+
+$(HF)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(HF)
+	$(HF)/bin/python $(INSTALL) 'transformers==4.51.*' 'lm_eval[hf]' --editable '.[dev,hf]'
+	@touch $@
+
 format: setup
 	$(BIN)/ruff check --fix src tests docs/*.py
 	$(BIN)/ruff format src tests docs/*.py
 	$(BIN)/python docs/make_api.py
 
 clean:
-	rm -rf $(VENV) demo-model build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(HF) demo-model build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from saffu import __version__
-from saffu.commands import bench, compare, data, embed, eval, explain, generate, info, pairs, reproduce, train
+from saffu.commands import bench, compare, data, embed, eval, explain, export, generate, info, pairs, reproduce, train
 from saffu.errors import SaffuError
 
 
@@ -66,6 +66,6 @@ def parser() -> Parser:
         added.set_defaults(run=run)
         return added
 
-    for command in (data, train, compare, eval, pairs, generate, explain, embed, info, bench, reproduce):
+    for command in (data, train, compare, eval, pairs, generate, explain, embed, info, export, bench, reproduce):
         command.add(verb)
     return top

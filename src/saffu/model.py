@@ -263,14 +263,20 @@ class SaffuLM:
         """How many stored numbers shape a prediction: weights and embeddings, or counts and exponents."""
         return self.network_.parameter_count()
 
-    def save(self, folder: str | Path, beside: Mapping[str, bytes] | None = None) -> None:
-        """Write the model folder: config.json, model, tokenizer, counts, n-grams, log, and files `beside`. Atomic."""
+    def save(
+        self, folder: str | Path, beside: Mapping[str, bytes] | None = None, facts: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write the model folder: config.json, model, tokenizer, counts, n-grams, log, and files `beside`. Atomic.
+
+        Further `facts` go into config.json.
+        """
         manifest = {
             "model_type": "saffu",
             "config": self.config.to_dict(),
             "vocabulary": len(self.tokenizer_),
             "parameters": self.parameters_,
             "trained_on": self.trained_on_,
+            **(facts or {}),
         }
         counts = {"frequencies": self.frequencies_}
         for layer, sums in self.counts_.items():
@@ -310,23 +316,26 @@ class SaffuLM:
             )
         lm = cls(config, tokenizer=tokenizer, device=device)
         lm.tokenizer_, lm.trained_on_ = tokenizer, trained_on
-        log = store.read_file(folder, "log.jsonl", manifest).decode()
+        recorded = manifest["checksums"]  # an exported model that transformers saved again has no log and no counts
+        log = store.read_file(folder, "log.jsonl", manifest).decode() if "log.jsonl" in recorded else ""
         lm.log_ = [json.loads(line) for line in log.splitlines()]
-        weights = tensors("model.safetensors")
+        half = (torch.float16, torch.bfloat16)  # as transformers may have saved them
+        weights = {n: w.float() if w.dtype in half else w for n, w in tensors("model.safetensors").items()}
         try:
             lm.network_ = loaded_network(config, vocabulary, weights)
         except (RuntimeError, KeyError):
             raise SaffuError(f"{folder} has weights that do not fit its config.json; train again") from None
         if isinstance(lm.network_, Network):
             lm.network_.to(lm.device)
-        counts = tensors("counts.safetensors")
-        lm.frequencies_ = counts.pop("frequencies")
+        counts = tensors("counts.safetensors") if "counts.safetensors" in recorded else {}
+        unknown = torch.full((vocabulary,), torch.nan, dtype=torch.float64)
+        lm.frequencies_ = counts.pop("frequencies", unknown)
         layers = dict.fromkeys(name.rsplit(".", 1)[0] for name in counts)
         lm.counts_ = {
             layer: Counts(*(counts[f"{layer}.{part}"] for part in ("F", "norm", "targets"))) for layer in layers
         }
         lm.references_ = lm.network_.references() if isinstance(lm.network_, Product) else None
-        if "ngrams.safetensors" in manifest["checksums"]:
+        if "ngrams.safetensors" in recorded:
             arrays = {name: array.numpy() for name, array in tensors("ngrams.safetensors").items()}
             lm.references_ = NgramCounts.from_tensors(arrays)
         return lm

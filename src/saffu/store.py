@@ -75,6 +75,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise SaffuError(f"no model folder at {folder}; `saffu train … --out {folder}` makes one")
     try:
         document = json.loads((folder / MANIFEST).read_text("utf-8"))
+        if "auto_map" in document and "checksums" not in document:  # saved by transformers, which records none
+            files = [path for name in ("model.safetensors", "tokenizer.json") if (path := folder / name).is_file()]
+            document["checksums"] = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
         version, recorded = document["format"], document["checksums"].items()
     except FileNotFoundError:
         raise SaffuError(f"{folder} is no model folder: it has no {MANIFEST}; check the path") from None
@@ -108,7 +111,8 @@ def read_file(folder: Path, name: str, manifest: Mapping[str, Any]) -> bytes:
 
 
 def to_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
-    return bytes(safetensors.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}))
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return bytes(safetensors.save(whole, metadata={"format": "pt"}))  # as transformers writes it
 
 
 def from_safetensors(data: bytes, what: str) -> dict[str, Tensor]:

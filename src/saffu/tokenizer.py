@@ -100,6 +100,9 @@ class Tokenizer:
             backend = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises nothing narrower
             raise SaffuError(f"the tokenizer is damaged ({error}); train it again or restore the file") from None
+        backend.post_processor = None  # transformers may have left these behind
+        backend.no_padding()
+        backend.no_truncation()
         ids = backend.get_vocab()
         begins_with_ours = [ids.get(token) for token in SPECIAL_TOKENS] == [PAD, SOD, FRG, EOD]
         is_dense = sorted(ids.values()) == list(range(len(ids)))

@@ -1,0 +1,38 @@
+"""saffu export: a model for other tools."""
+
+import argparse
+from pathlib import Path
+
+from saffu.commands.common import Verb
+from saffu.errors import SaffuError
+
+
+def add(verb: Verb) -> None:
+    parser = verb(
+        "export",
+        run,
+        "write a model as a folder that transformers loads, and saffu too",
+        "saffu export model --to hf --out model-hf",
+    )
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--to", choices=("hf",), default="hf", help="hf: for transformers and lm_eval (default)")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
+    parser.add_argument("--force", action="store_true", help="replace what --out holds")
+
+
+def run(options: argparse.Namespace) -> None:
+    if options.out.resolve() == Path.cwd():
+        raise SaffuError("--out is the folder you are in, and would be replaced as a whole; name a folder inside it")
+
+    from saffu import store
+
+    store.require_writable(options.out, options.force)
+
+    from saffu.export import export_hf
+    from saffu.model import SaffuLM
+
+    export_hf(SaffuLM.load(options.model), options.out)
+    size = sum(path.stat().st_size for path in options.out.iterdir())
+    print(f"wrote {options.out} ({size / 1e6:.1f} MB); load it with")
+    print(f'  AutoModelForCausalLM.from_pretrained("{options.out}", trust_remote_code=True)')
+    print(f'  AutoTokenizer.from_pretrained("{options.out}", trust_remote_code=True)')
