@@ -51,6 +51,12 @@ class SaffuConfig:
         512, "bits the units predict (D_H); 0: straight to the vocabulary, with no final decoder"
     )
     documents: int = setting(0, "shards told apart by the document model (Δ); 0 for none")
+    calibrate: bool = setting(
+        False, "weigh slots, units and prior by exponents measured on held-out documents; attention gets a bias"
+    )
+    embedding: Literal["bits", "counted"] = setting(
+        "bits", "of tokens: the bit-cipher's, or counted from what follows them (radial unit with calibrate alone)"
+    )
     head: Literal["previous", "first"] = setting("previous", "slot that queries attention: before the target, or first")
     attention: Literal["explicit", "uniform"] = setting("explicit", "start of attention: solved from V̂, or uniform")
     tune: int = setting(0, "folds over which attention is solved again from V; the first fold then initialises")
@@ -94,11 +100,23 @@ class SaffuConfig:
         for name in ("block_dimension", "radius_dimension", "fold"):
             if getattr(self, name) < 2:
                 raise SaffuError(f"{name} is {getattr(self, name)}; it must be at least 2")
+        self._check_calibrate()
         if self.documents == 1:
             raise SaffuError("documents is 1; a document model tells at least 2 shards apart (0 for none)")
 
         if self.documents and not self.hidden_dimension:
             raise SaffuError("the document model speaks to the final decoder; give a hidden_dimension above 0")
+
+    def _check_calibrate(self) -> None:
+        if self.calibrate and self.tune:
+            raise SaffuError("calibrate sets attention by measurement, tune by V; leave one of them out")
+        if self.embedding == "counted" and not self.calibrate:
+            raise SaffuError("counted embeddings are made for measured exponents; add calibrate")
+        if self.embedding == "counted" and (self.block or self.hidden_dimension or self.radius_mode == "sum"):
+            raise SaffuError(
+                "counted embeddings need a radial unit alone, cat, that decodes straight to the vocabulary; use"
+                " block 0, hidden_dimension 0 and radius_mode cat, or the bit-cipher's embeddings"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -120,7 +138,7 @@ class SaffuConfig:
 
 CALIBRATED = {"memory", "classes"}  # settings of that solution alone
 PAPER = {"block", "block_mode", "radius_mode", "block_dimension", "radius_dimension", "hidden_dimension", "documents"}
-PAPER |= {"head", "attention", "tune", "accumulate", "restart_attention", "variation_sign"}
+PAPER |= {"calibrate", "embedding", "head", "attention", "tune", "accumulate", "restart_attention", "variation_sign"}
 PAPER |= {"attention_priming", "decoder_priming", "smoothing"}
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -87,9 +87,9 @@ class ExplicitFit:
     def _units(self) -> Iterator[tuple[str, Unit]]:
         yield from self.exact.units.items()  # type: ignore[misc]
 
-    def _passes(self, what: str, corpus: TokenCorpus) -> Iterator[Targets]:
+    def _passes(self, what: str, corpus: TokenCorpus, batch: int = 0) -> Iterator[Targets]:
         with tqdm(total=corpus.targets, desc=what, unit=" tokens", unit_scale=True, disable=None, leave=False) as bar:
-            for targets in corpus.batches(self.batch, self.exact.lookback):
+            for targets in corpus.batches(batch or self.batch, self.exact.lookback):
                 yield targets
                 bar.update(len(targets.ids))
 
@@ -130,10 +130,8 @@ class ExplicitFit:
     def _count_and_solve_decoders(self, corpus: TokenCorpus) -> None:
         """Eq. 5, U from F(H, Z); the document model from F(x, δ); M from F of the units' outputs with the targets."""
         restart = not self.config.accumulate
-        counters = {name: DecoderCounter(unit, self.hidden) for name, unit in self._units()}
-        self._count_units("decoders", counters, corpus)
-        for name, counter in counters.items():
-            counts = self._add(f"{name}.decoder", counter.counts, restart)
+        for name, new in self._count_decoders(corpus).items():
+            counts = self._add(f"{name}.decoder", new, restart)
             paper = explicit.decoder_priming_number(getattr(self.config, name))
             priming = paper if self.config.decoder_priming == "paper" else counts.mean_norm
             smoothing = self.config.smoothing
@@ -151,6 +149,12 @@ class ExplicitFit:
         counts = self._add("final", self._count_final(corpus), restart)
         priming = len(self.exact.units) + bool(self.config.documents)  # each part's output sums to one
         self._set(lambda network: network.M, explicit.explicit_solution(counts.F + self.config.smoothing, priming))
+
+    def _count_decoders(self, corpus: TokenCorpus) -> dict[str, Counts]:
+        """F(H, Z) of each unit."""
+        counters = {name: DecoderCounter(unit, self.hidden) for name, unit in self._units()}
+        self._count_units("decoders", counters, corpus)
+        return {name: counter.counts for name, counter in counters.items()}
 
     def _count_documents(self, corpus: TokenCorpus) -> Counts:
         """F(x, δ): mean embeddings with the shard of the corpus they come from."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from saffu import checkpoint, evaluate, generate, store, train
+from saffu.calibrated_network import CalibratedFit
 from saffu.config import SaffuConfig, TrainingConfig
 from saffu.corpus import TokenCorpus
 from saffu.errors import SaffuError
@@ -100,7 +101,7 @@ class SaffuLM:
             return self
         self.references_ = evaluate.count_references(corpus, len(self.tokenizer_)) if references else None
         fragments = corpus.fragments(self.config.block) if self.config.block else 0
-        fit = ExplicitFit(
+        fit = (CalibratedFit if self.config.calibrate else ExplicitFit)(
             self.config,
             self.frequencies_,
             corpus.documents,

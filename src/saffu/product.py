@@ -134,10 +134,10 @@ class Product:
         return torch.stack([self.prior.expand(len(window), -1), *logs], dim=1)
 
     def calibration(self, corpus: TokenCorpus) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches of features and target ids, as calibration takes them."""
+        """Batches of features and targets, as calibration takes them; the markers below `<eod>` are left out."""
         with tqdm(total=corpus.targets, desc="calibrate", unit=" tokens", disable=None, leave=False) as bar:
             for targets in corpus.batches(ROWS, self.lookback):
-                yield self.features(targets), targets.ids
+                yield self.features(targets)[:, :, EOD:], targets.ids - EOD
                 bar.update(len(targets.ids))
 
     def __call__(self, targets: Targets, document_inputs: Tensor | None = None) -> Tensor:

@@ -18,18 +18,21 @@ class Unit(nn.Module):
 
     In mode "sum" the weighted slots are added, in mode "cat" each slot keeps its own rows of U. Slots beyond a
     window's hold `<pad>`; they are never built, since one row of E serves for all of them.
+
+    A unit with a `bias` has one more parameter, b (K,), and attention −log softmax(QW + b).
     """
 
     E: Tensor  # (N, D) embeddings: rows non-negative, of unit sum
     W: nn.Parameter  # (K, K) attention
     U: nn.Parameter  # (D or K·D, outputs) decoder
 
-    def __init__(self, embeddings: Tensor, slots: int, mode: Mode, outputs: int):
+    def __init__(self, embeddings: Tensor, slots: int, mode: Mode, outputs: int, bias: bool = False):
         super().__init__()
         self.slots, self.mode = slots, mode
         self.register_buffer("E", embeddings)
         rows = embeddings.shape[1] * (slots if mode == "cat" else 1)
         self.W = nn.Parameter(embeddings.new_ones(slots, slots))  # all ones: uniform attention
+        self.b = nn.Parameter(embeddings.new_zeros(slots)) if bias else None
         self.U = nn.Parameter(embeddings.new_zeros(rows, outputs))
         self.dropout = nn.Dropout(0.0)  # of the decoder's inputs; only backpropagation raises it
         self._products: tuple[InnerProducts, Tensor, int] | None = None
@@ -48,10 +51,11 @@ class Unit(nn.Module):
         return products(head, window.ids), products(head, torch.full_like(head, PAD))
 
     def attention(self, window: Window) -> Tensor:
-        """A = −log softmax(QW), (m, K)."""
+        """A = −log softmax(QW + b), (m, K)."""
         given, pad = self.quadratic_features(window)
         inside = self.W[window.slots]
-        return explicit.attention_weights(given @ inside + pad * (self.W.sum(0) - inside.sum(0)))
+        scores = given @ inside + pad * (self.W.sum(0) - inside.sum(0))
+        return explicit.attention_weights(scores if self.b is None else scores + self.b)
 
     def weighted_slots(self, window: Window) -> tuple[Tensor, Tensor]:
         """Attention to the window's slots (m, J), and to all slots with the window's set to zero (m, K)."""

@@ -1,0 +1,275 @@
+"""A SAFFU network with measured exponents: counts as in the paper, but each slot votes with what its word is worth.
+
+The paper's solution lets each of K slots vote with full weight. Here slot k has an exponent a_k ≥ 0 and the prior has
+one, γ, all found by `calibrate` on documents that the counts have not seen:
+
+    logits = γ log f + Σ_k a_k X_k·R_k        R_k = log(F_k / f), what an input says of an output beyond the prior f
+
+The result is a network like any other: attention with a bias (W = 0), A_k = −log softmax(b)_k = a_k/τ where τ makes
+Σ_k e^{−A_k} = 1, and U_k = τ R_k + γ/ΣA · log f, since the inputs X_k sum to one. The final decoder, whose inputs sum
+to one too, takes its exponents in the same way.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from saffu import explicit
+from saffu.calibrate import calibrated_exponents, moments
+from saffu.corpus import TokenCorpus, Window
+from saffu.counted_embeddings import counted_layer, slot_pairs
+from saffu.explicit import Counts
+from saffu.fit import ExplicitFit
+from saffu.ngram import NgramCounts
+from saffu.tokenizer import PAD
+from saffu.unit import Mode, Unit
+
+HELD_OUT = 20  # every so-many-th training document calibrates; it is counted too, afterwards
+TARGETS = 6000  # to calibrate on
+PSEUDO_COUNTS = (1.0, 10.0, 100.0)  # of the prior, added to the counts of an input: the best is taken
+FEATURES = 1 << 24  # numbers computed at a time
+
+
+def slot_groups(name: str, slots: int) -> Tensor:
+    """(K,) which slots share an exponent: near ones have their own, farther ones ever larger ranges.
+
+    A block's slots count from its marker, a radius's back from the target: its first is the farthest.
+    """
+    if name == "block":
+        place = torch.arange(slots)  # 0 | 1 | 2–3 | 4–7 | 8–15 …
+        return torch.where(place > 0, place.clamp(min=1).log2().floor().long() + 1, 0)
+    distance = torch.arange(slots, 0, -1)  # 1 | 2 | … | 8 | 9–16 | 17–32 …
+    tied = (distance - 1).clamp(min=1).log2().floor().long() + 5
+    return torch.where(distance <= 8, distance - 1, tied)
+
+
+def log_prior(frequencies: Tensor) -> Tensor:
+    """log f, half a count added to each output."""
+    return torch.log((frequencies + 0.5) / (frequencies + 0.5).sum())
+
+
+def relative_decoder(F: Tensor, log_f: Tensor, pseudo_counts: float) -> Tensor:
+    """R = log(F_jn / (F_j f_n)), after adding so many counts of the prior to each input j."""
+    smoothed = F + pseudo_counts * log_f.exp()
+    return torch.log(smoothed) - torch.log(smoothed.sum(1, keepdim=True)) - log_f
+
+
+@dataclass
+class SlotFeatures:
+    """What the groups of a unit's slots say of the outputs: Σ_{k in group} X_k·R_k."""
+
+    E: Tensor  # (N, D)
+    decoder: Tensor  # R (D or K·D, outputs)
+    mode: Mode
+    groups: Tensor  # (K,)
+
+    def __post_init__(self) -> None:
+        self.members = nn.functional.one_hot(self.groups).to(self.E)  # (K, groups)
+
+    def __call__(self, windows: Iterable[Window], targets: int) -> Tensor:
+        """(targets, groups, outputs)"""
+        features = self.E.new_empty(targets, self.members.shape[1], self.decoder.shape[1])
+        for window in windows:
+            features[window.rows] = self.of(window)
+        return features
+
+    def of(self, window: Window) -> Tensor:
+        outside = self.members.clone()
+        outside[window.slots] = 0
+        if self.mode == "sum":
+            given = torch.einsum("mjd,jg->mgd", self.E[window.ids], self.members[window.slots])
+            return (given + outside.sum(0)[:, None] * self.E[PAD]) @ self.decoder
+        by_slot = self.decoder.unflatten(0, (len(self.groups), -1))  # (K, D, outputs)
+        padding = outside.T @ (self.E[PAD] @ by_slot)  # (groups, outputs)
+        features = padding.repeat(len(window.rows), 1, 1)
+        for place, slot in enumerate(range(window.slots.start, window.slots.stop)):
+            tokens, token = torch.unique(window.ids[:, place], return_inverse=True)
+            features[:, self.groups[slot]] += (self.E[tokens] @ by_slot[slot])[token]
+        return features
+
+
+def saffu_form(exponents: Tensor) -> tuple[Tensor, Tensor]:
+    """(K,) exponents a ≥ 0 as attention A, with Σ e^{−A} = 1, and a factor for each slot's decoder: a = A · factor.
+
+    Attention is never zero, so a slot of exponent zero gets a little, and the factor zero.
+    """
+    exponents = exponents.double()
+    largest = exponents.max()
+    raised = (exponents / largest).clamp(min=1e-3) if largest > 1e-9 else torch.ones_like(exponents)
+    low, high = 1e-5, 10.0  # bounds of τ: at least one slot, of exponent one, and at most all of them
+    while high / low > 1 + 1e-12:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if torch.exp(-raised / middle).sum() > 1 else (middle, high)
+    attention = raised / high
+    return attention, exponents / attention
+
+
+def weigh_slots(unit: Unit, decoder: Tensor, exponents: Tensor, log_f: Tensor, prior_exponent: float) -> None:
+    """Make the unit's logits γ log f + Σ_k a_k X_k·R_k."""
+    attention, factor = (tensor.to(decoder) for tensor in saffu_form(exponents))
+    if unit.mode == "sum":
+        scaled = decoder * factor.max()  # one for all slots, so one of exponent zero keeps a thousandth of the largest
+    else:
+        scaled = (decoder.unflatten(0, (unit.slots, -1)) * factor[:, None, None]).flatten(0, 1)
+    with torch.no_grad():
+        unit.W.zero_()
+        unit.b.copy_(-attention)  # type: ignore[union-attr]
+        unit.U.copy_(scaled + prior_exponent / attention.sum() * log_f)
+
+
+Sample = Callable[[TokenCorpus], Iterable[tuple[Tensor, Tensor]]]
+"""Gives batches of features and targets of a corpus."""
+
+
+def best_calibration(
+    choices: Sequence[Callable[[], Sample]], held_out: TokenCorpus, start: Tensor
+) -> tuple[int, Tensor]:
+    """The number of the choice that predicts held-out text best, and its exponents."""
+    if not held_out.targets:
+        return len(choices) - 1, start
+    few, found = held_out.thinned(TARGETS // 4), []
+    for choice in choices:
+        features = choice()
+        exponents = calibrated_exponents(partial(features, few), start, 1e-3)
+        found.append((float(moments(features(few), exponents).log_likelihood), exponents))
+    best = max(range(len(found)), key=lambda number: found[number][0])
+    return best, calibrated_exponents(partial(choices[best](), held_out.thinned(TARGETS)), found[best][1], 1e-4)
+
+
+Layers = dict[str, tuple[Tensor, Tensor]]
+"""Of some units before their slots are weighed: embeddings E (N, D), and decoder R (D or K·D, outputs)."""
+
+
+class CalibratedFit(ExplicitFit):
+    """Fits a network as its parent does, from the bottom up, and calibrates each layer before the next is counted.
+
+    After `initialise`, `exponents` tells what was found: {"prior": 0.9, "radius 1": 0.93, …}.
+    """
+
+    exponents: dict[str, float]
+
+    def initialise(self, corpus: TokenCorpus) -> None:
+        self.exponents = {}
+        corpus = corpus.to("cpu")
+        parts = corpus.divided(1 / (HELD_OUT if corpus.documents >= 20 * HELD_OUT else 5))
+        held_out, rest = parts if parts[1].targets else (parts[1], parts[0])
+        if self.config.embedding == "counted":
+            self._fit_counted(held_out, rest)
+            return
+        held_out, rest = held_out.to(self.exact.device), rest.to(self.exact.device)
+        self._fit_bits(held_out, rest)
+        if self.config.documents:
+            self.counts["document"] = self._count_documents(corpus.to(self.exact.device))
+            filled = explicit.fill_unseen(self.counts["document"].F, self.config.smoothing)
+            self._set(lambda network: network.D, explicit.explicit_solution(filled, priming=1))
+        if self.config.hidden_dimension:
+            self._fit_final(held_out, rest)
+
+    def _fit_counted(self, held_out: TokenCorpus, rest: TokenCorpus) -> None:
+        """Embeddings and decoder of the radial unit, both from counts of pairs, straight to the vocabulary."""
+        log_f = log_prior(self.frequencies)
+        known, new = (slot_pairs(part, self.config.radius, len(log_f)) for part in (rest, held_out))
+
+        def layers(pairs: list[NgramCounts]) -> Layers:
+            E, R = counted_layer(pairs, log_f.float().cpu(), self.config.radius_dimension)
+            return {"radius": (E.to(log_f), R.to(log_f))}
+
+        held_out = held_out.to(log_f.device)
+        _, exponents = self._calibrated([lambda: layers(known)], held_out, log_f)
+        self._weigh(layers([old + more for old, more in zip(known, new, strict=True)]), exponents, log_f)
+
+    def _fit_bits(self, held_out: TokenCorpus, rest: TokenCorpus) -> None:
+        """Decoders from co-occurrences with bit-vectors; units that meet in one softmax are calibrated together."""
+        known, new = self._count_decoders(rest), self._count_decoders(held_out)
+        everything = {name: known[name] + new[name] for name in known}
+        self.counts |= {f"{name}.decoder": counts for name, counts in everything.items()}
+        bits = self.hidden.bits
+        log_f = log_prior(self.frequencies if bits is None else self.frequencies @ bits)
+
+        def layers(names: list[str], counted: dict[str, Counts], pseudo_counts: float) -> Layers:
+            found = {}
+            for name, unit in self._units():
+                if name in names:  # counted with uniform attention: divided by it, each slot counts once
+                    raw = counted[name].F / (counted[name].mean_norm / unit.slots)
+                    found[name] = unit.E, relative_decoder(raw, log_f, pseudo_counts)
+            return found
+
+        for names in [list(known)] if bits is None else [[name] for name in known]:
+            choices = [partial(layers, names, known, pseudo_counts) for pseudo_counts in PSEUDO_COUNTS]
+            best, exponents = self._calibrated(choices, held_out, log_f)
+            self._weigh(layers(names, everything, PSEUDO_COUNTS[best]), exponents, log_f)
+
+    def _calibrated(
+        self, choices: Sequence[Callable[[], Layers]], held_out: TokenCorpus, log_f: Tensor
+    ) -> tuple[int, Tensor]:
+        """The number of the best layers, and their exponents: of the prior, then of each unit's groups."""
+        sizes = [int(self._groups(name).max()) + 1 for name in choices[0]()]
+        start = torch.cat([torch.ones(1), *(torch.full((size,), 0.5 / size) for size in sizes)])
+        samples = [lambda choice=choice: partial(self._slot_batches, choice(), log_f) for choice in choices]  # type: ignore[misc]
+        return best_calibration(samples, held_out, start)
+
+    def _groups(self, name: str) -> Tensor:
+        return slot_groups(name, getattr(self.config, name))
+
+    def _slot_batches(self, layers: Layers, log_f: Tensor, sample: TokenCorpus) -> Iterator[tuple[Tensor, Tensor]]:
+        """The prior and what each group of slots says; and the targets' ids, or their bits as shares."""
+        speakers = {
+            name: SlotFeatures(E.float(), R.float(), getattr(self.config, f"{name}_mode"), self._groups(name))
+            for name, (E, R) in layers.items()
+        }
+        bits, log_f = self.hidden.bits, log_f.float()
+        width = len(log_f) * (1 + sum(speaker.members.shape[1] for speaker in speakers.values()))
+        for targets in self._passes("calibrate", sample, max(16, FEATURES // width)):
+            prior = log_f.expand(len(targets.ids), 1, -1)
+            said = [speaker(self.exact.windows(name, targets), len(prior)) for name, speaker in speakers.items()]
+            wanted = targets.ids if bits is None else nn.functional.normalize(bits[targets.ids].float(), p=1)
+            yield torch.cat([prior, *said], dim=1), wanted
+
+    def _weigh(self, layers: Layers, exponents: Tensor, log_f: Tensor) -> None:
+        """Give some units their layers and exponents."""
+        prior, rest = float(exponents[0]), exponents[1:]
+        self.exponents["prior" if self.hidden.bits is None else f"{next(iter(layers))} prior"] = prior
+        # Without a final decoder the network multiplies its units and divides by the prior for each but one.
+        share = (prior + len(layers) - 1) / len(layers)
+        for name, (E, R) in layers.items():
+            groups = self._groups(name)
+            found, rest = rest[: groups.max() + 1], rest[groups.max() + 1 :]
+            self.exponents |= {f"{name} {number}": float(a) for number, a in enumerate(found, 1)}
+            unit: Unit = self.network.units[name]  # type: ignore[assignment]
+            unit.E.copy_(E)
+            weigh_slots(unit, R, found[groups], log_f, share)
+            self.exact.units[name].load_state_dict(unit.state_dict())  # to count on with exactly what is stored
+        if self.hidden.bits is None:
+            self._set(lambda network: network.log_prior, log_f)
+
+    def _fit_final(self, held_out: TokenCorpus, rest: TokenCorpus) -> None:
+        """logits = γ log f + Σ_p β_p h_p·R_p over the parts p: their outputs h_p sum to one, so all of it fits in M."""
+        known, new = self._count_final(rest), self._count_final(held_out)
+        self.counts["final"] = known + new
+        log_f = log_prior(self.frequencies)
+        names = list(self.exact.units)
+        sizes = [self.config.hidden_dimension] * len(names)
+        if self.config.documents:
+            names, sizes = [*names, "document"], [*sizes, self.config.documents]
+
+        def batches(pseudo_counts: float, sample: TokenCorpus) -> Iterator[tuple[Tensor, Tensor]]:
+            R = relative_decoder(known.F, log_f, pseudo_counts).float().split(sizes)
+            prior = log_f.float()
+            for targets in self._passes("calibrate", sample, max(16, FEATURES // len(prior) // (1 + len(sizes)))):
+                hidden = self.network.hidden(targets).split(sizes, dim=1)
+                said = [(h @ of_part)[:, None] for h, of_part in zip(hidden, R, strict=True)]
+                yield torch.cat([prior.expand(len(targets.ids), 1, -1), *said], dim=1), targets.ids
+
+        samples = [lambda pseudo=pseudo: partial(batches, pseudo) for pseudo in PSEUDO_COUNTS]  # type: ignore[misc]
+        with torch.no_grad():
+            best, exponents = best_calibration(samples, held_out, torch.ones(1 + len(sizes)) / len(sizes))
+        self.exponents |= dict(
+            zip(["final prior", *(f"final {name}" for name in names)], exponents.tolist(), strict=True)
+        )
+        R = relative_decoder(self.counts["final"].F, log_f, PSEUDO_COUNTS[best])
+        by_row = exponents[1:].to(R).repeat_interleave(torch.tensor(sizes, device=R.device))
+        self._set(lambda network: network.M, by_row[:, None] * R + exponents[0].to(R) / len(sizes) * log_f)
