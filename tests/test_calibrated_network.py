@@ -116,7 +116,7 @@ def test_decoded_units_are_the_plain_formula(tokens, documents):
     (targets,) = reference.as_corpus(text).batches(10000, fit.network.lookback)
     fit.exact.requires_grad_(False)
     hidden = []
-    for layers, exponents, log_f in fit.weighed:
+    for layers, exponents, log_f in {tuple(w[0]): w for w in fit.weighed}.values():  # the last of each unit
         (name,) = layers
         logits = plain_logits(fit, text, layers, exponents, log_f)
         hidden.append(np.exp(log_softmax(logits)))

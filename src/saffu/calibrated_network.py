@@ -31,6 +31,8 @@ from saffu.unit import Mode, Unit
 HELD_OUT = 20  # every so-many-th training document calibrates; it is counted too, afterwards
 TARGETS = 6000  # to calibrate on
 PSEUDO_COUNTS = (1.0, 10.0, 100.0)  # of the prior, added to the counts of an input: the best is taken
+TEMPERATURES = (1.0, 2.0, 4.0, 8.0)  # what a unit's exponents may be multiplied by for the final decoder
+COUNTED = 200_000  # targets counted to choose among them
 FEATURES = 1 << 24  # numbers computed at a time
 
 
@@ -82,7 +84,8 @@ class SlotFeatures:
         outside[window.slots] = 0
         if self.mode == "sum":
             given = torch.einsum("mjd,jg->mgd", self.E[window.ids], self.members[window.slots])
-            return (given + outside.sum(0)[:, None] * self.E[PAD]) @ self.decoder
+            said: Tensor = (given + outside.sum(0)[:, None] * self.E[PAD]) @ self.decoder
+            return said
         by_slot = self.decoder.unflatten(0, (len(self.groups), -1))  # (K, D, outputs)
         padding = outside.T @ (self.E[PAD] @ by_slot)  # (groups, outputs)
         features = padding.repeat(len(window.rows), 1, 1)
@@ -126,18 +129,19 @@ Sample = Callable[[TokenCorpus], Iterable[tuple[Tensor, Tensor]]]
 
 
 def best_calibration(
-    choices: Sequence[Callable[[], Sample]], held_out: TokenCorpus, start: Tensor
+    choices: Sequence[Callable[[], Sample]], held_out: TokenCorpus, start: Tensor, device: torch.device
 ) -> tuple[int, Tensor]:
     """The number of the choice that predicts held-out text best, and its exponents."""
     if not held_out.targets:
-        return len(choices) - 1, start
-    few, found = held_out.thinned(TARGETS // 4), []
+        return 0, start
+    few, many = (held_out.thinned(targets).to(device) for targets in (TARGETS // 4, TARGETS))
+    found = []
     for choice in choices:
         features = choice()
         exponents = calibrated_exponents(partial(features, few), start, 1e-3)
         found.append((float(moments(features(few), exponents).log_likelihood), exponents))
     best = max(range(len(found)), key=lambda number: found[number][0])
-    return best, calibrated_exponents(partial(choices[best](), held_out.thinned(TARGETS)), found[best][1], 1e-4)
+    return best, calibrated_exponents(partial(choices[best](), many), found[best][1], 1e-4)
 
 
 Layers = dict[str, tuple[Tensor, Tensor]]
@@ -160,7 +164,6 @@ class CalibratedFit(ExplicitFit):
         if self.config.embedding == "counted":
             self._fit_counted(held_out, rest)
             return
-        held_out, rest = held_out.to(self.exact.device), rest.to(self.exact.device)
         self._fit_bits(held_out, rest)
         if self.config.documents:
             self.counts["document"] = self._count_documents(corpus.to(self.exact.device))
@@ -178,13 +181,12 @@ class CalibratedFit(ExplicitFit):
             E, R = counted_layer(pairs, log_f.float().cpu(), self.config.radius_dimension)
             return {"radius": (E.to(log_f), R.to(log_f))}
 
-        held_out = held_out.to(log_f.device)
         _, exponents = self._calibrated([lambda: layers(known)], held_out, log_f)
         self._weigh(layers([old + more for old, more in zip(known, new, strict=True)]), exponents, log_f)
 
     def _fit_bits(self, held_out: TokenCorpus, rest: TokenCorpus) -> None:
         """Decoders from co-occurrences with bit-vectors; units that meet in one softmax are calibrated together."""
-        known, new = self._count_decoders(rest), self._count_decoders(held_out)
+        known, new = (self._count_decoders(part.to(self.exact.device)) for part in (rest, held_out))
         everything = {name: known[name] + new[name] for name in known}
         self.counts |= {f"{name}.decoder": counts for name, counts in everything.items()}
         bits = self.hidden.bits
@@ -201,6 +203,8 @@ class CalibratedFit(ExplicitFit):
         for names in [list(known)] if bits is None else [[name] for name in known]:
             choices = [partial(layers, names, known, pseudo_counts) for pseudo_counts in PSEUDO_COUNTS]
             best, exponents = self._calibrated(choices, held_out, log_f)
+            if bits is not None:
+                exponents = exponents * self._temperature(choices[best](), exponents, log_f, held_out, rest)
             self._weigh(layers(names, everything, PSEUDO_COUNTS[best]), exponents, log_f)
 
     def _calibrated(
@@ -209,8 +213,31 @@ class CalibratedFit(ExplicitFit):
         """The number of the best layers, and their exponents: of the prior, then of each unit's groups."""
         sizes = [int(self._groups(name).max()) + 1 for name in choices[0]()]
         start = torch.cat([torch.ones(1), *(torch.full((size,), 0.5 / size) for size in sizes)])
-        samples = [lambda choice=choice: partial(self._slot_batches, choice(), log_f) for choice in choices]  # type: ignore[misc]
-        return best_calibration(samples, held_out, start)
+        samples = [lambda choice=choice: partial(self._slot_batches, choice(), log_f) for choice in choices]
+        return best_calibration(samples, held_out, start, self.exact.device)
+
+    def _temperature(
+        self, layers: Layers, exponents: Tensor, log_f: Tensor, held_out: TokenCorpus, rest: TokenCorpus
+    ) -> float:
+        """What to multiply a unit's exponents by, so that a final decoder predicts best from its output alone.
+
+        The exponents that predict the unit's bits best leave its outputs too much alike for the layer above.
+        """
+        (name,) = layers
+        counted, log_tokens = rest.thinned(COUNTED).to(self.exact.device), log_prior(self.frequencies)
+
+        def weighed(temperature: float) -> Sample:
+            self._weigh(layers, temperature * exponents, log_f)
+            by_target = self.exact.M.new_zeros(len(log_tokens), self.config.hidden_dimension)
+            for targets in self._passes(f"{name} temperature", counted):
+                output = explicit.distribution(self.exact.unit_logits(name, targets))
+                explicit.add_co_occurrence(by_target, output, targets.ids)
+            R = relative_decoder(by_target.T, log_tokens, PSEUDO_COUNTS[0])
+            return partial(self._output_batches, {name: R}, log_tokens)
+
+        choices = [partial(weighed, temperature) for temperature in TEMPERATURES]
+        best, _ = best_calibration(choices, held_out, torch.ones(2), self.exact.device)
+        return TEMPERATURES[best]
 
     def _groups(self, name: str) -> Tensor:
         return slot_groups(name, getattr(self.config, name))
@@ -248,28 +275,35 @@ class CalibratedFit(ExplicitFit):
 
     def _fit_final(self, held_out: TokenCorpus, rest: TokenCorpus) -> None:
         """logits = γ log f + Σ_p β_p h_p·R_p over the parts p: their outputs h_p sum to one, so all of it fits in M."""
-        known, new = self._count_final(rest), self._count_final(held_out)
+        known, new = (self._count_final(part.to(self.exact.device)) for part in (rest, held_out))
         self.counts["final"] = known + new
         log_f = log_prior(self.frequencies)
-        names = list(self.exact.units)
-        sizes = [self.config.hidden_dimension] * len(names)
+        sizes = dict.fromkeys(self.exact.units, self.config.hidden_dimension)
         if self.config.documents:
-            names, sizes = [*names, "document"], [*sizes, self.config.documents]
+            sizes["document"] = self.config.documents
 
-        def batches(pseudo_counts: float, sample: TokenCorpus) -> Iterator[tuple[Tensor, Tensor]]:
-            R = relative_decoder(known.F, log_f, pseudo_counts).float().split(sizes)
-            prior = log_f.float()
-            for targets in self._passes("calibrate", sample, max(16, FEATURES // len(prior) // (1 + len(sizes)))):
-                hidden = self.network.hidden(targets).split(sizes, dim=1)
-                said = [(h @ of_part)[:, None] for h, of_part in zip(hidden, R, strict=True)]
-                yield torch.cat([prior.expand(len(targets.ids), 1, -1), *said], dim=1), targets.ids
+        def choice(pseudo_counts: float) -> Sample:
+            R = relative_decoder(known.F, log_f, pseudo_counts).split(list(sizes.values()))
+            return partial(self._output_batches, dict(zip(sizes, R, strict=True)), log_f)
 
-        samples = [lambda pseudo=pseudo: partial(batches, pseudo) for pseudo in PSEUDO_COUNTS]  # type: ignore[misc]
-        with torch.no_grad():
-            best, exponents = best_calibration(samples, held_out, torch.ones(1 + len(sizes)) / len(sizes))
-        self.exponents |= dict(
-            zip(["final prior", *(f"final {name}" for name in names)], exponents.tolist(), strict=True)
-        )
+        choices = [partial(choice, pseudo_counts) for pseudo_counts in PSEUDO_COUNTS]
+        best, exponents = best_calibration(choices, held_out, torch.ones(1 + len(sizes)), self.exact.device)
+        self.exponents |= dict(zip([f"final {part}" for part in ("prior", *sizes)], exponents.tolist(), strict=True))
         R = relative_decoder(self.counts["final"].F, log_f, PSEUDO_COUNTS[best])
-        by_row = exponents[1:].to(R).repeat_interleave(torch.tensor(sizes, device=R.device))
+        by_row = exponents[1:].repeat_interleave(torch.tensor(list(sizes.values()))).to(R)
         self._set(lambda network: network.M, by_row[:, None] * R + exponents[0].to(R) / len(sizes) * log_f)
+
+    def _output_batches(
+        self, decoders: dict[str, Tensor], log_f: Tensor, sample: TokenCorpus
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The prior and what the outputs of some parts say, each through its decoder; and the targets."""
+        prior, network = log_f.float(), self.network
+        for targets in self._passes("calibrate", sample, max(16, FEATURES // len(prior) // (1 + len(decoders)))):
+            said = []
+            for name, R in decoders.items():
+                document = name == "document"
+                logits = (
+                    network.document_inputs(targets) @ network.D if document else network.unit_logits(name, targets)
+                )
+                said.append((explicit.distribution(logits.detach()) @ R.float())[:, None])
+            yield torch.cat([prior.expand(len(targets.ids), 1, -1), *said], dim=1), targets.ids

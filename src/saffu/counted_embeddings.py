@@ -1,8 +1,8 @@
 """Embeddings from counts: vectors for tokens such that what follows at each distance is linear in them.
 
 The bit-cipher gives tokens arbitrary vectors. Here the table log p_k(n | x)/f_n of each slot k, a Kneser–Ney bigram
-model of the tokens k places apart, is approximated by E·R_k with one E for all slots: a singular value decomposition of the
-tables side by side, rows weighed by the root of how often x is met, columns by the root of the prior.
+model of the tokens k places apart, is approximated by E·R_k with one E for all slots: a singular value decomposition
+of the tables side by side, rows weighed by the root of how often x is met, columns by the root of the prior.
 """
 
 import numpy as np
@@ -26,8 +26,8 @@ def slot_pairs(corpus: TokenCorpus, slots: int, vocabulary: int) -> list[NgramCo
 def log_ratios(pairs: list[NgramCounts], log_f: Tensor) -> list[Tensor]:
     """log p_k(n | x)/f_n for every token x, (N, N) for each slot k.
 
-    A radial unit has `<pad>` in all slots before the document's beginning. The nearest of them speaks of the beginning; the
-    farther ones must not say it again, so each slot's `<pad>` is told without what the next one says.
+    A radial unit has `<pad>` in all slots before the document's beginning. The nearest of them speaks of the
+    beginning; so that it is said once, each slot's `<pad>` leaves out what the next one says.
     """
     tables = []
     farther = torch.zeros_like(log_f)
