@@ -88,7 +88,7 @@ class SlotFeatures:
             return said
         by_slot = self.decoder.unflatten(0, (len(self.groups), -1))  # (K, D, outputs)
         padding = outside.T @ (self.E[PAD] @ by_slot)  # (groups, outputs)
-        features = padding.repeat(len(window.rows), 1, 1)
+        features: Tensor = padding.repeat(len(window.rows), 1, 1)
         for place, slot in enumerate(range(window.slots.start, window.slots.stop)):
             tokens, token = torch.unique(window.ids[:, place], return_inverse=True)
             features[:, self.groups[slot]] += (self.E[tokens] @ by_slot[slot])[token]

@@ -66,6 +66,9 @@ class SaffuConfig:
     attention_priming: Literal["paper", "measured"] = setting("paper", "K_W: log K, or the mean norm of Q")
     decoder_priming: Literal["paper", "measured"] = setting("paper", "K_U: K log K, or the mean norm of H")
     smoothing: float = setting(1e-3, "added to the co-occurrences of the vocabulary, which can be zero")
+    store: Literal["float32", "float16"] = setting(
+        "float32", "how the weights are written: float16 takes half the room"
+    )
     words: int = setting(2**17, "most frequent words the tokenizer's merges are counted on")
     kept_words: int = setting(2**12, "most frequent words whose merges are kept; 0 keeps all")
     count_by: Literal["types", "tokens"] = setting("types", "merges count each word once, or as often as it occurs")
@@ -139,11 +142,21 @@ class SaffuConfig:
 CALIBRATED = {"memory", "classes"}  # settings of that solution alone
 PAPER = {"block", "block_mode", "radius_mode", "block_dimension", "radius_dimension", "hidden_dimension", "documents"}
 PAPER |= {"calibrate", "embedding", "head", "attention", "tune", "accumulate", "restart_attention", "variation_sign"}
-PAPER |= {"attention_priming", "decoder_priming", "smoothing"}
+PAPER |= {"attention_priming", "decoder_priming", "smoothing", "store"}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "calibrated": {"solution": "calibrated", "count_by": "tokens"},
     "paper": {},  # the paper's "best" model: sum blocks of 128, cat radius of 8
+    "network": {  # one radial unit with counted embeddings and measured exponents, which backpropagation can go on from
+        "block": 0,
+        "radius": 4,
+        "radius_dimension": 256,
+        "hidden_dimension": 0,
+        "calibrate": True,
+        "embedding": "counted",
+        "count_by": "tokens",
+        "kept_words": 2048,
+    },
 }
 
 
@@ -200,4 +213,5 @@ class TrainingConfig:
 
 TRAINING_PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"rate": 5e-6, "dropout": 0.0, "clip": 0.0},
+    "network": {"dropout": 0.0},  # counted embeddings are dense: each dimension left out would change all logits
 }
