@@ -12,9 +12,10 @@ import reference
 import saffu
 from conftest import sentences
 from saffu import SaffuConfig, SaffuError, SaffuLM, Tokenizer, TrainingConfig
-from saffu.calibrated_network import CalibratedFit, log_prior, relative_decoder, saffu_form, slot_groups, weigh_slots
+from saffu.calibrated_network import CalibratedFit, once_a_slot, saffu_form, weigh_slots
 from saffu.counted_embeddings import counted_layer, log_ratios, on_simplex, slot_pairs
 from saffu.network import Network
+from saffu.slot_features import OwnShare, log_prior, relative_decoder, slot_groups
 from saffu.tokenizer import EOD, PAD, SOD
 from saffu.unit import Unit
 
@@ -207,6 +208,35 @@ def test_calibrated_beats_plain(train_text, dev_text):
         assert calibrated.perplexity(dev_text) < 0.9 * plain.perplexity(dev_text)
 
 
+@pytest.mark.parametrize("mode", ["sum", "cat"])
+def test_leaving_one_out_is_counting_without_the_target(tokens, mode):
+    """Features at a target are those of counts from which just this target was taken."""
+    fit = fitted(
+        (tokens[0][:40], tokens[1]), **STRAIGHT | {"block": 0, "radius_mode": mode, "held_out": "leave-one-out"}
+    )
+    documents = tokens[0][:40]
+    unit = fit.exact.units["radius"]
+    F = once_a_slot(fit.counts["radius.decoder"], unit)
+    examples = reference.radius_examples(documents, 3)
+    own = OwnShare(F.float(), fit.frequencies.float(), 10.0)
+    layers = {"radius": (unit.E, relative_decoder(F, log_prior(fit.frequencies), 10.0))}
+    batches = fit._slot_batches(layers, log_prior(fit.frequencies), reference.as_corpus(documents[:1]), {"radius": own})
+    ((features, wanted),) = batches
+    for row, example in enumerate(examples[: len(wanted)]):
+        inputs = unit.E[example.slots]  # (K, D)
+        less = F.clone()
+        less[:, example.target] -= inputs.flatten() if mode == "cat" else inputs.sum(0)
+        frequencies = fit.frequencies.clone()
+        frequencies[example.target] -= 1
+        prior = torch.log((frequencies + 0.5) / (fit.frequencies + 0.5).sum())  # its sum is the same for all tokens
+        smoothed = torch.log(less + 10 * log_prior(fit.frequencies).exp()) - torch.log(F.sum(1, keepdim=True) + 10)
+        R = smoothed - prior
+        assert torch.allclose(features[row, 0].double(), prior, atol=1e-5)
+        for slot in range(3):
+            expected = inputs[slot] @ (R.unflatten(0, (3, -1))[slot] if mode == "cat" else R)
+            assert torch.allclose(features[row, 3 - slot].double(), expected, atol=1e-4)
+
+
 def test_groups():
     assert slot_groups("radius", 4).tolist() == [3, 2, 1, 0]
     assert slot_groups("radius", 18).tolist() == [9] * 2 + [8] * 8 + [7, 6, 5, 4, 3, 2, 1, 0]
@@ -284,5 +314,7 @@ def test_wrong_settings():
         SaffuConfig(calibrate=True, tune=1)
     with pytest.raises(SaffuError, match="add calibrate"):
         SaffuConfig(**COUNTED)
+    with pytest.raises(SaffuError, match="more than its own column"):
+        SaffuConfig(**SHAPE, calibrate=True, held_out="leave-one-out")
     with pytest.raises(SaffuError, match="block 0"):
         SaffuConfig(**{**COUNTED, "block": 4}, calibrate=True)

@@ -12,7 +12,6 @@ to one too, takes its exponents in the same way.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -20,13 +19,13 @@ from torch import Tensor, nn
 
 from saffu import explicit
 from saffu.calibrate import calibrated_exponents, moments
-from saffu.corpus import TokenCorpus, Window
+from saffu.corpus import TokenCorpus
 from saffu.counted_embeddings import counted_layer, slot_pairs
 from saffu.explicit import Counts
 from saffu.fit import ExplicitFit
 from saffu.ngram import NgramCounts
-from saffu.tokenizer import PAD
-from saffu.unit import Mode, Unit
+from saffu.slot_features import OwnShare, SlotFeatures, log_prior, relative_decoder, slot_groups
+from saffu.unit import Unit
 
 HELD_OUT = 20  # every so-many-th training document calibrates; it is counted too, afterwards
 TARGETS = 6000  # to calibrate on
@@ -34,65 +33,6 @@ PSEUDO_COUNTS = (1.0, 10.0, 100.0)  # of the prior, added to the counts of an in
 TEMPERATURES = (1.0, 2.0, 4.0, 8.0)  # what a unit's exponents may be multiplied by for the final decoder
 COUNTED = 200_000  # targets counted to choose among them
 FEATURES = 1 << 24  # numbers computed at a time
-
-
-def slot_groups(name: str, slots: int) -> Tensor:
-    """(K,) which slots share an exponent: near ones have their own, farther ones ever larger ranges.
-
-    A block's slots count from its marker, a radius's back from the target: its first is the farthest.
-    """
-    if name == "block":
-        place = torch.arange(slots)  # 0 | 1 | 2–3 | 4–7 | 8–15 …
-        return torch.where(place > 0, place.clamp(min=1).log2().floor().long() + 1, 0)
-    distance = torch.arange(slots, 0, -1)  # 1 | 2 | … | 8 | 9–16 | 17–32 …
-    tied = (distance - 1).clamp(min=1).log2().floor().long() + 5
-    return torch.where(distance <= 8, distance - 1, tied)
-
-
-def log_prior(frequencies: Tensor) -> Tensor:
-    """log f, half a count added to each output."""
-    return torch.log((frequencies + 0.5) / (frequencies + 0.5).sum())
-
-
-def relative_decoder(F: Tensor, log_f: Tensor, pseudo_counts: float) -> Tensor:
-    """R = log(F_jn / (F_j f_n)), after adding so many counts of the prior to each input j."""
-    smoothed = F + pseudo_counts * log_f.exp()
-    return torch.log(smoothed) - torch.log(smoothed.sum(1, keepdim=True)) - log_f
-
-
-@dataclass
-class SlotFeatures:
-    """What the groups of a unit's slots say of the outputs: Σ_{k in group} X_k·R_k."""
-
-    E: Tensor  # (N, D)
-    decoder: Tensor  # R (D or K·D, outputs)
-    mode: Mode
-    groups: Tensor  # (K,)
-
-    def __post_init__(self) -> None:
-        self.members = nn.functional.one_hot(self.groups).to(self.E)  # (K, groups)
-
-    def __call__(self, windows: Iterable[Window], targets: int) -> Tensor:
-        """(targets, groups, outputs)"""
-        features = self.E.new_empty(targets, self.members.shape[1], self.decoder.shape[1])
-        for window in windows:
-            features[window.rows] = self.of(window)
-        return features
-
-    def of(self, window: Window) -> Tensor:
-        outside = self.members.clone()
-        outside[window.slots] = 0
-        if self.mode == "sum":
-            given = torch.einsum("mjd,jg->mgd", self.E[window.ids], self.members[window.slots])
-            said: Tensor = (given + outside.sum(0)[:, None] * self.E[PAD]) @ self.decoder
-            return said
-        by_slot = self.decoder.unflatten(0, (len(self.groups), -1))  # (K, D, outputs)
-        padding = outside.T @ (self.E[PAD] @ by_slot)  # (groups, outputs)
-        features: Tensor = padding.repeat(len(window.rows), 1, 1)
-        for place, slot in enumerate(range(window.slots.start, window.slots.stop)):
-            tokens, token = torch.unique(window.ids[:, place], return_inverse=True)
-            features[:, self.groups[slot]] += (self.E[tokens] @ by_slot[slot])[token]
-        return features
 
 
 def saffu_form(exponents: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,7 +43,7 @@ def saffu_form(exponents: Tensor) -> tuple[Tensor, Tensor]:
     exponents = exponents.double()
     largest = exponents.max()
     raised = (exponents / largest).clamp(min=1e-3) if largest > 1e-9 else torch.ones_like(exponents)
-    low, high = 1e-5, 10.0  # bounds of τ: at least one slot, of exponent one, and at most all of them
+    low, high = 1e-5, 10.0  # the sum is about 0 and above 1 at these τ, whatever the slots
     while high / low > 1 + 1e-12:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if torch.exp(-raised / middle).sum() > 1 else (middle, high)
@@ -144,6 +84,11 @@ def best_calibration(
     return best, calibrated_exponents(partial(choices[best](), many), found[best][1], 1e-4)
 
 
+def once_a_slot(counts: Counts, unit: Unit) -> Tensor:
+    """F of a unit that counted with uniform attention, divided by it: each slot counts once."""
+    return counts.F / (counts.mean_norm / unit.slots)
+
+
 Layers = dict[str, tuple[Tensor, Tensor]]
 """Of some units before their slots are weighed: embeddings E (N, D), and decoder R (D or K·D, outputs)."""
 
@@ -161,6 +106,9 @@ class CalibratedFit(ExplicitFit):
         corpus = corpus.to("cpu")
         parts = corpus.divided(1 / (HELD_OUT if corpus.documents >= 20 * HELD_OUT else 5))
         held_out, rest = parts if parts[1].targets else (parts[1], parts[0])
+        if self.config.held_out == "leave-one-out":
+            self._fit_leaving_one_out(corpus)
+            return
         if self.config.embedding == "counted":
             self._fit_counted(held_out, rest)
             return
@@ -193,12 +141,11 @@ class CalibratedFit(ExplicitFit):
         log_f = log_prior(self.frequencies if bits is None else self.frequencies @ bits)
 
         def layers(names: list[str], counted: dict[str, Counts], pseudo_counts: float) -> Layers:
-            found = {}
-            for name, unit in self._units():
-                if name in names:  # counted with uniform attention: divided by it, each slot counts once
-                    raw = counted[name].F / (counted[name].mean_norm / unit.slots)
-                    found[name] = unit.E, relative_decoder(raw, log_f, pseudo_counts)
-            return found
+            return {
+                name: (unit.E, relative_decoder(once_a_slot(counted[name], unit), log_f, pseudo_counts))
+                for name, unit in self._units()
+                if name in names
+            }
 
         for names in [list(known)] if bits is None else [[name] for name in known]:
             choices = [partial(layers, names, known, pseudo_counts) for pseudo_counts in PSEUDO_COUNTS]
@@ -207,14 +154,34 @@ class CalibratedFit(ExplicitFit):
                 exponents = exponents * self._temperature(choices[best](), exponents, log_f, held_out, rest)
             self._weigh(layers(names, everything, PSEUDO_COUNTS[best]), exponents, log_f)
 
+    def _fit_leaving_one_out(self, corpus: TokenCorpus) -> None:
+        """As `_fit_bits`, straight to the vocabulary, but calibrated on counted targets, each without its own count."""
+        counted, log_f = self._count_decoders(corpus.to(self.exact.device)), log_prior(self.frequencies)
+        self.counts |= {f"{name}.decoder": counts for name, counts in counted.items()}
+        F = {name: once_a_slot(counted[name], unit) for name, unit in self._units()}
+
+        def layers(pseudo_counts: float) -> Layers:
+            return {n: (unit.E, relative_decoder(F[n], log_f, pseudo_counts)) for n, unit in self._units()}
+
+        def choice(pseudo_counts: float) -> Sample:
+            own = {n: OwnShare(F[n].float(), self.frequencies.float(), pseudo_counts) for n in F}
+            return partial(self._slot_batches, layers(pseudo_counts), log_f, own=own)
+
+        choices = [partial(choice, pseudo_counts) for pseudo_counts in PSEUDO_COUNTS]
+        best, exponents = best_calibration(choices, corpus, self._start(list(F)), self.exact.device)
+        self._weigh(layers(PSEUDO_COUNTS[best]), exponents, log_f)
+
+    def _start(self, names: list[str]) -> Tensor:
+        """Exponents to begin with: of the prior, then of each unit's groups."""
+        sizes = [int(self._groups(name).max()) + 1 for name in names]
+        return torch.cat([torch.ones(1), *(torch.full((size,), 0.5 / size) for size in sizes)])
+
     def _calibrated(
         self, choices: Sequence[Callable[[], Layers]], held_out: TokenCorpus, log_f: Tensor
     ) -> tuple[int, Tensor]:
         """The number of the best layers, and their exponents: of the prior, then of each unit's groups."""
-        sizes = [int(self._groups(name).max()) + 1 for name in choices[0]()]
-        start = torch.cat([torch.ones(1), *(torch.full((size,), 0.5 / size) for size in sizes)])
         samples = [lambda choice=choice: partial(self._slot_batches, choice(), log_f) for choice in choices]
-        return best_calibration(samples, held_out, start, self.exact.device)
+        return best_calibration(samples, held_out, self._start(list(choices[0]())), self.exact.device)
 
     def _temperature(
         self, layers: Layers, exponents: Tensor, log_f: Tensor, held_out: TokenCorpus, rest: TokenCorpus
@@ -242,7 +209,9 @@ class CalibratedFit(ExplicitFit):
     def _groups(self, name: str) -> Tensor:
         return slot_groups(name, getattr(self.config, name))
 
-    def _slot_batches(self, layers: Layers, log_f: Tensor, sample: TokenCorpus) -> Iterator[tuple[Tensor, Tensor]]:
+    def _slot_batches(
+        self, layers: Layers, log_f: Tensor, sample: TokenCorpus, own: dict[str, OwnShare] | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """The prior and what each group of slots says; and the targets' ids, or their bits as shares."""
         speakers = {
             name: SlotFeatures(E.float(), R.float(), getattr(self.config, f"{name}_mode"), self._groups(name))
@@ -251,8 +220,14 @@ class CalibratedFit(ExplicitFit):
         bits, log_f = self.hidden.bits, log_f.float()
         width = len(log_f) * (1 + sum(speaker.members.shape[1] for speaker in speakers.values()))
         for targets in self._passes("calibrate", sample, max(16, FEATURES // width)):
-            prior = log_f.expand(len(targets.ids), 1, -1)
-            said = [speaker(self.exact.windows(name, targets), len(prior)) for name, speaker in speakers.items()]
+            prior = log_f.repeat(len(targets.ids), 1, 1)
+            if own is not None:
+                change = next(iter(own.values())).of_prior(targets.ids)
+                prior.scatter_add_(2, targets.ids[:, None, None], change[:, None, None])
+            said = [
+                speaker(self.exact.windows(name, targets), targets.ids, own[name] if own else None)
+                for name, speaker in speakers.items()
+            ]
             wanted = targets.ids if bits is None else nn.functional.normalize(bits[targets.ids].float(), p=1)
             yield torch.cat([prior, *said], dim=1), wanted
 

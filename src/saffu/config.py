@@ -54,6 +54,11 @@ class SaffuConfig:
     calibrate: bool = setting(
         False, "weigh slots, units and prior by exponents measured on held-out documents; attention gets a bias"
     )
+    held_out: Literal["documents", "leave-one-out"] = setting(
+        "documents",
+        "what calibrate measures on: every 20th document, not counted until then, or counted targets, each without"
+        " its own count (bits, straight to the vocabulary)",
+    )
     embedding: Literal["bits", "counted"] = setting(
         "bits", "of tokens: the bit-cipher's, or counted from what follows them (radial unit with calibrate alone)"
     )
@@ -113,6 +118,13 @@ class SaffuConfig:
     def _check_calibrate(self) -> None:
         if self.calibrate and self.tune:
             raise SaffuError("calibrate sets attention by measurement, tune by V; leave one of them out")
+        if self.held_out == "leave-one-out" and (
+            not self.calibrate or self.hidden_dimension or self.embedding == "counted"
+        ):
+            raise SaffuError(
+                "leave-one-out needs calibrate, hidden_dimension 0 and the bit-cipher's embeddings:"
+                " elsewhere a target's own count is in more than its own column"
+            )
         if self.embedding == "counted" and not self.calibrate:
             raise SaffuError("counted embeddings are made for measured exponents; add calibrate")
         if self.embedding == "counted" and (self.block or self.hidden_dimension or self.radius_mode == "sum"):
@@ -141,7 +153,17 @@ class SaffuConfig:
 
 CALIBRATED = {"memory", "classes"}  # settings of that solution alone
 PAPER = {"block", "block_mode", "radius_mode", "block_dimension", "radius_dimension", "hidden_dimension", "documents"}
-PAPER |= {"calibrate", "embedding", "head", "attention", "tune", "accumulate", "restart_attention", "variation_sign"}
+PAPER |= {
+    "calibrate",
+    "held_out",
+    "embedding",
+    "head",
+    "attention",
+    "tune",
+    "accumulate",
+    "restart_attention",
+    "variation_sign",
+}
 PAPER |= {"attention_priming", "decoder_priming", "smoothing", "store"}
 
 PRESETS: dict[str, dict[str, Any]] = {
