@@ -55,11 +55,9 @@ def plain_logits(fit, documents, layers, exponents, log_f):
     total = float(exponents[0]) * log_f.numpy()
     for name, (E, R) in layers.items():
         slots, cat = getattr(fit.config, name), getattr(fit.config, f"{name}_mode") == "cat"
-        groups = slot_groups(name, slots)
+        groups = fit._groups(name)
         found = exponents[place : place + int(groups.max()) + 1].numpy()
         place += len(found)
-        if not cat:
-            found = np.maximum(found, 1e-3 * found.max())
         D, rows = E.shape[1], []
         examples = {"block": reference.block_examples, "radius": reference.radius_examples}[name](documents, slots)
         for example in examples:
@@ -97,7 +95,7 @@ def test_network_is_the_plain_formula(tokens, shape):
     with torch.no_grad():
         np.testing.assert_allclose(log_softmax(fit.network(targets)), expected, atol=1e-4)  # float32
         for name, (E, R) in layers.items():  # the same weights in float64
-            unit, groups = fit.exact.units[name], slot_groups(name, getattr(fit.config, name))
+            unit, groups = fit.exact.units[name], fit._groups(name)
             found, exponents = exponents.split([1 + int(groups.max()) + 1, len(exponents) - int(groups.max()) - 2])
             exponents = torch.cat([found[:1], exponents])
             unit.E.copy_(E)
@@ -146,7 +144,7 @@ def test_saffu_form(exponents):
     a = torch.tensor(exponents, dtype=torch.float64)
     attention, factor = saffu_form(a)
     assert math.isclose(torch.exp(-attention).sum(), 1, rel_tol=1e-9)
-    assert (attention > 0).all()
+    assert attention.max() <= 4.001 * attention.min()  # so that training can go on
     assert torch.allclose(attention * factor, a, atol=1e-12)
 
 
@@ -158,7 +156,9 @@ def test_gradient_of_the_exponents_is_the_papers_variation(seed, mode):
     E = torch.softmax(torch.randn(7, 4, dtype=torch.float64, generator=generator), 1)
     unit = Unit(E, 3, mode, 7, bias=True).double()
     R = torch.randn(12 if mode == "cat" else 4, 7, dtype=torch.float64, generator=generator)
-    exponents = torch.rand(3, dtype=torch.float64, generator=generator) + 0.1
+    exponents = torch.rand(3 if mode == "cat" else 1, dtype=torch.float64, generator=generator).repeat(
+        1 if mode == "cat" else 3
+    )
     log_f = torch.log_softmax(torch.randn(7, dtype=torch.float64, generator=generator), 0)
     documents = [torch.randint(EOD + 1, 7, (5,), generator=generator).tolist() for _ in range(3)]
     corpus = reference.as_corpus(documents)
@@ -232,15 +232,16 @@ def test_leaving_one_out_is_counting_without_the_target(tokens, mode):
         smoothed = torch.log(less + 10 * log_prior(fit.frequencies).exp()) - torch.log(F.sum(1, keepdim=True) + 10)
         R = smoothed - prior
         assert torch.allclose(features[row, 0].double(), prior, atol=1e-5)
-        for slot in range(3):
-            expected = inputs[slot] @ (R.unflatten(0, (3, -1))[slot] if mode == "cat" else R)
-            assert torch.allclose(features[row, 3 - slot].double(), expected, atol=1e-4)
+        said = [inputs[slot] @ (R.unflatten(0, (3, -1))[slot] if mode == "cat" else R) for slot in range(3)]
+        expected = torch.stack(said[::-1] if mode == "cat" else [sum(said)])
+        assert torch.allclose(features[row, 1:].double(), expected, atol=2e-4)
 
 
 def test_groups():
-    assert slot_groups("radius", 4).tolist() == [3, 2, 1, 0]
-    assert slot_groups("radius", 18).tolist() == [9] * 2 + [8] * 8 + [7, 6, 5, 4, 3, 2, 1, 0]
-    assert slot_groups("block", 10).tolist() == [0, 1, 2, 2, 3, 3, 3, 3, 4, 4]
+    assert slot_groups("radius", 4, "cat").tolist() == [3, 2, 1, 0]
+    assert slot_groups("radius", 18, "cat").tolist() == [9] * 2 + [8] * 8 + [7, 6, 5, 4, 3, 2, 1, 0]
+    assert slot_groups("block", 10, "cat").tolist() == [0, 1, 2, 2, 3, 3, 3, 3, 4, 4]
+    assert slot_groups("block", 10, "sum").tolist() == [0] * 10
 
 
 def test_counted_embeddings_of_full_rank_are_exact(tokens):

@@ -38,12 +38,13 @@ FEATURES = 1 << 24  # numbers computed at a time
 def saffu_form(exponents: Tensor) -> tuple[Tensor, Tensor]:
     """(K,) exponents a ≥ 0 as attention A, with Σ e^{−A} = 1, and a factor for each slot's decoder: a = A · factor.
 
-    Attention is never zero, so a slot of exponent zero gets a little, and the factor zero.
+    Attention is never zero, and training would be hard if it were very uneven: a slot gets at least a quarter of the
+    largest, and a smaller factor instead, zero if its exponent is.
     """
     exponents = exponents.double()
     largest = exponents.max()
-    raised = (exponents / largest).clamp(min=1e-3) if largest > 1e-9 else torch.ones_like(exponents)
-    low, high = 1e-5, 10.0  # the sum is about 0 and above 1 at these τ, whatever the slots
+    raised = (exponents / largest).clamp(min=0.25) if largest > 1e-9 else torch.ones_like(exponents)
+    low, high = 1e-2, 10.0  # the sum is about 0 and above 1 at these τ, whatever the slots
     while high / low > 1 + 1e-12:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if torch.exp(-raised / middle).sum() > 1 else (middle, high)
@@ -55,7 +56,7 @@ def weigh_slots(unit: Unit, decoder: Tensor, exponents: Tensor, log_f: Tensor, p
     """Make the unit's logits γ log f + Σ_k a_k X_k·R_k."""
     attention, factor = (tensor.to(decoder) for tensor in saffu_form(exponents))
     if unit.mode == "sum":
-        scaled = decoder * factor.max()  # one for all slots, so one of exponent zero keeps a thousandth of the largest
+        scaled = decoder * factor[0]  # one decoder for all slots, so they share one exponent
     else:
         scaled = (decoder.unflatten(0, (unit.slots, -1)) * factor[:, None, None]).flatten(0, 1)
     with torch.no_grad():
@@ -207,7 +208,7 @@ class CalibratedFit(ExplicitFit):
         return TEMPERATURES[best]
 
     def _groups(self, name: str) -> Tensor:
-        return slot_groups(name, getattr(self.config, name))
+        return slot_groups(name, getattr(self.config, name), getattr(self.config, f"{name}_mode"))
 
     def _slot_batches(
         self, layers: Layers, log_f: Tensor, sample: TokenCorpus, own: dict[str, OwnShare] | None = None

@@ -11,11 +11,14 @@ from saffu.tokenizer import PAD
 from saffu.unit import Mode
 
 
-def slot_groups(name: str, slots: int) -> Tensor:
+def slot_groups(name: str, slots: int, mode: Mode) -> Tensor:
     """(K,) which slots share an exponent: near ones have their own, farther ones ever larger ranges.
 
-    A block's slots count from its marker, a radius's back from the target: its first is the farthest.
+    A block's slots count from its marker, a radius's back from the target: its first is the farthest. In mode "sum" all
+    slots share a decoder, and one exponent with it.
     """
+    if mode == "sum":
+        return torch.zeros(slots, dtype=torch.int64)
     if name == "block":
         place = torch.arange(slots)  # 0 | 1 | 2–3 | 4–7 | 8–15 …
         return torch.where(place > 0, place.clamp(min=1).log2().floor().long() + 1, 0)
