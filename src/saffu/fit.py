@@ -70,7 +70,8 @@ class ExplicitFit:
                 by_unit[name] = cipher.noised_embeddings(ciphered(vocabulary, dimension, seen), seen)
         self.network = Network(config, {k: v.float().to(device) for k, v in by_unit.items()}, vocabulary)
         # The same weights, to count with.
-        self.frozen = copy.deepcopy(self.network).to(getattr(torch, config.counting)).requires_grad_(False)
+        precision = torch.float64 if config.calibrate else getattr(torch, config.counting)
+        self.frozen = copy.deepcopy(self.network).to(precision).requires_grad_(False)
 
     def initialise(self, corpus: TokenCorpus) -> None:
         """Solve attention from V̂ (or leave it uniform), then the decoders from the bottom up."""
@@ -87,6 +88,12 @@ class ExplicitFit:
 
     def _units(self) -> Iterator[tuple[str, Unit]]:
         yield from self.frozen.units.items()  # type: ignore[misc]
+
+    def _passes(self, what: str, corpus: TokenCorpus, batch: int = 0) -> Iterator[Targets]:
+        with tqdm(total=corpus.targets, desc=what, unit=" tokens", unit_scale=True, disable=None, leave=False) as bar:
+            for targets in corpus.batches(batch or self.batch, self.frozen.lookback):
+                yield targets
+                bar.update(len(targets.ids))
 
     def _count(self, what: str, corpus: TokenCorpus, begin: Callable[[], Counters]) -> dict[str, Counts]:
         """Count all of a corpus with the counters that `begin` makes, a set of them for each worker."""
@@ -151,10 +158,7 @@ class ExplicitFit:
     def _count_and_solve_decoders(self, corpus: TokenCorpus) -> None:
         """Eq. 5, U from F(H, Z); the document model from F(x, δ); M from F of the units' outputs with the targets."""
         restart = not self.config.accumulate
-        counted = self._count(
-            "decoders", corpus, lambda: {name: DecoderCounter(unit, self.hidden) for name, unit in self._units()}
-        )
-        for name, new in counted.items():
+        for name, new in self._count_decoders(corpus).items():
             counts = self._add(f"{name}.decoder", new, restart)
             paper = explicit.decoder_priming_number(getattr(self.config, name))
             priming = paper if self.config.decoder_priming == "paper" else counts.mean_norm
@@ -173,6 +177,12 @@ class ExplicitFit:
         counts = self._add("final", self._count_final(corpus), restart)
         priming = len(self.frozen.units) + bool(self.config.documents)  # each part's output sums to one
         self._set(lambda network: network.M, explicit.explicit_solution(counts.F + self.config.smoothing, priming))
+
+    def _count_decoders(self, corpus: TokenCorpus) -> dict[str, Counts]:
+        """F(H, Z) of each unit."""
+        return self._count(
+            "decoders", corpus, lambda: {name: DecoderCounter(unit, self.hidden) for name, unit in self._units()}
+        )
 
     def _count_documents(self, corpus: TokenCorpus) -> Counts:
         """F(x, δ): mean embeddings with the shard of the corpus they come from."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from saffu import checkpoint, evaluate, generate, store, train
+from saffu.calibrated_network import CalibratedFit
 from saffu.config import SaffuConfig, TrainingConfig
 from saffu.corpus import TokenCorpus
 from saffu.devices import usable_device
@@ -122,7 +123,7 @@ class SaffuLM:
             return self
         self.references_ = evaluate.count_references(corpus, len(self.tokenizer_)) if references else None
         fragments = corpus.fragments(self.config.block) if self.config.block else 0
-        fit = ExplicitFit(
+        fit = (CalibratedFit if self.config.calibrate else ExplicitFit)(
             self.config,
             self.frequencies_,
             corpus.documents,
@@ -136,7 +137,10 @@ class SaffuLM:
             return self
         counted = corpus.divided(training.fit_share)[0] if training and training.fit_share < 1 else corpus
         for stage in stages(fit, counted.to(self.device)):
-            self._log_stage(stage, counted, scored, began, on_stage)
+            if self.config.store == "float16":  # so that what is scored is what will be read back
+                self.network_.load_state_dict(store.narrowed(self.network_.state_dict()))
+            exponents = fit.exponents if isinstance(fit, CalibratedFit) else {}
+            self._log_stage(stage, counted, scored, began, on_stage, exponents)
         return self
 
     def _log_stage(
@@ -146,8 +150,10 @@ class SaffuLM:
         scored: TokenCorpus | None,
         began: float,
         on_stage: Callable[[dict[str, Any]], None] | None,
+        exponents: dict[str, float] | None = None,
     ) -> None:
         row: dict[str, Any] = {"stage": stage, "tokens": counted.targets}
+        row |= {"exponents": exponents} if exponents else {}
         seconds = round(time.perf_counter() - began, 3)
         if scored is not None and scored.targets:
             score = evaluate.evaluate(self.network_, scored)
@@ -281,8 +287,11 @@ class SaffuLM:
         counts = {"frequencies": self.frequencies_}
         for layer, sums in self.counts_.items():
             counts |= {f"{layer}.F": sums.F, f"{layer}.norm": sums.norm, f"{layer}.targets": sums.targets}
+        weights = self.network_.state_dict()
+        if self.config.store == "float16":
+            weights = store.narrowed(weights)
         files: dict[str, Any] = {
-            "model.safetensors": lambda: store.to_safetensors(self.network_.state_dict()),
+            "model.safetensors": lambda: store.to_safetensors(weights),
             "tokenizer.json": self.tokenizer_.to_json().encode(),
             "counts.safetensors": lambda: store.to_safetensors(counts),
             "log.jsonl": "".join(json.dumps(row) + "\n" for row in self.log_).encode(),
@@ -346,6 +355,6 @@ def loaded_network(config: SaffuConfig, vocabulary: int, weights: dict[str, Tens
     if config.solution == "calibrated":
         return Product.from_state(config, weights)
     units = [name for name in ("block", "radius") if getattr(config, name)]
-    network = Network(config, {name: torch.zeros_like(weights[f"units.{name}.E"]) for name in units}, vocabulary)
+    network = Network(config, {name: weights[f"units.{name}.E"].float() for name in units}, vocabulary)
     network.load_state_dict(weights)
     return network

@@ -15,6 +15,7 @@ A slot is divided by the prior f so that a slot which tells nothing adds nothing
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,9 @@ class Part:
         tiny = np.maximum(self.model.unigram, 1e-30)  # markers are never predicted; their logarithm must exist
         self.unigram = torch.from_numpy(tiny).float()
         self.tables = [LevelTable(level, counts.vocabulary) for level in reversed(self.model.levels)]
+        none = np.zeros(0, dtype=np.int64)  # the tables hold all of a level but its contexts
+        bare = [replace(level, ngrams=none, mass=none.astype(float), offsets=none) for level in self.model.levels]
+        self.model.levels = bare
 
     def log_distribution(self, window: Ints) -> Tensor:
         """log p_v(· | context) for windows (m, lookback), nearest token last: (m, N)."""
@@ -134,10 +138,10 @@ class Product:
         return torch.stack([self.prior.expand(len(window), -1), *logs], dim=1)
 
     def calibration(self, corpus: TokenCorpus) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches of features and target ids, as calibration takes them."""
+        """Batches of features and targets, as calibration takes them; the markers below `<eod>` are left out."""
         with tqdm(total=corpus.targets, desc="calibrate", unit=" tokens", disable=None, leave=False) as bar:
             for targets in corpus.batches(ROWS, self.lookback):
-                yield self.features(targets), targets.ids
+                yield self.features(targets)[:, :, EOD:], targets.ids - EOD
                 bar.update(len(targets.ids))
 
     def __call__(self, targets: Targets, document_inputs: Tensor | None = None) -> Tensor:
@@ -218,4 +222,5 @@ def fit_product(config: SaffuConfig, corpus: TokenCorpus, vocabulary: int) -> Pr
         for targets, tolerance in ((CALIBRATION_TARGETS // 4, 1e-3), (CALIBRATION_TARGETS, 1e-4)):
             sample = held_out.thinned(targets)  # most steps on few targets, the last on all
             exponents = calibrated_exponents(lambda sample=sample: trial.calibration(sample), exponents, tolerance)  # type: ignore[misc]
+        del trial, known, sample  # before the same is built of all counts
     return Product(config, counts, classes, log_prior, exponents)

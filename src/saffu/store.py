@@ -115,6 +115,11 @@ def to_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
     return bytes(safetensors.save(whole, metadata={"format": "pt"}))  # as transformers writes it
 
 
+def narrowed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same with matrices in float16: half the room. Vectors, which are small, stay as they are."""
+    return {name: weight.half() if weight.dim() > 1 else weight for name, weight in weights.items()}
+
+
 def from_safetensors(data: bytes, what: str) -> dict[str, Tensor]:
     try:
         return dict(safetensors.load(data))

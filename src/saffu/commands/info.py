@@ -30,6 +30,8 @@ def run(options: argparse.Namespace) -> None:
     else:
         for name, weight in lm.network_.state_dict().items():
             print(f"  {name:<18} {' × '.join(str(size) for size in weight.shape)}")
+        for name, exponent in (lm.log_[0].get("exponents", {}) if lm.log_ else {}).items():
+            print(f"  {name:<18} exponent {exponent:.3f}")
     print(f"vocabulary   {len(lm.tokenizer_):,}")
     print(f"trained on   {seen['tokens']:,} tokens, {seen['documents']:,} documents, {seen['bytes']:,} bytes")
     for row in lm.log_:
@@ -37,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
             perplexity, bits = row["dev_perplexity"], row["dev_bits_per_byte"]
             print(f"{row['stage']:<12} dev perplexity {perplexity:.2f}, {bits:.3f} bits/byte")
     print("settings     (* not the preset's)")
-    preset = SaffuConfig.preset(lm.config.solution).to_dict()
+    preset = SaffuConfig.preset("network" if lm.config.calibrate else lm.config.solution).to_dict()
     foreign = PAPER if lm.config.solution == "calibrated" else CALIBRATED
     for setting in fields(SaffuConfig):
         if setting.name in foreign:

@@ -60,6 +60,12 @@ def add(verb: Verb) -> None:
     parser.add_argument(
         "--preset", choices=PRESETS, help=f"settings to start from (default: {PRESET}; paper with --backprop)"
     )
+    parser.add_argument(
+        "--params",
+        type=count,
+        metavar="N",
+        help="choose the shape by itself: the best with at most so many parameters (500k, 5M); calibrated or network",
+    )
     add_text_options(parser)
     add_common_options(parser)
     parser.set_defaults(device=None)
@@ -98,11 +104,15 @@ def run(options: argparse.Namespace) -> None:
     }
     train, _ = documents(text)
 
+    from saffu import sizes
     from saffu.model import SaffuLM
     from saffu.tokenizer import Tokenizer
 
     began = time.perf_counter()
-    tokenizer = Tokenizer.train(train, words=config.words, kept_words=config.kept_words, count_by=config.count_by)
+    if options.params:
+        config, tokenizer = sizes.fitting(config, train, options.params)
+    else:
+        tokenizer = Tokenizer.train(train, words=config.words, kept_words=config.kept_words, count_by=config.count_by)
     lm = SaffuLM(config, tokenizer=tokenizer, device=options.device or "cpu")
     log = Log(options, backprop=training is not None)
     with tempfile.TemporaryDirectory(prefix="saffu-", ignore_cleanup_errors=True) as scratch:
@@ -170,6 +180,12 @@ def resume(options: argparse.Namespace) -> None:
 def settings(options: argparse.Namespace) -> tuple[SaffuConfig, TrainingConfig | None]:
     """Of the model and, with --backprop, of the training: the preset's, and what the command line names."""
     chosen, of_training = given_settings(options, SaffuConfig), given_settings(options, TrainingConfig)
+    if options.params:
+        if options.preset == "paper" or (options.backprop and not options.preset):
+            raise SaffuError("--params shapes the presets calibrated and network; the paper's shape is the paper's")
+        for name in ("memory", "radius", "classes", "radius_dimension", "kept_words"):
+            if name in chosen:
+                raise SaffuError(f"--params chooses --{name.replace('_', '-')} by itself; leave one of them out")
     if not options.backprop:
         if of_training:
             raise SaffuError(
@@ -185,7 +201,7 @@ def settings(options: argparse.Namespace) -> tuple[SaffuConfig, TrainingConfig |
         chosen["attention"] = "uniform"
     config = SaffuConfig.preset(options.preset or "paper", **chosen)
     if config.solution == "calibrated":
-        raise SaffuError("a calibrated model has counts, no weights to train; use --preset paper with --backprop")
+        raise SaffuError("a calibrated model has counts, no weights to train; use --preset network with --backprop")
     if training.leave_out and not config.hidden_dimension:
         raise SaffuError("--leave-out needs a final decoder; use --fit-share, or a --hidden-dimension above 0")
     return config, training
