@@ -29,6 +29,9 @@ class Counts:
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(self.F + other.F, self.norm + other.norm, self.targets + other.targets)
 
+    def __sub__(self, other: "Counts") -> "Counts":
+        return Counts(self.F - other.F, self.norm - other.norm, self.targets - other.targets)
+
     @property
     def mean_norm(self) -> float:
         """K̂ = Σ_m ‖H_m‖₁ / M, the measured priming number."""
@@ -43,6 +46,15 @@ def co_occurrence(inputs: Tensor, targets: Tensor) -> Tensor:
 def add_co_occurrence(total: Tensor, inputs: Tensor, target_ids: Tensor) -> None:
     """Eq. 2 for one-hot targets, transposed: total (N, …) += Σ_m Y_m ⊗ H_m, without building Y."""
     total.index_add_(0, target_ids, inputs)
+
+
+def on_grid(numbers: Tensor) -> Tensor:
+    """Rounded to multiples of 2⁻³⁴, in place.
+
+    float64 adds such numbers without error (up to 2¹⁹): whatever the order and the portions, the sum is the same bit
+    for bit, and what was added can be taken away again without a trace.
+    """
+    return numbers.mul_(2.0**34).round_().mul_(2.0**-34)
 
 
 def explicit_solution(F: Tensor, priming: float, remedy: str = "raise `smoothing`") -> Tensor:

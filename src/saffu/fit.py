@@ -6,6 +6,7 @@ counts. Both are done in float64; the weights are float32.
 
 import copy
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -40,10 +41,15 @@ class ExplicitFit:
         embeddings: Tensor | None = None,
         device: torch.device | str = "cpu",
         batch: int = BATCH,
+        reduce: Callable[[Counts], Counts] = lambda counts: counts,
     ):
-        """`frequencies` (N,) of the targets, in `documents` documents with so many `<frg>` blocks."""
+        """`frequencies` (N,) of the targets, in `documents` documents with so many `<frg>` blocks.
+
+        Every layer's counts of a corpus pass through `reduce` once: where each of several processes counts a share of
+        the documents, it adds up what all of them counted.
+        """
         vocabulary = len(frequencies)
-        self.config, self.batch, self.documents = config, batch, documents
+        self.config, self.batch, self.documents, self.reduce = config, batch, documents, reduce
         self.frequencies = frequencies.double().to(device)
         self.counts: dict[str, Counts] = {}
         seen = frequencies.double().clone()  # the markers are never targets, but they are seen as inputs
@@ -60,6 +66,30 @@ class ExplicitFit:
                 by_unit[name] = cipher.noised_embeddings(ciphered(vocabulary, dimension, seen), seen)
         self.network = Network(config, {k: v.float().to(device) for k, v in by_unit.items()}, vocabulary)
         self.exact = copy.deepcopy(self.network).double().requires_grad_(False)  # the same weights, to count with
+
+    @classmethod
+    def of(cls, network: Network) -> "ExplicitFit":
+        """For `count_last` and `solve_last` with a network's encoder as it stands; its weights are changed in place."""
+        fit = cls.__new__(cls)
+        fit.config, fit.network, fit.batch = network.config, network, BATCH
+        fit.hidden = HiddenTargets(None, network.vocabulary)  # of units that decode straight to the vocabulary
+        fit.exact = copy.deepcopy(network).double().requires_grad_(False)
+        return fit
+
+    def count_last(self, corpus: TokenCorpus) -> dict[str, Counts]:
+        """The counts behind what decodes to the vocabulary: M, or each unit's U where there is no M."""
+        if self.config.hidden_dimension:
+            return {"final": self._count_final(corpus)}
+        return {f"{name}.decoder": counts for name, counts in self._count_decoders(corpus).items()}
+
+    def solve_last(self, counts: dict[str, Counts], frequencies: Tensor) -> None:
+        """The weights that follow from such counts."""
+        if self.config.hidden_dimension:
+            self._solve_final(counts["final"])
+            return
+        for name, _ in self._units():
+            self._solve_decoder(name, counts[f"{name}.decoder"])
+        self._solve_prior(frequencies)
 
     def initialise(self, corpus: TokenCorpus) -> None:
         """Solve attention from V̂ (or leave it uniform), then the decoders from the bottom up."""
@@ -105,6 +135,7 @@ class ExplicitFit:
                     counter.add(window, targets.ids[window.rows])
 
     def _add(self, layer: str, counts: Counts, restart: bool) -> Counts:
+        counts = self.reduce(counts)
         if layer in self.counts and not restart:
             counts = self.counts[layer] + counts
         self.counts[layer] = counts
@@ -130,25 +161,42 @@ class ExplicitFit:
     def _count_and_solve_decoders(self, corpus: TokenCorpus) -> None:
         """Eq. 5, U from F(H, Z); the document model from F(x, δ); M from F of the units' outputs with the targets."""
         restart = not self.config.accumulate
-        counters = {name: DecoderCounter(unit, self.hidden) for name, unit in self._units()}
-        self._count_units("decoders", counters, corpus)
-        for name, counter in counters.items():
-            counts = self._add(f"{name}.decoder", counter.counts, restart)
-            paper = explicit.decoder_priming_number(getattr(self.config, name))
-            priming = paper if self.config.decoder_priming == "paper" else counts.mean_norm
-            smoothing = self.config.smoothing
-            F = explicit.fill_unseen(counts.F, smoothing) if self.config.hidden_dimension else counts.F + smoothing
-            U = explicit.explicit_solution(F, priming)
-            self._set(lambda network, name=name: network.units[name].U, U)  # type: ignore[misc]
+        for name, new in self._count_decoders(corpus).items():
+            self._solve_decoder(name, self._add(f"{name}.decoder", new, restart))
         if not self.config.hidden_dimension:
-            prior = self.frequencies + self.config.smoothing
-            self._set(lambda network: network.log_prior, torch.log(prior / prior.sum()))
+            self._solve_prior(self.frequencies)
             return
         if self.config.documents:
             counts = self._add("document", self._count_documents(corpus), restart)
             F = explicit.fill_unseen(counts.F, self.config.smoothing)
             self._set(lambda network: network.D, explicit.explicit_solution(F, priming=1))
-        counts = self._add("final", self._count_final(corpus), restart)
+        self._solve_final(self._add("final", self._count_final(corpus), restart))
+
+    def _count_decoders(self, corpus: TokenCorpus) -> dict[str, Counts]:
+        """F(H, Z) of each unit."""
+        counters = {name: DecoderCounter(unit, self.hidden) for name, unit in self._units()}
+        self._count_units("decoders", counters, corpus)
+        counted = {name: counter.counts for name, counter in counters.items()}
+        if not self.config.hidden_dimension:
+            for counts in counted.values():
+                counts.norm = explicit.on_grid(counts.F).sum()
+        return counted
+
+    def _solve_decoder(self, name: str, counts: Counts) -> None:
+        """Eq. 5, U from F(H, Z)."""
+        paper = explicit.decoder_priming_number(getattr(self.config, name))
+        priming = paper if self.config.decoder_priming == "paper" else counts.mean_norm
+        smoothing = self.config.smoothing
+        F = explicit.fill_unseen(counts.F, smoothing) if self.config.hidden_dimension else counts.F + smoothing
+        U = explicit.explicit_solution(F, priming)
+        self._set(lambda network: cast(Unit, network.units[name]).U, U)
+
+    def _solve_prior(self, frequencies: Tensor) -> None:
+        prior = frequencies + self.config.smoothing
+        self._set(lambda network: network.log_prior, torch.log(prior / prior.sum()))
+
+    def _solve_final(self, counts: Counts) -> None:
+        """Eq. 3, M from F(h, Y)."""
         priming = len(self.exact.units) + bool(self.config.documents)  # each part's output sums to one
         self._set(lambda network: network.M, explicit.explicit_solution(counts.F + self.config.smoothing, priming))
 
@@ -171,9 +219,11 @@ class ExplicitFit:
             for part, (name, unit) in enumerate(self._units()):
                 columns = by_target[:, part * width : (part + 1) * width]
                 for window in self.exact.windows(name, targets):
-                    explicit.add_co_occurrence(columns, explicit.distribution(unit(window)), targets.ids[window.rows])
+                    output = explicit.on_grid(explicit.distribution(unit(window)))
+                    explicit.add_co_occurrence(columns, output, targets.ids[window.rows])
             if self.config.documents:
-                document = explicit.distribution(self.exact.document_inputs(targets) @ self.exact.D)
+                logits = self.exact.document_inputs(targets) @ self.exact.D
+                document = explicit.on_grid(explicit.distribution(logits))
                 explicit.add_co_occurrence(by_target[:, -self.config.documents :], document, targets.ids)
         return Counts(by_target.T, by_target.sum(), by_target.new_tensor(float(corpus.targets)))
 
