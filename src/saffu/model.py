@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saffu import checkpoint, evaluate, generate, store, train
+from saffu import checkpoint, evaluate, generate, living, store, train
 from saffu.config import SaffuConfig, TrainingConfig
 from saffu.corpus import TokenCorpus
 from saffu.errors import SaffuError
@@ -17,6 +17,7 @@ from saffu.evaluate import Score
 from saffu.explicit import Counts
 from saffu.fit import ExplicitFit, stages
 from saffu.generate import Sampling
+from saffu.ledger import Ledger
 from saffu.network import Network
 from saffu.ngram import NgramCounts
 from saffu.product import Product, fit_product
@@ -35,22 +36,39 @@ class SaffuLM:
     After `fit` (learned things end in an underscore):
     network_ the torch module; tokenizer_; counts_ the sums behind every weight, by layer; frequencies_ of the
     targets; references_ the n-gram counts behind the reference perplexities; trained_on_ documents, tokens and bytes;
-    log_ one row a stage.
+    ledger_ which documents are counted, if these can still change; log_ one row a stage.
     """
 
+    config: SaffuConfig
+    device: torch.device
     network_: Network | Product
     tokenizer_: Tokenizer
     counts_: dict[str, Counts]
     frequencies_: Tensor
     references_: NgramCounts | None
     trained_on_: dict[str, Any]
+    ledger_: Ledger | None
     log_: list[dict[str, Any]]
 
-    def __init__(self, config: SaffuConfig | None = None, *, tokenizer: Tokenizer | None = None, device: str = "cpu"):
-        """A `tokenizer` that is given is used as it is; otherwise `fit` learns one from its text."""
-        self.config = config or SaffuConfig.preset("calibrated")
+    def __init__(
+        self,
+        config: SaffuConfig | None = None,
+        *,
+        tokenizer: Tokenizer | None = None,
+        encoder: "SaffuLM | None" = None,
+        device: str = "cpu",
+    ):
+        """A `tokenizer` that is given is used as it is; otherwise `fit` learns one from its text.
+
+        With an `encoder`, a fitted model, `fit` takes its settings, tokenizer and encoder and counts the decoder only:
+        models fitted so can be merged.
+        """
+        if encoder is not None and (config or tokenizer):
+            raise SaffuError("an encoder brings its settings and its tokenizer; leave out config and tokenizer")
+        self.config = config or (encoder.config if encoder else SaffuConfig.preset("calibrated"))
         self.device = usable_device(device)
-        self._given_tokenizer = tokenizer
+        self._given_tokenizer = encoder.tokenizer_ if encoder else tokenizer
+        self._encoder = encoder
 
     def fit(
         self,
@@ -89,6 +107,15 @@ class SaffuLM:
         self.trained_on_ = {"documents": corpus.documents, "tokens": corpus.targets, "bytes": corpus.bytes}
         self.frequencies_ = corpus.frequencies(len(self.tokenizer_))
         self.counts_, self.log_ = {}, []
+        if self._encoder is not None:
+            if embeddings is not None or training is not None:
+                raise SaffuError("a model with another's encoder takes no embeddings and no training; leave them out")
+            counted_alone = living.recount(self._encoder, corpus)
+            self.network_, self.counts_ = counted_alone.network_, counted_alone.counts_
+            self.references_, self.ledger_ = counted_alone.references_ if references else None, counted_alone.ledger_
+            self._log_stage("recount", corpus, scored, began, on_stage)
+            return self
+        self.ledger_ = None if training or self.config.tune else Ledger.of(corpus)
         if self.config.solution == "calibrated":
             if embeddings is not None or training is not None:
                 raise SaffuError("a calibrated model takes no embeddings and no training; use the paper's solution")
@@ -172,6 +199,22 @@ class SaffuLM:
         run.run(folder, on_fold)
         return lm
 
+    def update(self, documents: Text) -> "SaffuLM":
+        """Count these documents too; the encoder stays as it was fitted. Returns self."""
+        living.update(self, documents)
+        return self
+
+    def forget(self, documents: Text, skip_uncounted: bool = False) -> int:
+        """Count these documents no more, as if they had never been; refused if one of them is not counted.
+
+        With `skip_uncounted` such documents are passed over. Gives how many were forgotten.
+        """
+        return living.forget(self, documents, skip_uncounted)
+
+    def merge(self, *others: "SaffuLM") -> "SaffuLM":
+        """A model that counts the documents of this one and of others with the same encoder."""
+        return living.merge([self, *others])
+
     def tokenize(self, documents: Text) -> TokenCorpus:
         """Documents as a tokenised corpus, in memory (see `TokenCorpus.build` for text that does not fit)."""
         if isinstance(documents, TokenCorpus):
@@ -248,13 +291,25 @@ class SaffuLM:
         if self.references_ is not None and not own:
             arrays = {name: torch.from_numpy(array) for name, array in self.references_.tensors().items()}
             files["ngrams.safetensors"] = lambda: store.to_safetensors(arrays)
+        if self.ledger_ is not None:
+            entries = self.ledger_.tensors()
+            files["ledger.safetensors"] = lambda: store.to_safetensors(entries)
         store.write_folder(Path(folder), manifest, files | dict(beside or {}))
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> "SaffuLM":
         """The model that `save` wrote, its checksums tested."""
         folder = Path(folder)
-        manifest = store.read_manifest(folder)
+        while True:
+            manifest = store.read_manifest(folder)
+            try:
+                return cls._load(folder, manifest, device)
+            except SaffuError:
+                if store.read_manifest(folder) == manifest:  # else it was replaced while it was read
+                    raise
+
+    @classmethod
+    def _load(cls, folder: Path, manifest: dict[str, Any], device: str) -> "SaffuLM":
         try:
             config, vocabulary = SaffuConfig.from_dict(manifest["config"]), int(manifest["vocabulary"])
             trained_on = dict(manifest["trained_on"])
@@ -292,6 +347,9 @@ class SaffuLM:
         if "ngrams.safetensors" in manifest["checksums"]:
             arrays = {name: array.numpy() for name, array in tensors("ngrams.safetensors").items()}
             lm.references_ = NgramCounts.from_tensors(arrays)
+        lm.ledger_ = None
+        if "ledger.safetensors" in manifest["checksums"]:
+            lm.ledger_ = Ledger.from_tensors(tensors("ledger.safetensors"))
         return lm
 
 

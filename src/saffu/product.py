@@ -195,13 +195,18 @@ class Product:
         return cls(config, ViewCounts(stored), classes, state["prior"], state["exponents"])
 
 
+def log_prior(frequencies: Tensor) -> Tensor:
+    """log f (N,) of the targets; markers are never targets, but their logarithm must exist."""
+    prior = frequencies + 0.5
+    prior[:EOD] = 1e-30
+    return torch.log(prior / prior.sum()).float()
+
+
 def fit_product(config: SaffuConfig, corpus: TokenCorpus, vocabulary: int) -> Product:
     """Count everything; calibrate on held-out documents with their counts subtracted; keep all counts."""
     counts = ViewCounts.count(corpus, config, vocabulary)
     frequencies = corpus.frequencies(vocabulary)
-    prior = frequencies + 0.5
-    prior[:EOD] = 1e-30
-    log_prior = torch.log(prior / prior.sum()).float()
+    prior = log_prior(frequencies)
     names = [view.name for view in views_of(config)]
     exponents = torch.tensor([0.0 if "memory" in names else 1.0, *(0.7 if n == "memory" else 0.1 for n in names)])
     held_out = corpus.every(HELD_OUT if corpus.documents >= 20 * HELD_OUT else 5)
@@ -214,8 +219,8 @@ def fit_product(config: SaffuConfig, corpus: TokenCorpus, vocabulary: int) -> Pr
         coarse = [view for view in views_of(config) if view.classes]
         classes = {view.name: token_classes(vectors, frequencies, view.classes) for view in coarse}
     if known is not counts:
-        trial = Product(config, known, classes, log_prior, exponents)
+        trial = Product(config, known, classes, prior, exponents)
         for targets, tolerance in ((CALIBRATION_TARGETS // 4, 1e-3), (CALIBRATION_TARGETS, 1e-4)):
             sample = held_out.thinned(targets)  # most steps on few targets, the last on all
             exponents = calibrated_exponents(lambda sample=sample: trial.calibration(sample), exponents, tolerance)  # type: ignore[misc]
-    return Product(config, counts, classes, log_prior, exponents)
+    return Product(config, counts, classes, prior, exponents)

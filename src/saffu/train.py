@@ -72,6 +72,7 @@ class Backprop:
         if not dev.targets:
             raise SaffuError("backpropagation needs held-out text to know when to stop; give some as dev (--dev)")
         self.lm, self.settings, self.text = lm, settings, text
+        lm.ledger_ = None  # from here on its weights do not follow from counts
         self.fingerprint = checkpoint.fingerprint(corpus)
         if settings.fit_share < 1:
             corpus = corpus.divided(settings.fit_share)[1]

@@ -15,12 +15,14 @@ def add(verb: Verb) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from saffu.living import fingerprints
     from saffu.model import SaffuLM
     from saffu.product import Product
 
     lm = SaffuLM.load(options.model)
+    encoder = fingerprints(lm)["encoder"]
     if options.json:
-        print_json(model_facts(lm) | {"log": lm.log_})
+        print_json(model_facts(lm) | {"encoder": encoder, "can_change": lm.ledger_ is not None, "log": lm.log_})
         return
     seen = lm.trained_on_
     print(f"parameters   {lm.parameters_:,}")
@@ -32,6 +34,7 @@ def run(options: argparse.Namespace) -> None:
             print(f"  {name:<18} {' × '.join(str(size) for size in weight.shape)}")
     print(f"vocabulary   {len(lm.tokenizer_):,}")
     print(f"trained on   {seen['tokens']:,} tokens, {seen['documents']:,} documents, {seen['bytes']:,} bytes")
+    print(f"encoder      {encoder[:16]}, {'can' if lm.ledger_ is not None else 'cannot'} update, forget and merge")
     for row in lm.log_:
         if "dev_perplexity" in row:
             perplexity, bits = row["dev_perplexity"], row["dev_bits_per_byte"]

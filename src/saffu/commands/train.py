@@ -40,7 +40,8 @@ def add(verb: Verb) -> None:
         "make a model from text by the explicit solution, and train it further if asked",
         "saffu train books/*.txt.gz --out model --radius 4\n"
         "  saffu train books/*.txt.gz --out model --backprop --max-folds 10\n"
-        "  saffu train --resume model",
+        "  saffu train --resume model\n"
+        "  saffu train more.txt --encoder model --out other",
     )
     parser.add_argument("corpus", nargs="*", help="files, folders or globs; none: the English that ships with Python")
     parser.add_argument("--out", type=Path, help="folder to write the model to")
@@ -58,6 +59,12 @@ def add(verb: Verb) -> None:
         help="keep no n-gram counts for eval (a calibrated model has them anyway)",
     )
     parser.add_argument(
+        "--encoder",
+        type=Path,
+        metavar="DIR",
+        help="take the tokenizer and encoder of this model, so that both can merge",
+    )
+    parser.add_argument(
         "--preset", choices=PRESETS, help=f"settings to start from (default: {PRESET}; paper with --backprop)"
     )
     add_text_options(parser)
@@ -73,7 +80,10 @@ def add(verb: Verb) -> None:
 
 def run(options: argparse.Namespace) -> None:
     if options.resume:
-        resume(options)
+        from saffu import store
+
+        with store.changing(options.resume, wait=False):
+            resume(options)
         return
     if options.out is None:
         raise SaffuError("the model needs a place; give one with --out DIR")
@@ -85,9 +95,15 @@ def run(options: argparse.Namespace) -> None:
     if training and not (options.dev or options.hold_out):
         raise SaffuError("--backprop needs held-out text to know when to stop; give --dev FILE, or a --hold-out")
 
-    from saffu import store
+    from saffu import lock, store
 
     store.require_writable(options.out, options.force)
+    with lock.exclusive(options.out, wait=False):
+        make(options, config, training)
+
+
+def make(options: argparse.Namespace, config: SaffuConfig, training: TrainingConfig | None) -> None:
+    """From the text to a model in its folder."""
     text = {
         "corpus": [str(Path(pattern).absolute()) for pattern in options.corpus],
         "dev": [str(Path(pattern).absolute()) for pattern in options.dev or []],
@@ -102,8 +118,13 @@ def run(options: argparse.Namespace) -> None:
     from saffu.tokenizer import Tokenizer
 
     began = time.perf_counter()
-    tokenizer = Tokenizer.train(train, words=config.words, kept_words=config.kept_words, count_by=config.count_by)
-    lm = SaffuLM(config, tokenizer=tokenizer, device=options.device or "cpu")
+    device = options.device or "cpu"
+    if options.encoder:
+        encoder = SaffuLM.load(options.encoder, device)
+        tokenizer, lm = encoder.tokenizer_, SaffuLM(encoder=encoder, device=device)
+    else:
+        tokenizer = Tokenizer.train(train, words=config.words, kept_words=config.kept_words, count_by=config.count_by)
+        lm = SaffuLM(config, tokenizer=tokenizer, device=device)
     log = Log(options, backprop=training is not None)
     with tempfile.TemporaryDirectory(prefix="saffu-") as scratch:
         corpus, dev = tokenised(text, tokenizer, Path(scratch))
@@ -134,8 +155,10 @@ def run(options: argparse.Namespace) -> None:
 
 def resume(options: argparse.Namespace) -> None:
     """Go on with a run; only its length may change, and where its text lies."""
-    if options.out or options.force or options.preset:
-        raise SaffuError("--resume goes on in its own folder, as it began; leave out --out, --force and --preset")
+    if options.out or options.force or options.preset or options.encoder:
+        raise SaffuError(
+            "--resume goes on in its own folder, as it began; leave out --out, --force, --preset, --encoder"
+        )
     for name in {**given_settings(options, SaffuConfig), **given_settings(options, TrainingConfig)}:
         if name not in MAY_CHANGE:
             raise SaffuError(f"--{name.replace('_', '-')} cannot change when a run is resumed; leave it out")
@@ -170,6 +193,9 @@ def resume(options: argparse.Namespace) -> None:
 def settings(options: argparse.Namespace) -> tuple[SaffuConfig, TrainingConfig | None]:
     """Of the model and, with --backprop, of the training: the preset's, and what the command line names."""
     chosen, of_training = given_settings(options, SaffuConfig), given_settings(options, TrainingConfig)
+    if options.encoder and (chosen or options.preset or options.backprop):
+        given = "preset" if options.preset else "backprop" if options.backprop else next(iter(chosen)).replace("_", "-")
+        raise SaffuError(f"--{given} cannot go with --encoder, whose model has all settings; leave it out")
     if not options.backprop:
         if of_training:
             raise SaffuError(
