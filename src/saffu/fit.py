@@ -233,15 +233,20 @@ def ciphered(vocabulary: int, dimension: int, frequencies: Tensor) -> Tensor:
     return cipher.assign_by_frequency(cipher.bit_cipher(vocabulary, dimension), frequencies)
 
 
-def stages(fit: ExplicitFit, corpus: TokenCorpus) -> Iterator[str]:
-    """Run the whole fit, naming each stage when it is done: "init", then "tune 1", "tune 2", …"""
+def stages(
+    fit: ExplicitFit, corpus: TokenCorpus, share: Callable[[TokenCorpus], TokenCorpus] = lambda part: part
+) -> Iterator[str]:
+    """Run the whole fit, naming each stage when it is done: "init", then "tune 1", "tune 2", …
+
+    Of several processes, each counts its `share` of a part of the corpus.
+    """
     if not fit.config.tune:
-        fit.initialise(corpus)
+        fit.initialise(share(corpus))
         yield "init"
         return
     folds = corpus.folds(fit.config.fold)
-    fit.initialise(folds[0])
+    fit.initialise(share(folds[0]))
     yield "init"
     for number in range(1, fit.config.tune + 1):
-        fit.tune(folds[number % len(folds)], first=number == 1)
+        fit.tune(share(folds[number % len(folds)]), first=number == 1)
         yield f"tune {number}"

@@ -12,6 +12,7 @@ from torch import Tensor
 from saffu import checkpoint, evaluate, generate, living, store, train
 from saffu.config import SaffuConfig, TrainingConfig
 from saffu.corpus import TokenCorpus
+from saffu.distributed import ALONE, Ranks
 from saffu.errors import SaffuError
 from saffu.evaluate import Score
 from saffu.explicit import Counts
@@ -22,6 +23,7 @@ from saffu.network import Network
 from saffu.ngram import NgramCounts
 from saffu.product import Product, fit_product
 from saffu.tokenizer import EOD, Tokenizer
+from saffu.views import ViewCounts
 
 Text = Iterable[str] | TokenCorpus
 LOGGED_TARGETS = 100_000  # of the development text, scored after each stage
@@ -78,13 +80,15 @@ class SaffuLM:
         embeddings: Tensor | None = None,
         references: bool = True,
         training: TrainingConfig | None = None,
+        ranks: Ranks = ALONE,
         on_stage: Callable[[dict[str, Any]], None] | None = None,
     ) -> "SaffuLM":
         """Count the documents and solve the model; returns self.
 
         `dev` is scored after each stage. `embeddings` (N, D), any word vectors by token id, take the place of the
         bit-cipher's. `training`, if `backprop` is to follow, tells what share of the documents to count, or to draw
-        the weights at random instead. `on_stage` is called with each row of `log_`.
+        the weights at random instead. `on_stage` is called with each row of `log_`. Of several processes (`ranks`), all
+        of which must have the same documents, the first scores `dev` and is the one to have a calibrated model.
         """
         began = time.perf_counter()
         if not isinstance(documents, TokenCorpus) and iter(documents) is documents:
@@ -112,20 +116,26 @@ class SaffuLM:
                 raise SaffuError("a model with another's encoder takes no embeddings and no training; leave them out")
             counted_alone = living.recount(self._encoder, corpus)
             self.network_, self.counts_ = counted_alone.network_, counted_alone.counts_
-            self.references_, self.ledger_ = counted_alone.references_ if references else None, counted_alone.ledger_
+            self.references_, self.ledger_ = counted_alone.references_, counted_alone.ledger_
+            if not (references or living.views_hold_references(self)):
+                self.references_ = None
             self._log_stage("recount", corpus, scored, began, on_stage)
             return self
-        self.ledger_ = None if training or self.config.tune else Ledger.of(corpus)
+        vocabulary, share = len(self.tokenizer_), ranks.share(corpus)
+        self.ledger_ = Ledger.of(corpus) if ranks.is_first and not (training or self.config.tune) else None
+        self.references_ = None
+        if references and not living.views_hold_references(self):
+            self.references_ = ranks.sum_ngrams(evaluate.count_references(share, vocabulary))
         if self.config.solution == "calibrated":
             if embeddings is not None or training is not None:
                 raise SaffuError("a calibrated model takes no embeddings and no training; use the paper's solution")
-            self.network_ = fit_product(self.config, corpus, len(self.tokenizer_))
-            self.references_ = self.network_.references()
-            if self.references_ is None and references:
-                self.references_ = evaluate.count_references(corpus, len(self.tokenizer_))
+            views = ranks.sum_views(ViewCounts.count(share, self.config, vocabulary))
+            if not ranks.is_first:
+                return self
+            self.network_ = fit_product(self.config, corpus, vocabulary, views)
+            self.references_ = self.network_.references() or self.references_
             self._log_stage("calibrated", corpus, scored, began, on_stage)
             return self
-        self.references_ = evaluate.count_references(corpus, len(self.tokenizer_)) if references else None
         fragments = corpus.fragments(self.config.block) if self.config.block else 0
         fit = ExplicitFit(
             self.config,
@@ -134,14 +144,16 @@ class SaffuLM:
             fragments,
             embeddings=embeddings,
             device=self.device,
+            reduce=ranks.sum_counts,
         )
         self.network_, self.counts_ = fit.network, fit.counts
         if training and training.start == "cold":
             train.cold_start(self.network_, self.config.seed, training.cold_scale)
             return self
         counted = corpus.divided(training.fit_share)[0] if training and training.fit_share < 1 else corpus
-        for stage in stages(fit, counted.to(self.device)):
-            self._log_stage(stage, counted, scored, began, on_stage)
+        for stage in stages(fit, counted.to(self.device), ranks.share):
+            if ranks.is_first:
+                self._log_stage(stage, counted, scored, began, on_stage)
         return self
 
     def _log_stage(

@@ -202,9 +202,9 @@ def log_prior(frequencies: Tensor) -> Tensor:
     return torch.log(prior / prior.sum()).float()
 
 
-def fit_product(config: SaffuConfig, corpus: TokenCorpus, vocabulary: int) -> Product:
-    """Count everything; calibrate on held-out documents with their counts subtracted; keep all counts."""
-    counts = ViewCounts.count(corpus, config, vocabulary)
+def fit_product(config: SaffuConfig, corpus: TokenCorpus, vocabulary: int, counts: ViewCounts | None = None) -> Product:
+    """Count everything, if that is not done; calibrate on held-out documents, their counts subtracted; keep all."""
+    counts = counts or ViewCounts.count(corpus, config, vocabulary)
     frequencies = corpus.frequencies(vocabulary)
     prior = log_prior(frequencies)
     names = [view.name for view in views_of(config)]
