@@ -95,6 +95,11 @@ def distribution(logits: Tensor) -> Tensor:
     return torch.nn.functional.threshold(torch.softmax(logits, dim=1), 1e-30, 0.0)
 
 
+def grid_distribution(logits: Tensor) -> Tensor:
+    """softmax by row, as it is counted: on the grid, on which very small probabilities are zero."""
+    return on_grid(torch.softmax(logits, dim=1))
+
+
 class InnerProducts:
     """Inner products of rows of two matrices by their numbers: a table while that is small, else as they come.
 

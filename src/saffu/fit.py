@@ -219,11 +219,11 @@ class ExplicitFit:
             for part, (name, unit) in enumerate(self._units()):
                 columns = by_target[:, part * width : (part + 1) * width]
                 for window in self.exact.windows(name, targets):
-                    output = explicit.on_grid(explicit.distribution(unit(window)))
+                    output = explicit.grid_distribution(unit(window))
                     explicit.add_co_occurrence(columns, output, targets.ids[window.rows])
             if self.config.documents:
                 logits = self.exact.document_inputs(targets) @ self.exact.D
-                document = explicit.on_grid(explicit.distribution(logits))
+                document = explicit.grid_distribution(logits)
                 explicit.add_co_occurrence(by_target[:, -self.config.documents :], document, targets.ids)
         return Counts(by_target.T, by_target.sum(), by_target.new_tensor(float(corpus.targets)))
 

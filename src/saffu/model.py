@@ -299,8 +299,7 @@ class SaffuLM:
             "counts.safetensors": lambda: store.to_safetensors(counts),
             "log.jsonl": "".join(json.dumps(row) + "\n" for row in self.log_).encode(),
         }
-        own = isinstance(self.network_, Product) and self.network_.references() is not None
-        if self.references_ is not None and not own:
+        if self.references_ is not None and not living.views_hold_references(self):
             arrays = {name: torch.from_numpy(array) for name, array in self.references_.tensors().items()}
             files["ngrams.safetensors"] = lambda: store.to_safetensors(arrays)
         if self.ledger_ is not None:

@@ -15,6 +15,7 @@ A slot is divided by the prior f so that a slot which tells nothing adds nothing
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -104,19 +105,24 @@ class Product:
         self.prior = prior  # (N,) log f
         self.vocabulary = len(prior)
         self.device = torch.device("cpu")
-        self.parts = [
-            Part(view, counts.of(view, classes.get(view.name)), classes.get(view.name))
-            for view in tqdm(views_of(config), desc="solve views", disable=None, leave=False)
-        ]
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """The views, solved when they are first asked for: whoever only changes counts need not wait."""
+        parts = []
+        for view in tqdm(views_of(self.config), desc="solve views", disable=None, leave=False):
+            classes = self.classes.get(view.name)
+            parts.append(Part(view, self.counts.of(view, classes), classes))
+        return parts
 
     @property
     def names(self) -> list[str]:
         """What the exponents belong to."""
-        return [PRIOR, *(part.view.name for part in self.parts)]
+        return [PRIOR, *(view.name for view in views_of(self.config))]
 
     @property
     def lookback(self) -> int:
-        return max(distance for part in self.parts for distance in part.view.distances)
+        return max(distance for view in views_of(self.config) for distance in view.distances)
 
     def windows(self, targets: Targets) -> Ints:
         """The tokens before each target, nearest last; `<sod>` before the first, `<pad>` before that."""

@@ -3,7 +3,7 @@
 import argparse
 
 from saffu.commands.common import Verb
-from saffu.commands.update import add_options, changed_model, report
+from saffu.commands.update import add_options, changed_model, number, report
 
 
 def add(verb: Verb) -> None:
@@ -19,5 +19,5 @@ def add(verb: Verb) -> None:
 def run(options: argparse.Namespace) -> None:
     with changed_model(options) as (lm, corpus):
         forgotten = lm.forget(corpus, options.skip_uncounted)
-        of = f" of {corpus.documents:,}" if forgotten < corpus.documents else ""
-    report(options, lm, f"forgot {forgotten:,}{of} documents", {"forgotten": forgotten})
+        some = f"{forgotten:,} of " if forgotten < corpus.documents else ""
+    report(options, lm, f"forgot {some}{number(corpus.documents)}", {"forgotten": forgotten})

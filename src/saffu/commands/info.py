@@ -39,6 +39,8 @@ def run(options: argparse.Namespace) -> None:
         if "dev_perplexity" in row:
             perplexity, bits = row["dev_perplexity"], row["dev_bits_per_byte"]
             print(f"{row['stage']:<12} dev perplexity {perplexity:.2f}, {bits:.3f} bits/byte")
+        elif "documents" in row:
+            print(f"{row['stage']:<12} {row['documents']:,} documents")
     print("settings     (* not the preset's)")
     preset = SaffuConfig.preset(lm.config.solution).to_dict()
     foreign = PAPER if lm.config.solution == "calibrated" else CALIBRATED

@@ -21,7 +21,7 @@ def add(verb: Verb) -> None:
 def run(options: argparse.Namespace) -> None:
     with changed_model(options) as (lm, corpus):
         lm.update(corpus)
-        said = f"counted {corpus.documents:,} documents more, {corpus.targets:,} tokens"
+        said = f"counted {number(corpus.documents)} more, {corpus.targets:,} tokens"
     report(options, lm, said, {"updated": corpus.documents})
 
 
@@ -52,4 +52,8 @@ def report(options: argparse.Namespace, lm: "SaffuLM", said: str, facts: dict[st
         print_json(facts | model_facts(lm))
         return
     counted = lm.trained_on_
-    print(f"{said}; {options.model} now counts {counted['documents']:,} documents, {counted['tokens']:,} tokens")
+    print(f"{said}; {options.model} now counts {number(counted['documents'])}, {counted['tokens']:,} tokens")
+
+
+def number(documents: int) -> str:
+    return f"{documents:,} document{'' if documents == 1 else 's'}"
