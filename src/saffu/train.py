@@ -83,7 +83,6 @@ class Backprop:
         if not dev.targets:
             raise SaffuError("backpropagation needs held-out text to know when to stop; give some as dev (--dev)")
         self.lm, self.settings, self.text = lm, settings, text
-        lm.ledger_ = None  # from here on its weights do not follow from counts
         self.fingerprint = checkpoint.fingerprint(corpus)
         if settings.fit_share < 1:
             corpus = corpus.divided(settings.fit_share)[1]
@@ -129,6 +128,7 @@ class Backprop:
         SIGINT and SIGTERM are raised as KeyboardInterrupt after the step at hand, when all is saved. A run that
         diverges leaves the best weights so far, and nothing to resume.
         """
+        self.lm.ledger_ = None  # from here on its weights do not follow from counts
         try:
             self._run(folder, on_fold)
         except Diverged as error:
@@ -173,6 +173,13 @@ class Backprop:
                 self._settle(fold.targets)
                 self._end_fold(on_fold)
                 self._end_if_due()
+                if self.ranks.size > 1:  # a fold may be too short for them to have met
+                    stop = self.ranks.any(bool(interrupted))
+                    if self.ranks.any(time.perf_counter() - saved >= self.settings.save_every) or stop:
+                        self._save(folder)
+                        saved = time.perf_counter()
+                    if stop:
+                        raise KeyboardInterrupt
             self._save(folder)
 
     def _part_of_batch(self, fold: ShuffledFold) -> Targets:
@@ -195,7 +202,7 @@ class Backprop:
         self.optimizer.zero_grad()
         loss: Tensor = self.loss(targets)
         with talking():
-            (loss * (self.ranks.size / self.settings.batch)).backward()  # so that a short last batch weighs less
+            (self.ranks.size * loss / self.settings.batch).backward()  # so that a short last batch weighs less
         if self.settings.clip:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.clip)
         self.optimizer.step()
