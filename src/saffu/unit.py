@@ -3,7 +3,7 @@
 import operator
 import threading
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +74,15 @@ class Unit(nn.Module):
         """Tables of weights that were trained are of no use: a fused optimiser changes weights and leaves no trace."""
         self._built.clear()
         return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Unit":
+        """Nor are tables of another precision or device."""
+        self._built.clear()
+        return super()._apply(fn, recurse)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy builds its own tables."""
+        return {**self.__dict__, "_built": {}}
 
     def inner_products(self) -> InnerProducts:
         """Of the embeddings with each other."""
