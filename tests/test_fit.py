@@ -175,6 +175,7 @@ def test_counts_do_not_depend_on_the_number_of_workers(workers, monkeypatch):
     alone, together = new_fit(**settings), new_fit(**settings)
     alone.initialise(as_corpus(DOCUMENTS))
     monkeypatch.setattr(torch, "get_num_threads", lambda: workers)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)  # or it would outlast this test
     together.initialise(as_corpus(DOCUMENTS))
     for layer, counts in alone.counts.items():
         assert_same_counts(together.counts[layer], counts, rtol=1e-12)
