@@ -22,8 +22,8 @@ demo: setup
 	$(BIN)/saffu generate demo-model --count 5 --seed 1
 
 test: setup
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests docs/*.py
+	$(BIN)/ruff format --check src tests docs/*.py
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
@@ -37,8 +37,9 @@ $(HF)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 format: setup
-	$(BIN)/ruff check --fix src tests
-	$(BIN)/ruff format src tests
+	$(BIN)/ruff check --fix src tests docs/*.py
+	$(BIN)/ruff format src tests docs/*.py
+	$(BIN)/python docs/make_api.py
 
 clean:
 	rm -rf $(VENV) $(HF) demo-model build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -62,7 +62,7 @@ def test_radius_windows(documents, radius, batch, head):
 
 @pytest.mark.parametrize(("kind", "windows"), [("block", block_windows), ("radius", radius_windows)])
 def test_windows_of_few_rows(kind, windows, monkeypatch):
-    monkeypatch.setattr(module, "WINDOW_ROWS", 3)
+    monkeypatch.setitem(module.WINDOW_ROWS, "cpu", 3)
     documents = [list(range(4, 24)), [4] * 11]
     expected = [e[:3] for e in getattr(reference, f"{kind}_examples")(documents, 12)]
     assert windowed(documents, 17, 12, windows, 12, "previous") == expected

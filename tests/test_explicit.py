@@ -10,7 +10,7 @@ import reference
 from reference import Example
 from saffu import explicit
 from saffu.errors import SaffuError
-from saffu.explicit import Counts, InitialVariation, InnerProducts
+from saffu.explicit import Counts, InitialVariation, InnerProducts, SumsByTarget
 
 
 def positive(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
@@ -39,12 +39,22 @@ def test_no_solution_without_positive_counts(entry, shown):
 
 
 def test_co_occurrence_is_equation_2():
-    H, Z, ids = positive(7, 3), positive(7, 4, seed=1), torch.tensor([0, 4, 2, 2, 4, 4, 2])
+    H, Z = positive(7, 3), positive(7, 4, seed=1)
     np.testing.assert_allclose(explicit.co_occurrence(H, Z), reference.count(H.numpy(), Z.numpy()).F, rtol=1e-12)
-    total = torch.ones(5, 3, dtype=torch.float64)
-    explicit.add_co_occurrence(total, H, ids)
-    counted = reference.count(H.numpy(), np.eye(5)[ids.numpy()])
-    np.testing.assert_allclose(total, 1 + counted.F.T, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_by_target_are_equation_2_for_one_hot_targets(dtype, monkeypatch):
+    monkeypatch.setattr(SumsByTarget, "WHILE", 4)  # some sums have gone to float64, the last have not
+    H, ids = positive(7, 3), torch.tensor([0, 4, 2, 2, 4, 4, 2])
+    expected = reference.count(np.eye(5)[ids], H.numpy()).F
+    sums = SumsByTarget(5, 3, H.to(dtype))
+    for rows in (slice(0, 3), slice(3, 6), slice(6, 7)):
+        sums.add(H[rows, :1].to(dtype), ids[rows])
+        sums.add(H[rows, 1:].to(dtype), ids[rows], first=1)
+    rtol = 1e-12 if dtype == torch.float64 else 1e-6
+    np.testing.assert_allclose(sums.total, expected, rtol=rtol)
+    assert sums.total.dtype == torch.float64
 
 
 def test_counts_add():
@@ -91,7 +101,7 @@ def test_distribution_drops_what_is_too_small():
 
 @pytest.mark.parametrize("table", [0, 1 << 25])
 def test_look_ups(table, monkeypatch):
-    monkeypatch.setattr(InnerProducts, "TABLE", table)
+    monkeypatch.setattr(explicit, "TABLE", table)
     E = positive(6, 3)
     E /= E.sum(1, keepdim=True)
     i, j = torch.tensor([[0], [5]]), torch.tensor([[1, 2, 0], [5, 5, 3]])

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 import reference
 from reference import EOD, Documents, as_corpus
 from saffu.config import SaffuConfig
+from saffu.counters import AttentionCounter, DecoderCounter
 from saffu.errors import SaffuError
 from saffu.explicit import Counts, InitialVariation
 from saffu.fit import ExplicitFit, stages
-from saffu.unit import AttentionCounter, DecoderCounter
 
 VOCABULARY = 12
 SHAPE = {"block": 4, "radius": 3, "block_dimension": 5, "radius_dimension": 4, "hidden_dimension": 4}
+SHAPE |= {"counting": "float64"}  # as exactly as the reference
 
 
 def random_documents(seed: int, count: int = 8) -> Documents:
@@ -27,7 +28,7 @@ def random_documents(seed: int, count: int = 8) -> Documents:
 DOCUMENTS = random_documents(0)
 
 
-def new_fit(text: Documents = DOCUMENTS, *, batch: int = 16384, embeddings=None, **settings) -> ExplicitFit:
+def new_fit(text: Documents = DOCUMENTS, *, batch: int | None = None, embeddings=None, **settings) -> ExplicitFit:
     config, corpus = SaffuConfig(**SHAPE | settings), as_corpus(text)
     fragments = corpus.fragments(config.block) if config.block else 0
     frequencies = corpus.frequencies(VOCABULARY)
@@ -156,6 +157,29 @@ def test_counts_do_not_depend_on_the_batch(batch):
         assert_same_counts(streamed.counts[layer], counts)
 
 
+@pytest.mark.parametrize("mode", ["sum", "cat"])
+def test_counting_in_float32_is_nearly_as_good(mode):
+    """By tables and by products: short windows of a "sum" unit and all of a "cat" unit add decoded tokens."""
+    settings = {"documents": 3, "block": 40, "block_mode": mode, "radius_mode": mode}
+    text = [*DOCUMENTS, *random_documents(1), [4, 5, 6, 7] * 20]
+    exact, quick = new_fit(text, **settings), new_fit(text, **settings | {"counting": "float32"})
+    exact.initialise(as_corpus(text))
+    quick.initialise(as_corpus(text))
+    for layer, counts in exact.counts.items():
+        assert_same_counts(quick.counts[layer], counts, rtol=3e-4)
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_counts_do_not_depend_on_the_number_of_workers(workers, monkeypatch):
+    settings = {"documents": 3, "block": 10, "batch": 3}
+    alone, together = new_fit(**settings), new_fit(**settings)
+    alone.initialise(as_corpus(DOCUMENTS))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: workers)
+    together.initialise(as_corpus(DOCUMENTS))
+    for layer, counts in alone.counts.items():
+        assert_same_counts(together.counts[layer], counts, rtol=1e-12)
+
+
 def test_two_fits_are_identical():
     fits = [new_fit(documents=3, block=10), new_fit(documents=3, block=10)]
     for fit in fits:
@@ -180,14 +204,14 @@ def test_counts_of_shards_add_up(cuts, mode):
 
     def count(part) -> dict[str, Counts]:
         counters = {}
-        for name, unit in fit.exact.units.items():
+        for name, unit in fit.frozen.units.items():
             initial = InitialVariation(unit.E, fit.frequencies)
             counters[f"{name}.attention"] = AttentionCounter(unit, fit.hidden, 1, initial)
             counters[f"{name}.tuning"] = AttentionCounter(unit, fit.hidden, 1, None)
             counters[f"{name}.decoder"] = DecoderCounter(unit, fit.hidden)
-        for targets in part.batches(5, fit.exact.lookback):
+        for targets in part.batches(5, fit.frozen.lookback):
             for layer, counter in counters.items():
-                for window in fit.exact.windows(layer.partition(".")[0], targets):
+                for window in fit.frozen.windows(layer.partition(".")[0], targets):
                     counter.add(window, targets.ids[window.rows])
         counts = {layer: counter.counts for layer, counter in counters.items()}
         return counts | {"document": fit._count_documents(part), "final": fit._count_final(part)}
@@ -220,7 +244,7 @@ def test_variation_beyond_its_bound_is_an_error():
         new_fit([[4, 5, 6, 7] * 4, [11]], embeddings=vectors).initialise(as_corpus([[11]]))
     fit = new_fit()
     fit.initialise(as_corpus(DOCUMENTS))
-    for unit in fit.exact.units.values():
+    for unit in fit.frozen.units.values():
         unit.U.mul_(1000)
     with pytest.raises(SaffuError, match=r"co-occurrence of -.*tun"):
         fit.tune(as_corpus(DOCUMENTS), first=True)

@@ -1,3 +1,4 @@
+import copy
 import json
 import math
 from dataclasses import replace
@@ -251,3 +252,19 @@ def test_thinned_is_a_sample_of_the_whole(small_lm):
         b = corpus.ids[corpus.starts[4 * number] : corpus.starts[4 * number + 1]]
         assert torch.equal(a, b)
     assert thin.bytes == int(corpus.sizes[::4].sum())
+
+
+def test_what_is_learned_is_not_there_before_fit(small_lm):
+    lm = SaffuLM(SMALL)
+    assert repr(lm) == (
+        "<SaffuLM paper, block=16, radius=4, block_dimension=16, radius_dimension=12, hidden_dimension=32, fold=2000;"
+        " not fitted>"
+    )
+    for use in (lm.generate, lambda: lm.perplexity(["a"]), lambda: lm.parameters_, lambda: lm.save("nowhere")):
+        with pytest.raises(SaffuError, match="call fit first"):
+            use()
+    assert not hasattr(lm, "network_")
+    with pytest.raises(AttributeError, match="no attribute 'fits'"):
+        _ = lm.fits
+    assert "tokens counted, vocabulary" in repr(small_lm)
+    assert repr(copy.deepcopy(small_lm)) == repr(small_lm)

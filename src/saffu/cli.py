@@ -1,6 +1,7 @@
 """The command `saffu`: parse, call, print. Verbs are in `saffu.commands`; what is slow to import waits inside them."""
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -8,12 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from saffu import __version__
-from saffu.commands import compare, eval, export, generate, info, train
+from saffu.commands import bench, compare, data, embed, eval, explain, export, generate, info, pairs, reproduce, train
 from saffu.errors import SaffuError
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command. Exit status: 0 done, 2 the user can mend it, 130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if sys.platform == "win32" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")  # as everywhere else, also into files and pipes
     options = parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that scratch folders are removed on the way out
     try:
@@ -62,6 +66,6 @@ def parser() -> Parser:
         added.set_defaults(run=run)
         return added
 
-    for command in (train, compare, eval, generate, info, export):
+    for command in (data, train, compare, eval, pairs, generate, explain, embed, info, export, bench, reproduce):
         command.add(verb)
     return top

@@ -59,6 +59,7 @@ class SaffuConfig:
     variation_sign: Literal[1, -1] = setting(1, "sign of V in the attention's counts (the paper prints +1)")
     attention_priming: Literal["paper", "measured"] = setting("paper", "K_W: log K, or the mean norm of Q")
     decoder_priming: Literal["paper", "measured"] = setting("paper", "K_U: K log K, or the mean norm of H")
+    counting: Literal["float32", "float64"] = setting("float32", "precision of what is counted; sums are float64")
     smoothing: float = setting(1e-3, "added to the co-occurrences of the vocabulary, which can be zero")
     words: int = setting(2**17, "most frequent words the tokenizer's merges are counted on")
     kept_words: int = setting(2**12, "most frequent words whose merges are kept; 0 keeps all")
@@ -121,7 +122,7 @@ class SaffuConfig:
 CALIBRATED = {"memory", "classes"}  # settings of that solution alone
 PAPER = {"block", "block_mode", "radius_mode", "block_dimension", "radius_dimension", "hidden_dimension", "documents"}
 PAPER |= {"head", "attention", "tune", "accumulate", "restart_attention", "variation_sign"}
-PAPER |= {"attention_priming", "decoder_priming", "smoothing"}
+PAPER |= {"attention_priming", "decoder_priming", "counting", "smoothing"}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "calibrated": {"solution": "calibrated", "count_by": "tokens"},

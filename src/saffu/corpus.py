@@ -13,9 +13,12 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from saffu.explicit import look_up
 from saffu.tokenizer import EOD, FRG, PAD, SOD, Tokenizer
 
-WINDOW_ROWS = 1024  # most targets in one window: what is computed for them then stays in the cache
+WINDOW_ROWS = {"cpu": 1 << 12, "cuda": 1 << 18}  # most targets in one window: enough to be worth an operation
+WIDTHS = (4, 8, 16, 32, 64)  # slots computed for a window, if its unit has many more
+FEW = {"cpu": 16, "cuda": 1 << 16}  # targets not worth telling apart: on a GPU, asking for group sizes stalls it
 PIECE = 1 << 16  # characters of a long document tokenised at a time
 SAFE_CUT = re.compile(r"(?<=[A-Za-z0-9,.]) (?=[A-Za-z])")  # a place where two words part under any reading
 
@@ -133,16 +136,16 @@ class TokenCorpus:
         """How many blocks begin with `<frg>`: all but each document's first."""
         return int((torch.diff(self.starts) - 1).div(block - 1, rounding_mode="floor").sum())
 
-    def batches(self, size: int, lookback: int) -> Iterator["Targets"]:
-        """Runs of consecutive targets with the `lookback` tokens before them."""
-        for lo in range(0, self.targets, size):
+    def batches(self, size: int, lookback: int, first: int = 0, step: int = 1) -> Iterator["Targets"]:
+        """Runs of consecutive targets with the `lookback` tokens before them: all, or every so-many-th."""
+        for lo in range(first * size, self.targets, step * size):
             hi = min(lo + size, self.targets)
             flat = torch.arange(lo, hi, device=self.ids.device)
             document = torch.searchsorted(self.starts, flat, right=True) - 1
             begin = max(0, lo - lookback)
-            past = torch.nn.functional.pad(self.ids[begin:hi].long(), (begin - (lo - lookback), 0), value=PAD)
+            past = torch.nn.functional.pad(self.ids[begin:hi].int(), (begin - (lo - lookback), 0), value=PAD)
             at = torch.arange(lookback, len(past), device=flat.device)
-            yield Targets(past[lookback:], flat - self.starts[document], document, past, at, self)
+            yield Targets(past[lookback:].long(), flat - self.starts[document], document, past, at, self)
 
 
 class Targets(NamedTuple):
@@ -151,7 +154,7 @@ class Targets(NamedTuple):
     ids: Tensor  # (n,) what is to be predicted
     positions: Tensor  # (n,) place in the document, from 0
     documents: Tensor  # (n,) which document of the corpus
-    past: Tensor  # tokens before and at the targets
+    past: Tensor  # tokens before and at the targets, int32
     at: Tensor  # (n,) where each target stands in `past`
     corpus: TokenCorpus
 
@@ -165,56 +168,69 @@ class Window(NamedTuple):
     """Contexts of some targets for a unit of K slots: slots first … first+J−1 are given, all others hold `<pad>`."""
 
     rows: Tensor  # (m,) which of the targets
-    ids: Tensor  # (m, J) token ids of the given slots
+    seen: Tensor  # (m, J) token ids of the given slots, int32; and if J < K a last column, `<pad>` for all others
     head: Tensor  # (m,) the token whose similarity to the others steers attention
     first: int
+    width: int  # J
+
+    @property
+    def ids(self) -> Tensor:
+        """(m, J) token ids of the given slots."""
+        return self.seen[:, : self.width]
 
     @property
     def slots(self) -> slice:
-        return slice(self.first, self.first + self.ids.shape[1])
+        return slice(self.first, self.first + self.width)
 
 
 def block_windows(targets: Targets, block: int, head: str = "previous") -> Iterator[Window]:
     """Block contexts: marker (`<sod>` first, `<frg>` later), then up to b−1 tokens; `<pad>` from the target on."""
-    real = 1 + targets.positions % (block - 1)  # slots before the target, marker included
+    real = 1 + targets.positions.int() % (block - 1)  # slots before the target, marker included
     for rows, width in _by_width(real, block):
-        count, slot = real[rows, None], torch.arange(width, device=rows.device)
-        distance = (count - slot).clamp(min=0)
-        ids = targets.past[targets.at[rows, None] - distance]
-        marker = torch.where(targets.positions[rows] < block - 1, SOD, FRG)
-        ids = torch.where(slot == 0, marker[:, None], ids)
-        ids = torch.where(slot < count, ids, PAD)
-        query = ids.gather(1, count - 1).squeeze(1) if head == "previous" else marker
-        yield Window(rows, ids, query, first=0)
+        count, place, position = real, targets.at.int(), targets.positions
+        if len(rows) < len(real):
+            count, place, position = look_up(count, rows), look_up(place, rows), look_up(position, rows)
+        slot = torch.arange(width + (width < block), device=rows.device, dtype=torch.int32)
+        distance = (count[:, None] - slot).clamp_(min=0)  # 0 from the target on
+        seen = look_up(targets.past, place[:, None] - distance).masked_fill_(distance == 0, PAD)
+        marker = torch.where(position < block - 1, SOD, FRG).int()
+        seen[:, 0] = marker
+        query = seen.gather(1, count[:, None].long() - 1).squeeze(1) if head == "previous" else marker
+        yield Window(rows, seen, query, 0, width)
 
 
 def radius_windows(targets: Targets, radius: int, head: str = "previous") -> Iterator[Window]:
     """Radial contexts: the r tokens before the target in its document, the nearest last; `<pad>` where missing."""
-    real = targets.positions.clamp(max=radius)
-    for rows, width in _by_width(real, radius):
-        distance = torch.arange(width, 0, -1, device=rows.device)
-        ids = targets.past[targets.at[rows, None] - distance]
-        ids = torch.where(distance <= targets.positions[rows, None], ids, PAD)
+    for rows, width in _by_width(targets.positions.clamp(max=radius), radius):
+        place, position = targets.at.int(), targets.positions
+        if len(rows) < len(place):
+            place, position = look_up(place, rows), look_up(position, rows)
+        distance = torch.arange(width, -(width < radius), -1, device=rows.device, dtype=torch.int32)
+        missing = distance > position[:, None]
+        if width < radius:
+            missing[:, -1] = True
+        seen = look_up(targets.past, place[:, None] - distance).masked_fill_(missing, PAD)
         if head == "previous":
-            query = ids[:, -1]
+            query = seen[:, width - 1]
         else:
-            farthest = targets.past[targets.at[rows] - radius]
-            query = torch.where(targets.positions[rows] >= radius, farthest, PAD)
-        yield Window(rows, ids, query, first=radius - width)
+            query = look_up(targets.past, place - radius).masked_fill_(position < radius, PAD)
+        yield Window(rows, seen, query, radius - width, width)
 
 
 def _by_width(real: Tensor, slots: int) -> Iterator[tuple[Tensor, int]]:
     """Group targets whose contexts fill about as many slots, so that short ones do not pay for long ones."""
-    if real.is_cuda or slots <= 8:  # asking a GPU for group sizes would stall it
-        groups = [(torch.arange(len(real), device=real.device), slots)]
+    device = "cuda" if real.is_cuda else "cpu"
+    widths = [w for w in WIDTHS if w < slots] + [slots]
+    if slots <= 8 or len(real) <= FEW[device]:
+        width = slots if slots <= 8 or device == "cuda" else next(w for w in widths if w >= int(real.max()))
+        groups = [(torch.arange(len(real), device=real.device), width)]
     else:
-        widths = [w for w in (4, 8, 16, 32, 64) if w < slots] + [slots]
         groups = [
             (((real > narrower) & (real <= width)).nonzero().squeeze(1), width)
             for narrower, width in zip([-1, *widths], widths, strict=False)
         ]
     for rows, width in groups:
-        for part in rows.split(len(rows) if rows.is_cuda else WINDOW_ROWS):
+        for part in rows.split(WINDOW_ROWS[device]):
             if len(part):
                 yield part, width
 

@@ -1,5 +1,9 @@
-"""The one kind of error a user can cause."""
+"""The kind of error a user can cause."""
 
 
 class SaffuError(ValueError):
     """One line that says what is wrong and what to do about it; the command prints it and exits with 2."""
+
+
+class NotFittedError(SaffuError, AttributeError):
+    """Something learned was asked of a model that has not been fitted."""

@@ -1,11 +1,14 @@
 """The explicit solution of a whole network: count, then solve, stage by stage, from the bottom up.
 
 Counting is the only thing that sees data: it streams over a corpus and its sums add over shards. Solving sees only
-counts. Both are done in float64; the weights are float32.
+counts. Sums and solutions are float64; the weights, and by default what is summed, are float32.
 """
 
 import copy
-from collections.abc import Callable, Iterator
+import functools
+import operator
+import time
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -14,13 +17,18 @@ from tqdm import tqdm
 from saffu import cipher, explicit
 from saffu.config import SaffuConfig
 from saffu.corpus import Targets, TokenCorpus
+from saffu.counters import AttentionCounter, DecoderCounter, DocumentCounter, HiddenTargets, OutputCounter
+from saffu.devices import settle
 from saffu.errors import SaffuError
 from saffu.explicit import Counts, InitialVariation
 from saffu.network import Network
 from saffu.tokenizer import FRG, PAD, SOD
-from saffu.unit import AttentionCounter, DecoderCounter, HiddenTargets, Unit
+from saffu.unit import Unit
+from saffu.workers import side_by_side
 
-BATCH = 16384  # targets counted at a time; results do not depend on it
+Counters = Mapping[str, AttentionCounter | DecoderCounter | OutputCounter | DocumentCounter]
+SUMS = 1 << 27  # most numbers that all workers keep
+BATCH = {"cpu": 1 << 15, "cuda": 1 << 24}  # targets counted at a time; results do not depend on it
 
 
 class ExplicitFit:
@@ -39,14 +47,16 @@ class ExplicitFit:
         *,
         embeddings: Tensor | None = None,
         device: torch.device | str = "cpu",
-        batch: int = BATCH,
+        batch: int | None = None,
     ):
         """`frequencies` (N,) of the targets, in `documents` documents with so many `<frg>` blocks."""
-        vocabulary = len(frequencies)
-        self.config, self.batch, self.documents = config, batch, documents
-        self.frequencies = frequencies.double().to(device)
+        vocabulary, frequencies = len(frequencies), frequencies.double().cpu()
+        self.config, self.documents = config, documents
+        self.batch = batch or BATCH["cuda" if torch.device(device).type == "cuda" else "cpu"]
+        self.frequencies = frequencies.to(device)
         self.counts: dict[str, Counts] = {}
-        seen = frequencies.double().clone()  # the markers are never targets, but they are seen as inputs
+        self.seconds: dict[str, float] = {}  # of counting, by what was counted
+        seen = frequencies.clone()  # the markers are never targets, but they are seen as inputs
         seen[PAD], seen[SOD], seen[FRG] = documents, documents, max(1, fragments)
         bits = ciphered(vocabulary, config.hidden_dimension, frequencies) if config.hidden_dimension else None
         self.hidden = HiddenTargets(None if bits is None else bits.double().to(device), vocabulary)
@@ -59,50 +69,61 @@ class ExplicitFit:
             elif getattr(config, name):
                 by_unit[name] = cipher.noised_embeddings(ciphered(vocabulary, dimension, seen), seen)
         self.network = Network(config, {k: v.float().to(device) for k, v in by_unit.items()}, vocabulary)
-        self.exact = copy.deepcopy(self.network).double().requires_grad_(False)  # the same weights, to count with
+        # The same weights, to count with.
+        self.frozen = copy.deepcopy(self.network).to(getattr(torch, config.counting)).requires_grad_(False)
 
     def initialise(self, corpus: TokenCorpus) -> None:
         """Solve attention from V̂ (or leave it uniform), then the decoders from the bottom up."""
         if self.config.attention == "explicit":
-            counters = {
-                name: AttentionCounter(
-                    unit, self.hidden, self.config.variation_sign, InitialVariation(unit.E, self.frequencies)
-                )
-                for name, unit in self._units()
-            }
-            self._count_units("attention", counters, corpus)
-            self._solve_attention({name: counter.counts for name, counter in counters.items()})
+            initial = {name: InitialVariation(unit.E, self.frequencies) for name, unit in self._units()}
+            self._solve_attention(self._count_attention(corpus, initial))
         self._count_and_solve_decoders(corpus)
 
     def tune(self, corpus: TokenCorpus, first: bool) -> None:
         """Solve attention again, from V of the current decoders, then the decoders."""
-        counters = {
-            name: AttentionCounter(unit, self.hidden, self.config.variation_sign, None) for name, unit in self._units()
-        }
-        self._count_units("attention", counters, corpus)
         restart = first and self.config.restart_attention
-        self._solve_attention({name: counter.counts for name, counter in counters.items()}, restart)
+        self._solve_attention(self._count_attention(corpus, {}), restart)
         self._count_and_solve_decoders(corpus)
 
     def _units(self) -> Iterator[tuple[str, Unit]]:
-        yield from self.exact.units.items()  # type: ignore[misc]
+        yield from self.frozen.units.items()  # type: ignore[misc]
 
-    def _passes(self, what: str, corpus: TokenCorpus) -> Iterator[Targets]:
-        with tqdm(total=corpus.targets, desc=what, unit=" tokens", unit_scale=True, disable=None, leave=False) as bar:
-            for targets in corpus.batches(self.batch, self.exact.lookback):
-                yield targets
+    def _count(self, what: str, corpus: TokenCorpus, begin: Callable[[], Counters]) -> dict[str, Counts]:
+        """Count all of a corpus with the counters that `begin` makes, a set of them for each worker."""
+
+        def work(number: int, stopped: Callable[[], bool]) -> Counters:
+            counters = begin()
+            for targets in corpus.batches(self.batch, self.frozen.lookback, number, workers):
+                for name, counter in counters.items():
+                    if isinstance(counter, DocumentCounter):
+                        counter.add(targets)
+                    else:
+                        for window in self.frozen.windows(name, targets):
+                            counter.add(window, targets.ids[window.rows])
                 bar.update(len(targets.ids))
+                if stopped():
+                    break
+            return counters
 
-    def _count_units(
-        self,
-        what: str,
-        counters: dict[str, AttentionCounter] | dict[str, DecoderCounter],
-        corpus: TokenCorpus,
-    ) -> None:
-        for targets in self._passes(what, corpus):
-            for name, counter in counters.items():
-                for window in self.exact.windows(name, targets):
-                    counter.add(window, targets.ids[window.rows])
+        workers = 1  # more would only wait for the same GPU
+        if self.frozen.device.type == "cpu":
+            sums = sum(weight.numel() for weight in self.frozen.parameters())  # about what each worker keeps
+            workers = max(1, min(torch.get_num_threads(), corpus.targets // self.batch, SUMS // sums))
+        began = time.perf_counter()
+        with tqdm(total=corpus.targets, desc=what, unit=" tokens", unit_scale=True, disable=None, leave=False) as bar:
+            shares = side_by_side(work, workers)
+        settle(self.frozen.device)
+        self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - began
+        counted = [{name: counter.counts for name, counter in share.items()} for share in shares]
+        return {name: functools.reduce(operator.add, (share[name] for share in counted)) for name in counted[0]}
+
+    def _count_attention(self, corpus: TokenCorpus, initial: dict[str, InitialVariation]) -> dict[str, Counts]:
+        sign = self.config.variation_sign
+        return self._count(
+            "attention",
+            corpus,
+            lambda: {n: AttentionCounter(unit, self.hidden, sign, initial.get(n)) for n, unit in self._units()},
+        )
 
     def _add(self, layer: str, counts: Counts, restart: bool) -> Counts:
         if layer in self.counts and not restart:
@@ -111,10 +132,10 @@ class ExplicitFit:
         return counts
 
     def _set(self, get: Callable[[Network], Tensor], weight: Tensor) -> None:
-        """Store a solved weight in float32, and count on with exactly what was stored."""
+        """Store a solved weight in float32, and count on with what was stored."""
         with torch.no_grad():
             get(self.network).copy_(weight)
-            get(self.exact).copy_(get(self.network))
+            get(self.frozen).copy_(get(self.network))
 
     def _solve_attention(self, counted: dict[str, Counts], restart: bool = False) -> None:
         """Eq. 6, W from F(Q, V)."""
@@ -130,10 +151,11 @@ class ExplicitFit:
     def _count_and_solve_decoders(self, corpus: TokenCorpus) -> None:
         """Eq. 5, U from F(H, Z); the document model from F(x, δ); M from F of the units' outputs with the targets."""
         restart = not self.config.accumulate
-        counters = {name: DecoderCounter(unit, self.hidden) for name, unit in self._units()}
-        self._count_units("decoders", counters, corpus)
-        for name, counter in counters.items():
-            counts = self._add(f"{name}.decoder", counter.counts, restart)
+        counted = self._count(
+            "decoders", corpus, lambda: {name: DecoderCounter(unit, self.hidden) for name, unit in self._units()}
+        )
+        for name, new in counted.items():
+            counts = self._add(f"{name}.decoder", new, restart)
             paper = explicit.decoder_priming_number(getattr(self.config, name))
             priming = paper if self.config.decoder_priming == "paper" else counts.mean_norm
             smoothing = self.config.smoothing
@@ -149,33 +171,37 @@ class ExplicitFit:
             F = explicit.fill_unseen(counts.F, self.config.smoothing)
             self._set(lambda network: network.D, explicit.explicit_solution(F, priming=1))
         counts = self._add("final", self._count_final(corpus), restart)
-        priming = len(self.exact.units) + bool(self.config.documents)  # each part's output sums to one
+        priming = len(self.frozen.units) + bool(self.config.documents)  # each part's output sums to one
         self._set(lambda network: network.M, explicit.explicit_solution(counts.F + self.config.smoothing, priming))
 
     def _count_documents(self, corpus: TokenCorpus) -> Counts:
         """F(x, δ): mean embeddings with the shard of the corpus they come from."""
-        by_shard = torch.zeros(self.config.documents, self.exact.document_embeddings.shape[1], dtype=torch.float64)
-        by_shard = by_shard.to(self.exact.device)
-        for targets in self._passes("document model", corpus):
+        network, shards = self.frozen, self.config.documents
+
+        def pair(targets: Targets) -> tuple[Tensor, Tensor]:
             numbers = corpus.first_document + targets.documents
-            shards = (numbers * self.config.documents).div(self.documents, rounding_mode="floor")
-            explicit.add_co_occurrence(by_shard, self.exact.document_inputs(targets), shards)
-        return Counts(by_shard.T, by_shard.sum(), by_shard.new_tensor(float(corpus.targets)))
+            return network.document_inputs(targets), (numbers * shards).div(self.documents, rounding_mode="floor")
+
+        E = network.document_embeddings
+        counted = self._count("document model", corpus, lambda: {"document": DocumentCounter(pair, shards, E)})
+        return counted["document"]
 
     def _count_final(self, corpus: TokenCorpus) -> Counts:
         """F(h, Y): the parts' outputs side by side, with the targets. The parts never meet, so each adds alone."""
-        inputs, outputs = self.exact.M.shape
-        by_target = torch.zeros(outputs, inputs, dtype=torch.float64, device=self.exact.device)
-        width = self.config.hidden_dimension
-        for targets in self._passes("final decoder", corpus):
-            for part, (name, unit) in enumerate(self._units()):
-                columns = by_target[:, part * width : (part + 1) * width]
-                for window in self.exact.windows(name, targets):
-                    explicit.add_co_occurrence(columns, explicit.distribution(unit(window)), targets.ids[window.rows])
-            if self.config.documents:
-                document = explicit.distribution(self.exact.document_inputs(targets) @ self.exact.D)
-                explicit.add_co_occurrence(by_target[:, -self.config.documents :], document, targets.ids)
-        return Counts(by_target.T, by_target.sum(), by_target.new_tensor(float(corpus.targets)))
+        network = self.frozen
+
+        def pair(targets: Targets) -> tuple[Tensor, Tensor]:
+            return explicit.distribution(network.document_inputs(targets) @ network.D), targets.ids
+
+        def begin() -> Counters:
+            document = (
+                {"document": DocumentCounter(pair, network.vocabulary, network.D)} if self.config.documents else {}
+            )
+            return {name: OutputCounter(unit) for name, unit in self._units()} | document
+
+        counted = list(self._count("final decoder", corpus, begin).values())
+        F = torch.cat([counts.F for counts in counted])
+        return Counts(F, F.sum(), counted[0].targets)
 
 
 def ciphered(vocabulary: int, dimension: int, frequencies: Tensor) -> Tensor:

@@ -52,7 +52,11 @@ def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> Tens
         beyond = ordered.cumsum(1) - ordered >= sampling.top_p  # what comes before already holds top_p
         beyond[:, 0] = False
         probabilities = probabilities.scatter(1, order, ordered.masked_fill(beyond, 0))
-    return torch.multinomial(probabilities, 1, generator=generator).squeeze(1) + EOD
+    below = probabilities.double().cumsum(1)
+    total = below[:, -1:]
+    chance = torch.rand(len(below), 1, dtype=torch.float64, device=below.device, generator=generator)
+    drawn = torch.minimum(chance * total, torch.nextafter(total, torch.zeros_like(total)))  # always under the total
+    return torch.searchsorted(below, drawn, right=True).squeeze(1) + EOD  # a token of no probability has no share
 
 
 class PrecedingMeans:
@@ -70,6 +74,10 @@ class PrecedingMeans:
     def add(self, tokens: Tensor) -> None:
         self.sums, self.counts = self.sums + self.E[tokens], self.counts + 1
 
+    def keep(self, rows: list[int]) -> None:
+        """Only these documents go on."""
+        self.sums, self.counts = self.sums[rows], self.counts[rows]
+
 
 @torch.inference_mode()
 def continue_prompts(
@@ -82,29 +90,36 @@ def continue_prompts(
         generator.seed()
     else:
         generator.manual_seed(sampling.seed)
-    past = torch.full((rows, lookback + 1), PAD)  # the last column stands for the token to come
+    past = torch.full((rows, lookback + 1), PAD, dtype=torch.int32)  # the last column stands for the token to come
     for row, prompt in enumerate(prompts):
-        tail = torch.tensor(prompt[-lookback:], dtype=torch.int64)
+        tail = torch.tensor(prompt[-lookback:], dtype=torch.int32)
         past[row, lookback - len(tail) : lookback] = tail
     past = past.to(device)
     positions = torch.tensor([len(prompt) for prompt in prompts], device=device)
     at = torch.arange(rows, device=device) * (lookback + 1) + lookback
     means = PrecedingMeans(network, prompts) if isinstance(network, Network) and network.config.documents else None
     nowhere = TokenCorpus(past[:0, 0], positions[:1], positions[:0])  # the contexts are all in `past`
-    ended = [False] * rows
+    writing = list(range(rows))  # documents that have not ended; only these are computed
     for _ in range(sampling.max_tokens):
-        targets = Targets(past[:, -1], positions, positions, past.flatten(), at, nowhere)
+        targets = Targets(past[:, -1].long(), positions, positions, past.flatten(), at[: len(writing)], nowhere)
         drawn = draw(network(targets, means() if means else None), sampling, generator)
         past[:, -1] = drawn
         past = past.roll(-1, dims=1)
         positions = positions + 1
         if means:
             means.add(drawn)
-        tokens = [None if done else token for done, token in zip(ended, drawn.tolist(), strict=True)]
-        ended = [done or token == EOD for done, token in zip(ended, tokens, strict=True)]
+        tokens: list[int | None] = [None] * rows
+        for row, token in zip(writing, drawn.tolist(), strict=True):
+            tokens[row] = token
         yield tokens
-        if all(ended):
+        going = [place for place, row in enumerate(writing) if tokens[row] != EOD]
+        if not going:
             return
+        if len(going) < len(writing):
+            writing = [writing[place] for place in going]
+            past, positions = past[going], positions[going]
+            if means:
+                means.keep(going)
 
 
 def stream_text(network: Network | Product, tokenizer: Tokenizer, prompt: str, sampling: Sampling) -> Iterator[str]:

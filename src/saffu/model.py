@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,7 +12,8 @@ from torch import Tensor
 from saffu import checkpoint, evaluate, generate, store, train
 from saffu.config import SaffuConfig, TrainingConfig
 from saffu.corpus import TokenCorpus
-from saffu.errors import SaffuError
+from saffu.devices import usable_device
+from saffu.errors import NotFittedError, SaffuError
 from saffu.evaluate import Score
 from saffu.explicit import Counts
 from saffu.fit import ExplicitFit, stages
@@ -21,6 +22,10 @@ from saffu.network import Network
 from saffu.ngram import NgramCounts
 from saffu.product import Product, fit_product
 from saffu.tokenizer import EOD, Tokenizer
+
+if TYPE_CHECKING:
+    from saffu.embeddings import Embeddings
+    from saffu.explain import Explanation
 
 Text = Iterable[str] | TokenCorpus
 LOGGED_TARGETS = 100_000  # of the development text, scored after each stage
@@ -51,6 +56,23 @@ class SaffuLM:
         self.config = config or SaffuConfig.preset("calibrated")
         self.device = usable_device(device)
         self._given_tokenizer = tokenizer
+
+    if not TYPE_CHECKING:  # a type checker knows what there is
+
+        def __getattr__(self, name: str) -> Any:
+            """Called for what is not there: learned things, before `fit`."""
+            if name in (*SaffuLM.__annotations__, "parameters_", "embeddings_"):
+                raise NotFittedError(f"this model has no {name} yet; call fit first, or saffu.load a fitted one")
+            raise AttributeError(f"'SaffuLM' object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        preset = SaffuConfig.preset(self.config.solution).to_dict()
+        changed = [f"{name}={value!r}" for name, value in self.config.to_dict().items() if value != preset[name]]
+        settings = ", ".join([self.config.solution, *changed])
+        if "network_" not in self.__dict__:
+            return f"<SaffuLM {settings}; not fitted>"
+        tokens, vocabulary = self.trained_on_["tokens"], len(self.tokenizer_)
+        return f"<SaffuLM {settings}; {tokens:,} tokens counted, vocabulary {vocabulary:,}>"
 
     def fit(
         self,
@@ -185,6 +207,7 @@ class SaffuLM:
         return evaluate.evaluate(self.network_, self.tokenize(documents))
 
     def perplexity(self, documents: Text) -> float:
+        """exp of the mean surprise a token; models of different vocabularies compare by `score` in bits per byte."""
         return self.score(documents).perplexity
 
     def reference_scores(self, documents: Text) -> dict[str, Score]:
@@ -205,6 +228,12 @@ class SaffuLM:
         """`generate`, in pieces as they come."""
         return generate.stream_text(self.network_, self.tokenizer_, prompt, Sampling(**sampling))
 
+    def explain(self, prompt: str = "") -> "Explanation":
+        """What each part of the context adds to the logits of the token after the prompt (see `saffu.explain`)."""
+        from saffu.explain import explain
+
+        return explain(self.network_, self.frequencies_, self.tokenizer_.encode(prompt))
+
     def sample(self, seed: int, documents: int = 4, network: Network | Product | None = None) -> str:
         """A few short documents with their marks, as the paper's logs show them."""
         steps = generate.continue_prompts(
@@ -223,7 +252,15 @@ class SaffuLM:
         return self.network_
 
     @property
+    def embeddings_(self) -> "Embeddings":
+        """Token and word vectors, and their nearest neighbours."""
+        from saffu.embeddings import embeddings_of
+
+        return embeddings_of(self.network_, self.tokenizer_, self.frequencies_)
+
+    @property
     def parameters_(self) -> int:
+        """How many stored numbers shape a prediction: weights and embeddings, or counts and exponents."""
         return self.network_.parameter_count()
 
     def save(
@@ -314,14 +351,3 @@ def loaded_network(config: SaffuConfig, vocabulary: int, weights: dict[str, Tens
     network = Network(config, {name: torch.zeros_like(weights[f"units.{name}.E"]) for name in units}, vocabulary)
     network.load_state_dict(weights)
     return network
-
-
-def usable_device(name: str) -> torch.device:
-    """The device, if this machine has it."""
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise SaffuError(f"device {name!r} cannot be used ({reason}); use --device cpu") from None
-    return device

@@ -44,7 +44,7 @@ class ShuffledFold:
         lengths = torch.diff(corpus.starts)
         room = corpus.targets // folds + 2 * int(lengths.max())  # as long in every fold, for a captured step
         after = max(0, room - self.targets)
-        self.past = torch.nn.functional.pad(self.corpus.ids.long(), (self.lookback, after), value=PAD)
+        self.past = torch.nn.functional.pad(self.corpus.ids.int(), (self.lookback, after), value=PAD)
         lengths = torch.diff(self.corpus.starts)
         self.documents = torch.arange(len(lengths), device=network.device).repeat_interleave(lengths)
 
@@ -53,4 +53,4 @@ class ShuffledFold:
         chosen = self.order[first : first + size]
         at, documents = chosen + self.lookback, self.documents[chosen]
         positions = chosen - self.corpus.starts[documents]
-        return Targets(self.past[at], positions, documents, self.past, at, self.corpus)
+        return Targets(self.past[at].long(), positions, documents, self.past, at, self.corpus)

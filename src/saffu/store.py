@@ -27,7 +27,7 @@ def require_writable(folder: Path, force: bool) -> None:
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise SaffuError(f"{folder} is a file, and a model is a folder; choose another --out")
-    if folder.is_mount():
+    if os.path.ismount(folder):  # Path.is_mount knows no Windows before Python 3.12
         raise SaffuError(f"{folder} cannot be replaced as a whole; name a folder inside it as --out")
     if folder.exists() and any(folder.iterdir()):
         if not force:

@@ -24,6 +24,8 @@ SNIFFED_BYTES = 8192  # a NUL byte among the first this many marks a binary file
 def find_files(patterns: Sequence[str | Path]) -> list[Path]:
     """The files that paths, folders (all *.txt and *.txt.gz inside) and globs name, sorted, each once.
 
+    A folder without any may hold one split of a BabyLM corpus instead: *.train, *.dev or *.test.
+
     find_files(["notes.md", "books", "news/**/*.txt"]) → [Path("books/a.txt"), Path("news/b.txt"), ...]
     """
     try:
@@ -38,7 +40,7 @@ def _matches(pattern: str) -> list[Path]:
         raise SaffuError("a name of a file is empty; check the variable or quotes it came from")
     path = Path(pattern)
     if path.is_dir():
-        files = [file for suffix in ("txt", "txt.gz") for file in path.rglob(f"*.{suffix}") if file.is_file()]
+        files = _files_ending(path, "txt", "txt.gz") or _files_of_one_split(path)
         if not files:
             raise SaffuError(f"no .txt or .txt.gz file in the folder {path}; name its files or a glob instead")
     elif path.exists():
@@ -51,6 +53,17 @@ def _matches(pattern: str) -> list[Path]:
     else:
         raise SaffuError(f"no such file or folder: {path}; check the path")
     return files
+
+
+def _files_ending(folder: Path, *suffixes: str) -> list[Path]:
+    return [file for suffix in suffixes for file in folder.rglob(f"*.{suffix}") if file.is_file()]
+
+
+def _files_of_one_split(folder: Path) -> list[Path]:
+    splits = {suffix: files for suffix in ("train", "dev", "test") if (files := _files_ending(folder, suffix))}
+    if len(splits) > 1:
+        raise SaffuError(f"{folder} holds .{' and .'.join(splits)} files together; name the folder of one of them")
+    return [file for files in splits.values() for file in files]
 
 
 def read_documents(paths: Iterable[str | Path], split: str = "line", errors: str = "strict") -> Iterator[str]:

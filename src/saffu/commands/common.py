@@ -111,3 +111,8 @@ def model_facts(lm: Any) -> dict[str, Any]:
 
 def print_json(facts: dict[str, Any]) -> None:
     print(json.dumps(facts, ensure_ascii=False))
+
+
+def visible(token: str) -> str:
+    """A token with its spaces seen, and control characters spelled out, so that no text can steer the terminal."""
+    return "".join("▁" if c == " " else c if c.isprintable() else repr(c)[1:-1] for c in token)

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
     documents: Any = Documents(options.text, options)
     if not options.text:
         documents = Share(documents, every, held_out=True)
-    with tempfile.TemporaryDirectory(prefix="saffu-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="saffu-", ignore_cleanup_errors=True) as scratch:
         folders = [Path(scratch) / name for name in ("text", "train")]
         for folder in folders:
             folder.mkdir()

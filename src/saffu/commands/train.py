@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> None:
     tokenizer = Tokenizer.train(train, words=config.words, kept_words=config.kept_words, count_by=config.count_by)
     lm = SaffuLM(config, tokenizer=tokenizer, device=options.device or "cpu")
     log = Log(options, backprop=training is not None)
-    with tempfile.TemporaryDirectory(prefix="saffu-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="saffu-", ignore_cleanup_errors=True) as scratch:
         corpus, dev = tokenised(text, tokenizer, Path(scratch))
         log.say(
             f"{corpus.targets:,} tokens in {corpus.documents:,} documents, vocabulary {len(tokenizer):,}, "
@@ -157,7 +157,7 @@ def resume(options: argparse.Namespace) -> None:
 
     lm = SaffuLM.load(options.resume, options.device or state["device"])
     log = Log(options, backprop=True)
-    with tempfile.TemporaryDirectory(prefix="saffu-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="saffu-", ignore_cleanup_errors=True) as scratch:
         corpus, dev = tokenised(text, lm.tokenizer_, Path(scratch))
         further = Backprop(lm, corpus, dev, training, text)
         checkpoint.restore(further, options.resume, state)

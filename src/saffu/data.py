@@ -1,0 +1,261 @@
+"""Corpora from their official hosts: fetched with resumption and checksums, unpacked to train/, dev/ and test/.
+
+Nothing here is ever fetched unasked. Files keep their official names (`childes.train`, `childes.dev`), and folders
+that were unpacked by hand, in the official layout, are read just as well.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+from tqdm import tqdm
+
+from saffu.errors import SaffuError
+
+MANIFEST = "babylm.json"
+SPLITS = ("train", "dev", "test")
+SIZES = ("10M", "100M")
+TIMEOUT = 60  # seconds without a byte
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A zip file of the challenge. Checksums are given where one has been published; others are recorded."""
+
+    name: str
+    url: str
+    md5: str = ""
+
+
+SOURCES: dict[int, dict[str, Archive]] = {
+    # One archive holds both sizes: babylm_data/babylm_10M, babylm_100M, babylm_dev, babylm_test.
+    2023: {
+        split: Archive("babylm_data.zip", "https://github.com/babylm/babylm.github.io/raw/main/babylm_data.zip")
+        for split in ("train 10M", "train 100M", "dev", "test")
+    },
+    # The text_data folder of the challenge's project, https://osf.io/ad7qg/.
+    2024: {
+        "train 10M": Archive("train_10M.zip", "https://osf.io/download/5mk3x/", md5="dc67e5d2db96ed4f76cb072e2504a18c"),
+        "train 100M": Archive("train_100M.zip", "https://osf.io/download/rduj2/"),
+        "dev": Archive("dev.zip", "https://osf.io/download/m48ed/"),
+        "test": Archive("test.zip", "https://osf.io/download/qj4a6/"),
+    },
+}
+HOMES = {2023: "https://babylm.github.io", 2024: "https://osf.io/ad7qg/"}
+
+
+def fetch_babylm(
+    year: int,
+    size: str,
+    out: Path,
+    *,
+    accept_changed: bool = False,
+    keep_archives: bool = False,
+    sources: Mapping[int, Mapping[str, Archive]] | None = None,
+) -> dict[str, Any]:
+    """Fetch and unpack a year's corpus to out/train, out/dev and out/test; returns what babylm.json records.
+
+    Archives that are in out/archives already, fetched by hand or by an earlier run, are not fetched again.
+    """
+    archives = (sources or SOURCES)[year]
+    wanted = {split: archives[f"train {size}" if split == "train" else split] for split in SPLITS}
+    manifest = read_manifest(out)
+    if manifest and (manifest["year"], manifest["size"]) != (year, size):
+        raise SaffuError(f"{out} holds BabyLM {manifest['year']} {manifest['size']}; choose another --out")
+    if manifest and all((out / split).is_dir() for split in SPLITS):
+        return manifest
+    for split in SPLITS:
+        if (out / split).exists():
+            raise SaffuError(f"{out / split} is there already, and not of an earlier run; choose another --out")
+    folder = out / "archives"
+    folder.mkdir(parents=True, exist_ok=True)
+    for archive in dict.fromkeys(wanted.values()):
+        download(archive, folder / archive.name, HOMES[year])
+    recorded = {}
+    for archive in dict.fromkeys(wanted.values()):
+        recorded[archive.name] = {"url": archive.url, **checksums(folder / archive.name)}
+        compare_checksum(archive, recorded[archive.name], folder, accept_changed)
+    with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=out) as scratch:
+        files = {split: unpack(folder / wanted[split].name, split, size, Path(scratch)) for split in SPLITS}
+        for split in SPLITS:
+            (Path(scratch) / split).rename(out / split)
+    manifest = {"corpus": "BabyLM", "year": year, "size": size, "archives": recorded, "files": files}
+    write_manifest(out, manifest)
+    if not keep_archives:
+        shutil.rmtree(folder)
+    return manifest
+
+
+def download(archive: Archive, path: Path, home: str) -> None:
+    """Fetch an archive; what an interrupted run had is kept, and gone on with where the host allows it."""
+    if path.exists():
+        return
+    part, tag = path.with_name(path.name + ".part"), path.with_name(path.name + ".tag")
+    have = part.stat().st_size if part.exists() else 0
+    host = urlsplit(archive.url).netloc
+    by_hand = f"or fetch {archive.url} by hand, save it as {path}, and run this again"
+    try:
+        with request(archive.url, have, tag.read_text("utf-8") if have and tag.exists() else "") as answer:
+            goes_on = answer.status == 206
+            have = have if goes_on else 0
+            expected = have + int(answer.headers.get("Content-Length") or 0)
+            tag.write_text(answer.headers.get("ETag") or "", encoding="utf-8")
+            with part.open("ab" if goes_on else "wb") as file:
+                receive(answer, file, have, expected, archive.name)
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and have:  # no more bytes than we have: it was whole, or is another file now
+            part.unlink()
+            download(archive, path, home)
+            return
+        moved = f"the file may have moved: see {home}, " if error.code in (403, 404, 410) else "try again later, "
+        raise SaffuError(f"{host} answers {error.code} {error.reason} for {archive.name}; {moved}{by_hand}") from None
+    except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
+        reason = getattr(error, "reason", None) or error or type(error).__name__
+        raise SaffuError(
+            f"cannot fetch {archive.name} from {host} ({reason}); run this again with a network, {by_hand}"
+        ) from None
+    if expected > have and part.stat().st_size != expected:
+        raise SaffuError(
+            f"{host} broke off after {part.stat().st_size:,} of {expected:,} bytes of {archive.name}; "
+            "run this again to go on from there"
+        )
+    part.replace(path)
+    tag.unlink(missing_ok=True)
+
+
+def request(url: str, have: int, tag: str) -> HTTPResponse:
+    """Ask for a file, or for the rest of it if the host still has the same one."""
+    headers = {"User-Agent": "saffu"}
+    if have:
+        headers["Range"] = f"bytes={have}-"
+        if tag:
+            headers["If-Range"] = tag
+    answer: HTTPResponse = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
+    return answer
+
+
+def receive(answer: HTTPResponse, file: IO[bytes], have: int, expected: int, name: str) -> None:
+    bar = tqdm(
+        total=expected if expected > have else None,
+        initial=have,
+        desc=name,
+        unit="B",
+        unit_scale=True,
+        leave=False,
+        disable=None,
+    )
+    with bar:
+        while chunk := answer.read(CHUNK):
+            file.write(chunk)
+            bar.update(len(chunk))
+
+
+def checksums(path: Path) -> dict[str, Any]:
+    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            md5.update(chunk)
+            sha256.update(chunk)
+    return {"bytes": path.stat().st_size, "md5": md5.hexdigest(), "sha256": sha256.hexdigest()}
+
+
+def compare_checksum(archive: Archive, found: Mapping[str, Any], folder: Path, accept_changed: bool) -> None:
+    if archive.md5 and archive.md5 != found["md5"] and not accept_changed:
+        raise SaffuError(
+            f"{folder / archive.name} has the MD5 {found['md5']}, not the published {archive.md5}; delete it and run "
+            "this again, or take it as it is with --accept-changed"
+        )
+
+
+def unpack(archive: Path, split: str, size: str, scratch: Path) -> dict[str, Any]:
+    """The files of a split, into scratch/split under their own names; what else an archive holds is left alone."""
+    folder, files = scratch / split, {}
+    folder.mkdir()
+    try:
+        with zipfile.ZipFile(archive) as zipped:
+            for member in members(zipped, split, size):
+                name = PurePosixPath(member.filename).name
+                with zipped.open(member) as source, (folder / name).open("wb") as target:  # its CRC is tested
+                    shutil.copyfileobj(source, target, CHUNK)
+                files[name] = {"bytes": member.file_size}
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise SaffuError(f"{archive} is damaged or no zip file ({error}); delete it and run this again") from None
+    if not files:
+        raise SaffuError(f"{archive} holds no .{split} files of {size}; see whether the archive has changed")
+    return files
+
+
+def members(zipped: zipfile.ZipFile, split: str, size: str) -> Iterator[zipfile.ZipInfo]:
+    """The members of an archive that belong to a split: `babylm_10M/cbt.train`, `train_10M/childes.train`, …"""
+    for member in zipped.infolist():
+        path = PurePosixPath(member.filename.replace("\\", "/"))
+        other = any(part.endswith(f"_{wrong}") for wrong in SIZES if wrong != size for part in path.parts[:-1])
+        mine = split != "train" or not other
+        if path.suffix == f".{split}" and mine and not path.name.startswith(".") and "__MACOSX" not in path.parts:
+            yield member
+
+
+def find_splits(folder: Path, size: str | None = None) -> dict[str, list[Path]]:
+    """The files of train, dev and test in a corpus folder: as `fetch_babylm` left it, as the challenge's archives
+    unpack (babylm_10M/*.train, dev/*.dev), or with plain text in folders of these names (train/*.txt.gz)."""
+    if not folder.is_dir():
+        raise SaffuError(f"no corpus folder at {folder}; `saffu data babylm --out {folder}` makes one")
+    found: dict[str, list[Path]] = {}
+    for split in SPLITS:
+        official = (path for path in folder.rglob(f"*.{split}") if "__MACOSX" not in path.relative_to(folder).parts)
+        files = sorted(path for path in official if path.is_file())
+        if not files:
+            plain = (path for suffix in ("txt", "txt.gz") for path in (folder / split).rglob(f"*.{suffix}"))
+            files = sorted(path for path in plain if path.is_file())
+        if files:
+            found[split] = files
+    if "train" not in found or "dev" not in found:
+        raise SaffuError(
+            f"{folder} has no *.train and *.dev files (nor train/*.txt and dev/*.txt); name another folder"
+        )
+    by_size = {
+        named: [p for p in found["train"] if any(part.endswith(f"_{named}") for part in p.relative_to(folder).parts)]
+        for named in SIZES
+    }
+    if all(by_size.values()) and size is None:
+        raise SaffuError(f"{folder} has training text of both sizes; choose one with --size {' or '.join(SIZES)}")
+    if size and any(by_size.values()):
+        if not by_size[size]:
+            raise SaffuError(f"{folder} has no training text of {size}; choose another --size or folder")
+        found["train"] = by_size[size]
+    return found
+
+
+def read_manifest(out: Path) -> dict[str, Any] | None:
+    try:
+        manifest = json.loads((out / MANIFEST).read_text("utf-8"))
+        return {**manifest, "year": int(manifest["year"]), "size": str(manifest["size"])}
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise SaffuError(f"{out / MANIFEST} is damaged; delete it and the folder's train, dev and test") from None
+
+
+def write_manifest(out: Path, manifest: Mapping[str, Any]) -> None:
+    """All at once, and last: where it is, everything is."""
+    handle, name = tempfile.mkstemp(dir=out, prefix=f".{MANIFEST}.")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(json.dumps(manifest, indent=2) + "\n")
+    Path(name).replace(out / MANIFEST)
+
+
+def total_bytes(files: Sequence[Path]) -> int:
+    return sum(path.stat().st_size for path in files)

@@ -1,0 +1,36 @@
+"""Devices: whether this machine has one, when it is done, how much memory it took."""
+
+import sys
+
+import torch
+
+from saffu.errors import SaffuError
+
+
+def usable_device(name: str) -> torch.device:
+    """The device, if this machine has it."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise SaffuError(f"device {name!r} cannot be used ({reason}); use --device cpu") from None
+    return device
+
+
+def settle(device: torch.device) -> None:
+    """Wait for what a GPU has been asked to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def peak_memory(device: torch.device) -> int:
+    """Most bytes held so far: on a GPU by tensors, else by the process; 0 where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return 0
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024

@@ -1,0 +1,283 @@
+"""Fetching corpora, from a server in this process; and reading them as they unpack, under their official names."""
+
+import hashlib
+import io
+import json
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from conftest import sentences
+from saffu import SaffuError, data
+from saffu.cli import main
+from saffu.data import Archive, fetch_babylm, find_splits
+from saffu.text import find_files
+
+NAMES_2023 = ["aochildes", "bnc_spoken", "cbt", "children_stories", "gutenberg", "open_subtitles", "qed"]
+NAMES_2023 += ["simple_wikipedia", "switchboard", "wikipedia"]
+NAMES_2024 = ["bnc_spoken", "childes", "gutenberg", "open_subtitles", "simple_wiki", "switchboard"]
+
+
+def text(name, split):
+    return ("\n".join(sentences(len(name + split), 30)) + f"\n{name} {split}\n").encode()
+
+
+def zipped(members):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def official_2023():
+    members = {
+        "babylm_data/": b"",
+        "__MACOSX/babylm_data/babylm_10M/._cbt.train": b"junk",
+        "babylm_data/README.md": b"#",
+    }
+    for folder, split in [("10M", "train"), ("100M", "train"), ("dev", "dev"), ("test", "test")]:
+        members |= {f"babylm_data/babylm_{folder}/{name}.{split}": text(name, folder) for name in NAMES_2023}
+    return {"babylm_data.zip": zipped(members)}
+
+
+def official_2024():
+    files = {"train_10M": "train", "train_100M": "train", "dev": "dev", "test": "test"}
+    return {
+        f"{folder}.zip": zipped({f"{folder}/{name}.{split}": text(name, folder) for name in NAMES_2024})
+        for folder, split in files.items()
+    }
+
+
+class Host:
+    """A web host of some files: it can break off, forget how to resume, or fail."""
+
+    def __init__(self, files):
+        self.files, self.ranges, self.break_after, self.resumes, self.status = files, [], None, True, 200
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                content = outer.files.get(self.path.strip("/"))
+                asked = self.headers.get("Range")
+                outer.ranges.append(asked)
+                if content is None or outer.status != 200:
+                    self.send_error(404 if content is None else outer.status)
+                    return
+                tag = f'"{hashlib.sha256(content).hexdigest()[:8]}"'
+                begin = 0
+                if asked and outer.resumes and self.headers.get("If-Range", tag) == tag:
+                    begin = int(asked.removeprefix("bytes=").removesuffix("-"))
+                    if begin >= len(content):
+                        self.send_error(416)
+                        return
+                self.send_response(206 if begin else 200)
+                self.send_header("Content-Length", str(len(content) - begin))
+                self.send_header("ETag", tag)
+                self.end_headers()
+                self.wfile.write(content[begin : outer.break_after])
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def sources(self, year):
+        address = f"http://127.0.0.1:{self.server.server_port}"
+        return {
+            year: {split: Archive(a.name, f"{address}/{a.name}") for split, a in data.SOURCES[year].items()},
+        }
+
+
+@pytest.fixture
+def host():
+    hosts = []
+
+    def begin(files):
+        hosts.append(Host(files))
+        return hosts[-1]
+
+    yield begin
+    for one in hosts:
+        one.server.shutdown()
+        one.server.server_close()
+
+
+@pytest.mark.parametrize("size", ["10M", "100M"])
+@pytest.mark.parametrize(
+    ("year", "files", "names"), [(2023, official_2023, NAMES_2023), (2024, official_2024, NAMES_2024)]
+)
+def test_fetch(host, tmp_path, year, files, names, size):
+    served = host(files())
+    manifest = fetch_babylm(year, size, tmp_path / "babylm", sources=served.sources(year))
+    assert sorted(path.name for path in (tmp_path / "babylm").iterdir()) == ["babylm.json", "dev", "test", "train"]
+    for split, folder in [("train", size), ("dev", "dev"), ("test", "test")]:
+        unpacked = tmp_path / "babylm" / split
+        assert sorted(path.name for path in unpacked.iterdir()) == [f"{name}.{split}" for name in names]
+        folder = f"train_{folder}" if year == 2024 and split == "train" else folder
+        assert (unpacked / f"{names[0]}.{split}").read_bytes() == text(names[0], folder)
+    for name, recorded in manifest["archives"].items():
+        assert recorded["sha256"] == hashlib.sha256(served.files[name]).hexdigest()
+    asked = len(served.ranges)
+    assert asked == len(manifest["archives"])
+    assert fetch_babylm(year, size, tmp_path / "babylm", sources=served.sources(year)) == manifest
+    assert len(served.ranges) == asked  # all is there: nothing is asked
+    with pytest.raises(SaffuError, match="choose another --out"):
+        fetch_babylm(year, "10M" if size == "100M" else "100M", tmp_path / "babylm", sources=served.sources(year))
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_broken_download_goes_on(host, tmp_path, resumes, changed):
+    served = host(official_2023())
+    served.break_after, served.resumes = 1000, resumes
+    with pytest.raises(SaffuError, match="broke off after 1,000 of"):
+        fetch_babylm(2023, "10M", tmp_path, sources=served.sources(2023))
+    assert (tmp_path / "archives" / "babylm_data.zip.part").stat().st_size == 1000
+    assert not (tmp_path / "train").exists()
+    served.break_after = None
+    if changed:
+        served.files = {"babylm_data.zip": served.files["babylm_data.zip"] + b"a longer comment"}
+    manifest = fetch_babylm(2023, "10M", tmp_path, sources=served.sources(2023))
+    assert served.ranges == [None, "bytes=1000-"]
+    expected = hashlib.sha256(served.files["babylm_data.zip"]).hexdigest()
+    assert manifest["archives"]["babylm_data.zip"]["sha256"] == expected
+
+
+def test_a_part_that_was_whole(host, tmp_path):
+    served = host(official_2023())
+    (tmp_path / "archives").mkdir()
+    (tmp_path / "archives" / "babylm_data.zip.part").write_bytes(served.files["babylm_data.zip"])
+    fetch_babylm(2023, "10M", tmp_path, sources=served.sources(2023))
+    assert served.ranges[-1] is None  # asked for no more than there is, then for all of it
+    assert (tmp_path / "train").is_dir()
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as exit:
+        main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return exit.value.code, captured.out, captured.err
+
+
+def test_no_network(host, tmp_path, capsys, monkeypatch):
+    served = host(official_2024())
+    monkeypatch.setattr(data, "SOURCES", served.sources(2024))
+    served.server.shutdown()
+    served.server.server_close()
+    command = ("data", "babylm", "--year", 2024, "--out", tmp_path / "babylm")
+    status, out, err = run(capsys, *command)
+    assert (status, out) == (2, "")
+    assert "cannot fetch train_10M.zip from 127.0.0.1" in err
+    assert "by hand, save it as" in err
+    assert len(err.strip().splitlines()) == 1
+    for name, content in served.files.items():  # as the message says
+        (tmp_path / "babylm" / "archives" / name).write_bytes(content)
+    status, out, _ = run(capsys, *command, "--keep-archives")
+    assert status == 0
+    assert "6 files" in out
+    assert (tmp_path / "babylm" / "archives" / "dev.zip").exists()
+
+
+@pytest.mark.parametrize(("status", "message"), [(404, "may have moved"), (503, "try again later")])
+def test_the_host_refuses(host, tmp_path, status, message):
+    served = host(official_2024())
+    served.status = status
+    with pytest.raises(SaffuError, match=f"answers {status} .*{message}"):
+        fetch_babylm(2024, "10M", tmp_path, sources=served.sources(2024))
+
+
+def test_checksums(host, tmp_path):
+    served = host(official_2024())
+    sources = served.sources(2024)
+    known = data.SOURCES[2024]["train 10M"]
+    sources[2024]["train 10M"] = Archive(known.name, sources[2024]["train 10M"].url, md5=known.md5)
+    with pytest.raises(SaffuError, match="not the published"):
+        fetch_babylm(2024, "10M", tmp_path, sources=sources)
+    assert not (tmp_path / "train").exists()
+    manifest = fetch_babylm(2024, "10M", tmp_path, sources=sources, accept_changed=True)
+    assert manifest["archives"]["train_10M.zip"]["md5"] == hashlib.md5(served.files["train_10M.zip"]).hexdigest()
+
+
+def damaged(content):
+    at = len(content) // 2
+    return content[:at] + bytes(byte ^ 0xFF for byte in content[at : at + 40]) + content[at + 40 :]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"<html>please log in</html>", "no zip file"),
+        (damaged(official_2024()["train_10M.zip"]), "damaged"),
+        (zipped({"notes.md": b"#"}), "holds no .train files"),
+    ],
+)
+def test_damaged_archives(host, tmp_path, content, message):
+    served = host(official_2024() | {"train_10M.zip": content})
+    with pytest.raises(SaffuError, match=message):
+        fetch_babylm(2024, "10M", tmp_path, sources=served.sources(2024))
+    assert [path.name for path in tmp_path.iterdir()] == ["archives"]
+
+
+def test_an_archive_writes_nowhere_else(host, tmp_path):
+    evil = zipped({"../../evil.train": b"a\n", "/etc/evil2.train": b"b\n"})
+    served = host(official_2024() | {"train_10M.zip": evil})
+    fetch_babylm(2024, "10M", tmp_path / "deep" / "babylm", sources=served.sources(2024))
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*evil*")}
+    assert found == {"deep/babylm/train/evil.train", "deep/babylm/train/evil2.train"}
+
+
+def test_what_is_there_is_never_overwritten(host, tmp_path):
+    served = host(official_2024())
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "thesis.tex").write_text("years of work")
+    with pytest.raises(SaffuError, match="is there already"):
+        fetch_babylm(2024, "10M", tmp_path, sources=served.sources(2024))
+    assert served.ranges == []
+
+
+def unzip(files, folder):
+    for content in files.values():
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            archive.extractall(folder)
+
+
+def test_official_layouts_are_read_as_they_unpack(tmp_path):
+    unzip(official_2023(), tmp_path / "a")
+    with pytest.raises(SaffuError, match="both sizes"):
+        find_splits(tmp_path / "a")
+    found = find_splits(tmp_path / "a", "10M")
+    assert [path.name for path in found["train"]] == [f"{name}.train" for name in NAMES_2023]
+    assert {path.parent.name for path in found["train"]} == {"babylm_10M"}
+    assert {path.parent.name for path in found["dev"]} == {"babylm_dev"}
+    unzip({"x": official_2024()["train_10M.zip"], "y": official_2024()["dev.zip"]}, tmp_path / "b")
+    assert [len(files) for files in find_splits(tmp_path / "b").values()] == [6, 6]
+    with pytest.raises(SaffuError, match="no training text of 100M"):
+        find_splits(tmp_path / "b", "100M")
+    for split in ("train", "dev"):
+        (tmp_path / "c" / split).mkdir(parents=True)
+        (tmp_path / "c" / split / "a.txt").write_text("a b\n")
+    assert [len(files) for files in find_splits(tmp_path / "c", "10M").values()] == [1, 1]
+    with pytest.raises(SaffuError, match=r"no \*.train"):
+        find_splits(tmp_path / "c" / "train")
+    unzip({"x": official_2024()["train_10M.zip"], "y": official_2024()["dev.zip"]}, tmp_path / "runs_100M")
+    assert len(find_splits(tmp_path / "runs_100M", "10M")["train"]) == 6  # its own name says nothing
+    with pytest.raises(SaffuError, match="no corpus folder"):
+        find_splits(tmp_path / "d")
+
+
+def test_folders_of_a_split_can_be_trained_on(tmp_path, capsys):
+    unzip(official_2023(), tmp_path)
+    folder = tmp_path / "babylm_data"
+    assert [path.name for path in find_files([folder / "babylm_10M"])] == [f"{name}.train" for name in NAMES_2023]
+    with pytest.raises(SaffuError, match="together"):
+        find_files([folder])
+    status, out, _ = run(
+        capsys, "train", folder / "babylm_10M", "--dev", folder / "babylm_dev", "--out", tmp_path / "m", "--json",
+        "--preset", "paper", "--block", 0, "--radius", 2, "--radius-dimension", 12, "--hidden-dimension", 16,
+    )  # fmt: skip
+    assert status == 0
+    assert json.loads(out)["trained_on"]["documents"] == 31 * len(NAMES_2023)
