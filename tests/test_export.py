@@ -47,7 +47,7 @@ STRANGE = [
 
 
 def exported(lm: SaffuLM, folder: Path) -> Path:
-    export_hf(lm, folder)
+    lm.export_hf(folder)
     return folder
 
 

@@ -293,6 +293,12 @@ class SaffuLM:
             files["ngrams.safetensors"] = lambda: store.to_safetensors(arrays)
         store.write_folder(Path(folder), manifest, files | dict(beside or {}))
 
+    def export_hf(self, folder: str | Path) -> None:
+        """Write a folder that transformers loads, and `saffu.load` too. Atomic."""
+        from saffu.export import export_hf
+
+        export_hf(self, folder)
+
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> "SaffuLM":
         """The model that `save` wrote, its checksums tested."""

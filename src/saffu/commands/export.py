@@ -28,10 +28,9 @@ def run(options: argparse.Namespace) -> None:
 
     store.require_writable(options.out, options.force)
 
-    from saffu.export import export_hf
     from saffu.model import SaffuLM
 
-    export_hf(SaffuLM.load(options.model), options.out)
+    SaffuLM.load(options.model).export_hf(options.out)
     size = sum(path.stat().st_size for path in options.out.iterdir())
     print(f"wrote {options.out} ({size / 1e6:.1f} MB); load it with")
     for loader in ("AutoModelForCausalLM", "AutoTokenizer"):
