@@ -5,6 +5,7 @@ needs is added: keys in config.json, a modeling file that does not import saffu,
 """
 
 import json
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from typing import Any
 from torch import Tensor
 
 from saffu.model import SaffuLM
-from saffu.product import Product
 from saffu.tokenizer import EOD, FRG, PAD, SOD, SPECIAL_TOKENS
+from saffu.views import views_of
 
 MODELING = "modeling_saffu.py"
 UNDERSTOOD = {"E", "W", "b", "U", "D", "M", "log_prior", "exponents", "prior", "classes", "counts"}
@@ -39,7 +40,7 @@ def model_settings(lm: SaffuLM) -> dict[str, Any]:
     foreign = [name for name in weights if not UNDERSTOOD & set(name.split("."))]
     if foreign:
         raise NotImplementedError(f"{MODELING} does not know {foreign[0]}: its predictions would be wrong")
-    settings = {
+    settings: dict[str, Any] = {
         "architectures": [model],
         "auto_map": {"AutoConfig": f"{module}.SaffuConfig", "AutoModelForCausalLM": f"{module}.{model}"},
         "vocab_size": len(lm.tokenizer_),
@@ -50,11 +51,8 @@ def model_settings(lm: SaffuLM) -> dict[str, Any]:
         "use_cache": False,
         "tensors": {name: shape_of(tensor) for name, tensor in weights.items()},
     }
-    if isinstance(lm.network_, Product):
-        views = (part.view for part in lm.network_.parts)
-        settings["views"] = [
-            {"name": view.name, "distances": list(view.distances), "classes": view.classes} for view in views
-        ]
+    if lm.config.solution == "calibrated":
+        settings["views"] = [asdict(view) for view in views_of(lm.config)]
     return settings
 
 

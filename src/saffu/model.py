@@ -362,6 +362,12 @@ class SaffuLM:
             files["ledger.safetensors"] = lambda: store.to_safetensors(entries)
         store.write_folder(Path(folder), manifest, files | dict(beside or {}))
 
+    def export_hf(self, folder: str | Path) -> None:
+        """Write a folder that transformers loads, and `saffu.load` too. Atomic."""
+        from saffu.export import export_hf
+
+        export_hf(self, folder)
+
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> "SaffuLM":
         """The model that `save` wrote, its checksums tested."""
@@ -406,8 +412,10 @@ class SaffuLM:
         if isinstance(lm.network_, Network):
             lm.network_.to(lm.device)
         counts = tensors("counts.safetensors") if "counts.safetensors" in recorded else {}
-        unknown = torch.full((vocabulary,), torch.nan, dtype=torch.float64)
-        lm.frequencies_ = counts.pop("frequencies", unknown)
+        if "frequencies" not in counts:
+            unknown = torch.full((vocabulary,), torch.nan, dtype=torch.float64)
+            counts["frequencies"] = lm.network_.frequencies() if isinstance(lm.network_, Product) else unknown
+        lm.frequencies_ = counts.pop("frequencies")
         layers = dict.fromkeys(name.rsplit(".", 1)[0] for name in counts)
         lm.counts_ = {
             layer: Counts(*(counts[f"{layer}.{part}"] for part in ("F", "norm", "targets"))) for layer in layers

@@ -174,6 +174,12 @@ class Product:
         memory = self.counts.stored.get("memory")
         return None if memory is None or memory.order < 3 else memory.shortened(3)
 
+    def frequencies(self) -> Tensor:
+        """How often each token is a target, (N,), float64: every stored n-gram ends with one."""
+        counts = next(iter(self.counts.stored.values()))
+        targets = counts.column(counts.order - 1)
+        return torch.from_numpy(np.bincount(targets, weights=counts.counts, minlength=self.vocabulary))
+
     def parameter_count(self) -> int:
         """Distinct counts kept, classes, prior and exponents."""
         kept = sum(counts.counts.size for counts in self.counts.stored.values())

@@ -28,11 +28,10 @@ def run(options: argparse.Namespace) -> None:
 
     store.require_writable(options.out, options.force)
 
-    from saffu.export import export_hf
     from saffu.model import SaffuLM
 
-    export_hf(SaffuLM.load(options.model), options.out)
+    SaffuLM.load(options.model).export_hf(options.out)
     size = sum(path.stat().st_size for path in options.out.iterdir())
     print(f"wrote {options.out} ({size / 1e6:.1f} MB); load it with")
-    print(f'  AutoModelForCausalLM.from_pretrained("{options.out}", trust_remote_code=True)')
-    print(f'  AutoTokenizer.from_pretrained("{options.out}", trust_remote_code=True)')
+    for loader in ("AutoModelForCausalLM", "AutoTokenizer"):
+        print(f'  {loader}.from_pretrained("{options.out.as_posix()}", trust_remote_code=True)')
