@@ -1,0 +1,250 @@
+"""The ablation: every cell of a grid scored on the same targets, from parts that are fitted once.
+
+A cell's logits are a sum of its parts' (see `parts`), so its probabilities need no model of their own. Nor do 245 cells
+need 245 sums of exponentials a target: e^{a+b} = e^a·e^b, so with e^a of every block side and e^b of every radius, the
+normalisers of all cells are one small matrix product, Z[i, j] = Σ_n e^{a_i,n} e^{b_j,n}.
+"""
+
+import hashlib
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from saffu.cells import SAMPLES, Cell, Results, Sums, cell_key
+from saffu.config import SaffuConfig
+from saffu.corpus import TokenCorpus
+from saffu.errors import SaffuError
+from saffu.evaluate import Score, count_references, evaluate_references
+from saffu.grid import SWEPT, Part, block_part, document_part, parts_of, radius_part
+from saffu.parts import Decoder, Parts, fit_memory, outputs, parameter_count
+from saffu.tokenizer import Tokenizer
+
+SAMPLE = 100_000  # targets each of training and held-out text that cells are scored on, about
+MEMORY = 6 * 10**9
+PROGRAM = 700 * 10**6  # bytes that Python, torch and the text's bookkeeping take
+Side = tuple[Part, ...]  # what stands on the left of a sum: a block unit, or one with its document model
+
+
+@dataclass(frozen=True)
+class Text:
+    """What a grid is fitted to and scored on."""
+
+    train: TokenCorpus
+    samples: dict[str, TokenCorpus]  # about SAMPLE targets each, of the very "train" and of "dev"
+    vocabulary: int
+    fingerprint: str  # of all of it: cells with the same one can be compared
+
+    @classmethod
+    def of(cls, train: TokenCorpus, dev: TokenCorpus, tokenizer: Tokenizer, sample: int = SAMPLE) -> "Text":
+        if not train.targets or not dev.targets:
+            raise SaffuError("an ablation needs text to count and text held out; give files with non-empty lines")
+        if digest(train.ids, train.starts) == digest(dev.ids, dev.starts):
+            raise SaffuError("the held-out text is the training text; give other text with --dev")
+        samples = {"train": train.thinned(sample), "dev": dev.thinned(sample)}
+        corpora = [train, *samples.values()]
+        parts = [digest(x) for corpus in corpora for x in (corpus.ids, corpus.starts, corpus.sizes)]
+        fingerprint = hashlib.sha256("\n".join([tokenizer.to_json(), *parts]).encode()).hexdigest()
+        return cls(train, samples, len(tokenizer), fingerprint[:24])
+
+    def facts(self) -> dict[str, Any]:
+        """What it is, in numbers, with n-gram references for scale."""
+        counts = count_references(self.train, self.vocabulary)
+        facts: dict[str, Any] = {"text": self.fingerprint, "vocabulary": self.vocabulary}
+        facts |= {"tokens": self.train.targets, "documents": self.train.documents, "bytes": self.train.bytes}
+        for name, corpus in self.samples.items():
+            facts |= {f"{name}_targets": corpus.targets, f"{name}_bytes": corpus.bytes}
+            scores = evaluate_references(counts, corpus)
+            facts[f"{name}_references"] = {reference: score.perplexity for reference, score in scores.items()}
+        return facts
+
+
+def digest(*tensors: Tensor) -> str:
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(str((tensor.dtype, tuple(tensor.shape))).encode())
+        found.update(tensor.contiguous().numpy().data)
+    return found.hexdigest()
+
+
+class Family:
+    """Cells that differ in their parts only, so that any left side can stand beside any radius."""
+
+    def __init__(self, cells: Sequence[SaffuConfig]):
+        self.lefts: list[Side] = list(dict.fromkeys(left_side(cell) for cell in cells))
+        self.radii = list(dict.fromkeys(radius_part(cell) for cell in cells))
+        self.place = {
+            cell_key(cell): (self.lefts.index(left_side(cell)), self.radii.index(radius_part(cell))) for cell in cells
+        }
+
+    @staticmethod
+    def divide(cells: Sequence[SaffuConfig]) -> list["Family"]:
+        shared = [name for name in SWEPT if name not in ("block_dimension", "radius_dimension")]
+        families: dict[tuple[Any, ...], list[SaffuConfig]] = {}
+        for cell in cells:
+            families.setdefault(tuple(getattr(cell, name) for name in shared), []).append(cell)
+        return [Family(members) for members in families.values()]
+
+    def common(self, left: Side, decoders: dict[Part, Decoder]) -> Tensor:
+        """−(K−1)·log Σ_p Σ_d F_p,d, (N,): the same beside every radius, for each part's columns sum to the same f."""
+        beside = [decoders[radius].column_sum for radius in self.radii]
+        if not all(torch.allclose(beside[0], other, rtol=1e-9) for other in beside):
+            raise RuntimeError("parts of one family were counted on different targets")
+        total = beside[0] + sum(decoders[part].column_sum for part in left)
+        return -len(left) * torch.log(total)  # K − 1 parts stand on the left
+
+    def nll(self, logits: dict[Part, Tensor], commons: dict[Side, Tensor], ids: Tensor) -> Tensor:
+        """−Σ_m log p of the targets under every left side and every radius, (lefts, radii)."""
+        first = logits[self.radii[0]]
+        left = first.new_empty((len(self.lefts), *first.shape), dtype=torch.float64)  # (lefts, n, N)
+        for row, side in zip(left, self.lefts, strict=True):
+            torch.add(commons[side], logits[side[0]], out=row)
+            for part in side[1:]:
+                row += logits[part]
+        right = torch.stack([logits[radius] for radius in self.radii]).double()  # (radii, n, N)
+        chosen, shifts = [], []
+        for sums in (left, right):
+            chosen.append(sums.gather(2, ids.expand(len(sums), -1)[:, :, None]).squeeze(2))
+            shifts.append(sums.amax(2))
+            sums.sub_(shifts[-1][:, :, None]).exp_()
+        Z = torch.bmm(left.transpose(0, 1), right.permute(1, 2, 0))  # (n, lefts, radii)
+        surprises = [(shift - of_target).sum(1) for shift, of_target in zip(shifts, chosen, strict=True)]
+        nll: Tensor = torch.log(Z).sum(0) + surprises[0][:, None] + surprises[1]
+        return nll
+
+
+def left_side(cell: SaffuConfig) -> Side:
+    document = document_part(cell)
+    return (block_part(cell), document) if document else (block_part(cell),)
+
+
+class Ablation:
+    """Fits what is missing of a grid and scores the cells that are not in the folder yet."""
+
+    def __init__(self, results: Results, text: Text, device: torch.device | str = "cpu", memory: int = MEMORY):
+        self.results, self.text, self.device, self.memory = results, text, torch.device(device), memory
+        if results.run.get("text") != text.fingerprint:
+            results.begin(text.facts())
+        self.parts = Parts(results.folder / "parts", text.fingerprint, text.train, text.vocabulary, device)
+
+    def run(self, cells: Sequence[SaffuConfig]) -> list[Cell]:
+        """All these cells, scored; those in the folder already are taken from there."""
+        began = time.perf_counter()
+        require_memory(cells, self.text.vocabulary, self.memory)
+        self.results.drop_damaged()
+        pending = [cell for cell in cells if cell_key(cell) not in self.results.cells]
+        failures = self._fit(parts_of(pending))
+        fitted = time.perf_counter()
+        if failed := [Cell(c, self._parameters(c), failure=why) for c in pending if (why := failure_of(c, failures))]:
+            self.results.append(failed)
+        scored = [cell for cell in pending if not failure_of(cell, failures)]
+        if scored:
+            self.results.append(self._score(scored))
+            self.results.drop_partial()
+        if pending:
+            seconds = {"fit_seconds": fitted - began, "score_seconds": time.perf_counter() - fitted}
+            seconds = {name: round(value, 1) for name, value in seconds.items()}
+            self.results.run["runs"].append({"cells": len(pending), "device": str(self.device), **seconds})
+            self.results.save_run()
+        return [self.results.cells[cell_key(cell)] for cell in cells]
+
+    def _fit(self, parts: Sequence[Part]) -> dict[Part, str]:
+        """Fit the parts that are missing; those that cannot be solved, with the reason."""
+        failures: dict[Part, str] = {}
+        with tqdm(total=len(parts), desc="fit parts", unit=" parts", disable=None, leave=False) as bar:
+            for part in parts:
+                if not self.parts.has(part):
+                    try:
+                        self.parts.fit(part)
+                    except SaffuError as error:
+                        failures[part] = str(error)
+                bar.update()
+        return failures
+
+    def _score(self, cells: Sequence[SaffuConfig]) -> Iterator[Cell]:
+        families, parts = Family.divide(cells), parts_of(cells)
+        decoders = {part: self.parts.decoder(part) for part in parts}
+        commons = [{left: family.common(left, decoders) for left in family.lefts} for family in families]
+        stretch, chunk = batch_sizes(parts, self.text.vocabulary, self.memory)
+        keys = [cell_key(cell) for cell in cells]
+        sums: Sums = {name: dict.fromkeys(keys, 0.0) for name in SAMPLES}
+        done, sums = self.results.partial(keys, stretch) or (0, sums)
+        lookback = max(max(cell.block, cell.radius) for cell in cells)
+        total = sum(corpus.targets for corpus in self.text.samples.values())
+        with (
+            torch.no_grad(),
+            tqdm(total=total, desc=f"score {len(cells)} cells", unit=" targets", disable=None, leave=False) as bar,
+        ):
+            stretches = ((name, t) for name in SAMPLES for t in self._sample(name).batches(stretch, lookback))
+            for number, (name, targets) in enumerate(stretches):
+                if number >= done:
+                    told = {part: outputs(part, self.parts.network(part), targets) for part in parts}
+                    for lo in range(0, len(targets.ids), chunk):
+                        some = slice(lo, lo + chunk)
+                        logits = {part: part_logits(told[part][some], decoders[part]) for part in parts}
+                        for family, common in zip(families, commons, strict=True):
+                            nll = family.nll(logits, common, targets.ids[some]).tolist()
+                            for key, (row, column) in family.place.items():
+                                sums[name][key] += nll[row][column]
+                        bar.update(len(targets.ids[some]))
+                    self.results.save_partial(number + 1, stretch, sums)
+                else:
+                    bar.update(len(targets.ids))
+        for cell, key in zip(cells, keys, strict=True):
+            train, dev = (Score(sums[name][key], corpus.targets, corpus.bytes) for name, corpus in self._samples())
+            least = [x for part in parts_of([cell]) if (x := decoders[part].least_attention) is not None]
+            yield Cell(cell, self._parameters(cell), train, dev, min(least, default=None))
+
+    def _samples(self) -> Iterable[tuple[str, TokenCorpus]]:
+        return self.text.samples.items()
+
+    def _sample(self, name: str) -> TokenCorpus:
+        return self.text.samples[name].to(self.device)
+
+    def _parameters(self, cell: SaffuConfig) -> int:
+        return parameter_count([*left_side(cell), radius_part(cell)], self.text.vocabulary)
+
+
+def part_logits(told: Tensor, decoder: Decoder) -> Tensor:
+    return told if decoder.rows is None else told @ decoder.rows
+
+
+def failure_of(cell: SaffuConfig, failures: dict[Part, str]) -> str | None:
+    return next((failures[part] for part in parts_of([cell]) if part in failures), None)
+
+
+def batch_sizes(parts: Sequence[Part], vocabulary: int, memory: int) -> tuple[int, int]:
+    """Targets whose parts' outputs are kept at a time, and of these, targets scored at a time."""
+    stretch = memory // 6 // (4 * sum(part.outputs or vocabulary for part in parts))
+    chunk = memory // 12 // (20 * vocabulary * len(parts))
+    return max(64, min(2**14, stretch)), max(16, min(2**12, chunk))
+
+
+def memory_needed(cells: Sequence[SaffuConfig], vocabulary: int) -> int:
+    """About how many bytes a grid takes at its peak: fitting its largest part, or scoring in small batches."""
+    parts = parts_of(cells)
+    stretch, chunk = batch_sizes(parts, vocabulary, 0)
+    widths = sum(part.outputs or vocabulary for part in parts)
+    decoders = 4 * vocabulary * sum(part.outputs for part in parts)
+    scoring = decoders + 4 * stretch * widths + 20 * chunk * vocabulary * len(parts)
+    return PROGRAM + max(scoring, *(fit_memory(part, vocabulary) for part in parts))
+
+
+def require_memory(cells: Sequence[SaffuConfig], vocabulary: int, memory: int) -> None:
+    needed = memory_needed(cells, vocabulary)
+    if needed > memory:
+        largest = max(parts_of(cells), key=lambda part: fit_memory(part, vocabulary))
+        raise SaffuError(
+            f"the grid needs about {needed / 1e9:.1f} GB, for its {describe(largest)}, and --memory allows "
+            f"{memory / 1e9:.1f} GB; leave out its largest sizes, or give more --memory"
+        )
+
+
+def describe(part: Part) -> str:
+    unit = "block" if part.config.block else "radius"
+    told = f"{getattr(part.config, f'{unit}_mode')} {unit} of {getattr(part.config, unit)}"
+    return f"document model beside the {told}" if part.name == "document" else told
