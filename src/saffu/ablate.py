@@ -7,8 +7,9 @@ normalisers of all cells are one small matrix product, Z[i, j] = Σ_n e^{a_i,n} 
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from tqdm import tqdm
 
 from saffu.cells import SAMPLES, Cell, Results, Sums, cell_key
 from saffu.config import SaffuConfig
-from saffu.corpus import TokenCorpus
+from saffu.corpus import Targets, TokenCorpus
 from saffu.errors import SaffuError
 from saffu.evaluate import Score, count_references, evaluate_references
 from saffu.grid import SWEPT, Part, block_part, document_part, parts_of, radius_part
@@ -25,6 +26,7 @@ from saffu.parts import Decoder, Parts, fit_memory, outputs, parameter_count
 from saffu.tokenizer import Tokenizer
 
 SAMPLE = 100_000  # targets each of training and held-out text that cells are scored on, about
+BATCH = 1024  # targets a unit looks at at a time
 MEMORY = 6 * 10**9
 PROGRAM = 700 * 10**6  # bytes that Python, torch and the text's bookkeeping take
 Side = tuple[Part, ...]  # what stands on the left of a sum: a block unit, or one with its document model
@@ -166,44 +168,46 @@ class Ablation:
         return failures
 
     def _score(self, cells: Sequence[SaffuConfig]) -> Iterator[Cell]:
+        """Stream the samples through all parts, a stretch of targets at a time."""
         families, parts = Family.divide(cells), parts_of(cells)
         decoders = {part: self.parts.decoder(part) for part in parts}
         commons = [{left: family.common(left, decoders) for left in family.lefts} for family in families]
         stretch, chunk = batch_sizes(parts, self.text.vocabulary, self.memory)
-        keys = [cell_key(cell) for cell in cells]
-        sums: Sums = {name: dict.fromkeys(keys, 0.0) for name in SAMPLES}
-        done, sums = self.results.partial(keys, stretch) or (0, sums)
         lookback = max(max(cell.block, cell.radius) for cell in cells)
+        keys = [cell_key(cell) for cell in cells]
+        nothing: Sums = {name: dict.fromkeys(keys, 0.0) for name in SAMPLES}
+        done, sums = self.results.partial(keys, stretch) or (0, nothing)
         total = sum(corpus.targets for corpus in self.text.samples.values())
         with (
             torch.no_grad(),
             tqdm(total=total, desc=f"score {len(cells)} cells", unit=" targets", disable=None, leave=False) as bar,
         ):
-            stretches = ((name, t) for name in SAMPLES for t in self._sample(name).batches(stretch, lookback))
-            for number, (name, targets) in enumerate(stretches):
-                if number >= done:
-                    told = {part: outputs(part, self.parts.network(part), targets) for part in parts}
-                    for lo in range(0, len(targets.ids), chunk):
-                        some = slice(lo, lo + chunk)
-                        logits = {part: part_logits(told[part][some], decoders[part]) for part in parts}
-                        for family, common in zip(families, commons, strict=True):
-                            nll = family.nll(logits, common, targets.ids[some]).tolist()
-                            for key, (row, column) in family.place.items():
-                                sums[name][key] += nll[row][column]
-                        bar.update(len(targets.ids[some]))
-                    self.results.save_partial(number + 1, stretch, sums)
-                else:
-                    bar.update(len(targets.ids))
+            for number, (name, batches) in enumerate(self._stretches(stretch, lookback)):
+                ids = torch.cat([targets.ids for targets in batches])
+                if number < done:
+                    bar.update(len(ids))
+                    continue
+                told = {part: outputs(part, self.parts.network(part), batches) for part in parts}
+                for rows in torch.arange(len(ids)).split(chunk):
+                    some = slice(int(rows[0]), int(rows[-1]) + 1)
+                    logits = {part: part_logits(told[part][some], decoders[part]) for part in parts}
+                    for family, common in zip(families, commons, strict=True):
+                        nll = family.nll(logits, common, ids[some]).tolist()
+                        for key, (row, column) in family.place.items():
+                            sums[name][key] += nll[row][column]
+                    bar.update(len(rows))
+                self.results.save_partial(number + 1, stretch, sums)
         for cell, key in zip(cells, keys, strict=True):
-            train, dev = (Score(sums[name][key], corpus.targets, corpus.bytes) for name, corpus in self._samples())
+            train, dev = (Score(sums[name][key], c.targets, c.bytes) for name, c in self.text.samples.items())
             least = [x for part in parts_of([cell]) if (x := decoders[part].least_attention) is not None]
             yield Cell(cell, self._parameters(cell), train, dev, min(least, default=None))
 
-    def _samples(self) -> Iterable[tuple[str, TokenCorpus]]:
-        return self.text.samples.items()
-
-    def _sample(self, name: str) -> TokenCorpus:
-        return self.text.samples[name].to(self.device)
+    def _stretches(self, stretch: int, lookback: int) -> Iterator[tuple[str, list[Targets]]]:
+        """The targets of both samples, in order."""
+        for name, corpus in self.text.samples.items():
+            batches = corpus.to(self.device).batches(BATCH, lookback)
+            while some := list(islice(batches, stretch // BATCH)):
+                yield name, some
 
     def _parameters(self, cell: SaffuConfig) -> int:
         return parameter_count([*left_side(cell), radius_part(cell)], self.text.vocabulary)
@@ -221,7 +225,11 @@ def batch_sizes(parts: Sequence[Part], vocabulary: int, memory: int) -> tuple[in
     """Targets whose parts' outputs are kept at a time, and of these, targets scored at a time."""
     stretch = memory // 6 // (4 * sum(part.outputs or vocabulary for part in parts))
     chunk = memory // 12 // (20 * vocabulary * len(parts))
-    return max(64, min(2**14, stretch)), max(16, min(2**12, chunk))
+    return max(1, min(2**17, stretch) // BATCH) * BATCH, max(16, min(2**12, chunk))
+
+
+def usual_memory(device: torch.device) -> int:
+    return int(0.9 * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else MEMORY
 
 
 def memory_needed(cells: Sequence[SaffuConfig], vocabulary: int) -> int:

@@ -7,7 +7,7 @@ beside others it keeps those rows: with K parts, whose outputs h_p each sum to o
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -107,12 +107,16 @@ def decoder_tensors(F: Tensor) -> dict[str, Tensor]:
     return {"rows": torch.log(F).float(), "column_sum": F.sum(0)}
 
 
-def outputs(part: Part, network: Network, targets: Targets) -> Tensor:
+def outputs(part: Part, network: Network, batches: Iterable[Targets]) -> Tensor:
     """What a part tells the final decoder: distributions (n, outputs), or log-probabilities of the vocabulary."""
-    if part.name == "document":
-        return explicit.distribution(network.document_inputs(targets) @ network.D)
-    logits = network.unit_logits(part.name, targets)
-    return explicit.distribution(logits) if part.outputs else torch.log_softmax(logits, dim=1)
+    told = []
+    for targets in batches:
+        if part.name == "document":
+            told.append(explicit.distribution(network.document_inputs(targets) @ network.D))
+        else:
+            logits = network.unit_logits(part.name, targets)
+            told.append(explicit.distribution(logits) if part.outputs else torch.log_softmax(logits, dim=1))
+    return torch.cat(told)
 
 
 def parameter_count(parts: list[Part], vocabulary: int) -> int:

@@ -51,7 +51,7 @@ def add(verb: Verb) -> None:
         help="score on about so many targets each of training and held-out text (default: 1e5)",
     )
     parser.add_argument(
-        "--memory", type=size, default=6 * 10**9, metavar="BYTES", help="not to be exceeded: 500M, 6G (default: 6G)"
+        "--memory", type=size, metavar="BYTES", help="not to be exceeded: 500M, 6G (default: 6G; on a GPU, all free)"
     )
     shape = parser.add_argument_group("the grid (the paper's by default)")
     sizes = ",".join(map(str, SIZES))
@@ -149,7 +149,8 @@ def run(options: argparse.Namespace) -> None:
     }
     train, _ = documents(how)
     tokenizer = Tokenizer.train(train, **{name: getattr(options, name) for name in TOKENIZER})
-    ablate.require_memory(cells, len(tokenizer), options.memory)
+    memory = options.memory or ablate.usual_memory(device)
+    ablate.require_memory(cells, len(tokenizer), memory)
     with tempfile.TemporaryDirectory(prefix="saffu-") as scratch:
         corpus, dev = tokenised(how, tokenizer, Path(scratch))
         if corpus.targets > options.tokens:
@@ -161,7 +162,7 @@ def run(options: argparse.Namespace) -> None:
             f"{text.samples['train'].targets:,} of them and {text.samples['dev'].targets:,} held out",
         )
         try:
-            ablation = ablate.Ablation(results, text, device, options.memory)
+            ablation = ablate.Ablation(results, text, device, memory)
             finished = sum(cell_key(cell) in results.cells for cell in cells)
             say(options, f"{len(cells)} cells" + (f", {finished} of them done before" if finished else ""))
             done = ablation.run(cells)
