@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
-from saffu.config import SaffuConfig
+from saffu.config import PAPER, SaffuConfig
 from saffu.errors import SaffuError
 
 SIZES = (2, 4, 8, 16, 32, 64, 128)
@@ -18,10 +18,7 @@ MODES = ("sum/sum", "cat/sum", "sum/cat", "cat/cat")  # block/radius, in the ord
 DOCUMENT_MODES = "sum/cat"  # where the paper adds its document model
 DOCUMENTS = 256
 SHAPE = ("block", "radius", "block_mode", "radius_mode", "documents")  # what the grid itself runs over
-SWEPT = (
-    *("block_dimension", "radius_dimension", "hidden_dimension", "head", "attention", "tune", "accumulate"),
-    *("restart_attention", "variation_sign", "attention_priming", "decoder_priming", "smoothing", "fold"),
-)
+SWEPT = tuple(f.name for f in fields(SaffuConfig) if f.name in {*PAPER, "fold"} and f.name not in SHAPE)
 DEFAULTS: dict[str, Any] = {setting.name: setting.default for setting in fields(SaffuConfig)}
 
 
