@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from saffu import __version__
-from saffu.commands import ablate, compare, eval, generate, info, train
+from saffu.commands import ablate, compare, eval, generate, info, report, train
 from saffu.errors import SaffuError
 
 
@@ -62,6 +62,6 @@ def parser() -> Parser:
         added.set_defaults(run=run)
         return added
 
-    for command in (train, compare, ablate, eval, generate, info):
+    for command in (train, compare, ablate, report, eval, generate, info):
         command.add(verb)
     return top

@@ -142,6 +142,6 @@ def fit_memory(part: Part, vocabulary: int) -> int:
     slots, dimension = int(getattr(config, unit)), int(getattr(config, f"{unit}_dimension"))
     inputs = dimension * (slots if getattr(config, f"{unit}_mode") == "cat" else 1)
     width = config.hidden_dimension or vocabulary
-    tables = min(vocabulary**2, explicit.InnerProducts.TABLE)
+    tables = min(vocabulary**2, 2**25)
     decoders = inputs * width + (config.hidden_dimension + config.documents) * vocabulary
     return 8 * 3 * (vocabulary * inputs + tables + decoders)
