@@ -58,7 +58,7 @@ class Scale:
     def colours(self, perplexity: float) -> tuple[str, str]:
         """Of a cell and of what is written on it."""
         place = self.place(perplexity)
-        return colour(place), "#ffffff" if place < 0.55 else "#1c2430"
+        return colour(place), "#ffffff" if place < 0.365 else "#0d1320"
 
 
 def colour(place: float) -> str:

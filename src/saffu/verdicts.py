@@ -4,13 +4,13 @@ Absolute perplexities are not compared, since other text and other tokens give o
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from saffu.cells import Cell, cell_key
-from saffu.grid import MODES
+from saffu.cells import Cell
+from saffu.grid import MODES, cell_settings
 
 HOLDS, IN_PART, FAILS, UNTOLD = "holds", "holds in part", "does not hold", "not in this grid"
 PAPER_BEST = {"sum/cat": 44.7, "cat/cat": 44.8, "cat/sum": 51.9, "sum/sum": 52.1}  # its order
@@ -34,7 +34,7 @@ class Grid:
 
     def __init__(self, cells: Iterable[Cell], base: Iterable[Cell]):
         """All cells of a folder, and those of the settings that are judged."""
-        self.cells = {cell.key: cell for cell in cells if cell.dev and cell.train}
+        self.cells = {tuple(cell_settings(cell.config).values()): cell for cell in cells if cell.dev and cell.train}
         self.base = [cell for cell in base if cell.dev and cell.train]
         self.failed = [cell for cell in cells if cell.failure]
         self._by_shape = {
@@ -56,8 +56,8 @@ class Grid:
         """Dev perplexities of each base cell and of the one that differs from it by these settings alone."""
         found = []
         for cell in self.base:
-            other = self.cells.get(cell_key(replace(cell.config, **changed)))
-            if other and other.key != cell.key:
+            other = self.cells.get(tuple({**cell_settings(cell.config), **changed}.values()))
+            if other and other is not cell:
                 found.append((dev(cell), dev(other)))
         return found
 
