@@ -173,6 +173,18 @@ def test_cells_of_other_text_are_refused(text, tmp_path):
         Ablation(Results(tmp_path), replace(text, fingerprint="0" * 24))
 
 
+def test_cells_of_other_text_never_mix(text, tmp_path):
+    chosen = small([2], [2], ["sum/cat"], 0)
+    (cell,) = Ablation(Results(tmp_path), text).run(chosen)
+    (tmp_path / "run.json").unlink()  # all that told whose the cells are, but for the lines themselves
+    other = replace(text, fingerprint="0" * 24, train=text.train.every(2))
+    (new,) = Ablation(Results(tmp_path), other).run(chosen)
+    assert new.train.nll != cell.train.nll
+    results = Results(tmp_path)
+    assert list(results.cells.values()) == [new]
+    assert "1 cells of another text" in results.notes[0]
+
+
 def test_a_part_that_cannot_be_solved_fails_its_cells_only(text, tmp_path, monkeypatch):
     fit = parts.Parts.fit
 

@@ -57,6 +57,7 @@ def test_the_whole_way(saffu, tmp_path):
         (["--modes", "sum/mean"], "unknown modes 'sum/mean'; they are block/radius: sum/sum"),
         (["--dev", "train.txt"], "train.txt is both training and held-out text"),
         (["--dev", "copy.txt"], "the held-out text is the training text"),
+        (["--dev", "copy.txt", "--tokens", "500"], "the held-out text is the training text"),
         (["--memory", "10M"], "the grid needs about"),
         (["--memory", "much"], "'much' is no number of bytes"),
         (["--attention", "none"], "attention is 'none'"),

@@ -45,8 +45,7 @@ class Text:
     def of(cls, train: TokenCorpus, dev: TokenCorpus, tokenizer: Tokenizer, sample: int = SAMPLE) -> "Text":
         if not train.targets or not dev.targets:
             raise SaffuError("an ablation needs text to count and text held out; give files with non-empty lines")
-        if digest(train.ids, train.starts) == digest(dev.ids, dev.starts):
-            raise SaffuError("the held-out text is the training text; give other text with --dev")
+        require_apart(train, dev)
         samples = {"train": train.thinned(sample), "dev": dev.thinned(sample)}
         corpora = [train, *samples.values()]
         parts = [digest(x) for corpus in corpora for x in (corpus.ids, corpus.starts, corpus.sizes)]
@@ -63,6 +62,11 @@ class Text:
             scores = evaluate_references(counts, corpus)
             facts[f"{name}_references"] = {reference: score.perplexity for reference, score in scores.items()}
         return facts
+
+
+def require_apart(train: TokenCorpus, dev: TokenCorpus) -> None:
+    if digest(train.ids, train.starts) == digest(dev.ids, dev.starts):
+        raise SaffuError("the held-out text is the training text; give other text with --dev")
 
 
 def digest(*tensors: Tensor) -> str:
@@ -145,7 +149,7 @@ class Ablation:
             self.results.append(failed)
         scored = [cell for cell in pending if not failure_of(cell, failures)]
         if scored:
-            self.results.append(self._score(scored))
+            self.results.append(list(self._score(scored)))
             self.results.drop_partial()
         if pending:
             seconds = {"fit_seconds": fitted - began, "score_seconds": time.perf_counter() - fitted}

@@ -6,7 +6,7 @@ Every line is whole and tells its own settings, text and checksum: a damaged one
 import json
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -82,12 +82,7 @@ class Results:
     def __init__(self, folder: Path):
         self.folder, self.path = folder, folder / "cells.jsonl"
         self.run = self._read_run()
-        self.cells: dict[str, Cell] = {}
-        self.damaged: list[int] = []  # numbers of lines
-        self.foreign = 0  # lines of another text
-        if self.path.is_file():
-            for number, line in enumerate(self.path.read_bytes().decode(errors="replace").splitlines(), 1):
-                self._read(number, line)
+        self._read_cells()
 
     def _read_run(self) -> dict[str, Any]:
         path = self.folder / "run.json"
@@ -104,18 +99,23 @@ class Results:
             raise SaffuError(f"{self.folder} has format {version}, newer than this saffu's {FORMAT}; upgrade saffu")
         return dict(run)
 
-    def _read(self, number: int, line: str) -> None:
-        if not line.strip():
-            return
-        try:
-            text, cell = Cell.from_line(line)
-        except (ValueError, KeyError, TypeError, RecursionError):
-            self.damaged.append(number)
-            return
-        if self.run and text != self.run["text"]:
-            self.foreign += 1
-        else:
-            self.cells[cell.key] = cell
+    def _read_cells(self) -> None:
+        self.cells: dict[str, Cell] = {}
+        self.damaged: list[int] = []  # numbers of lines
+        self.foreign = 0  # lines of another text than run.json's
+        lines = self.path.read_bytes().split(b"\n") if self.path.is_file() else []
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                text, cell = Cell.from_line(line.decode())
+            except (ValueError, KeyError, TypeError, RecursionError):
+                self.damaged.append(number)
+                continue
+            if text == self.run.get("text", text):
+                self.cells[cell.key] = cell
+            else:
+                self.foreign += 1
 
     @property
     def notes(self) -> list[str]:
@@ -137,6 +137,7 @@ class Results:
             )
         self.run = {"format": FORMAT, **facts, "runs": self.run.get("runs", [])}
         self.save_run()
+        self._read_cells()
 
     def save_run(self) -> None:
         store.write_file(self.folder / "run.json", (json.dumps(self.run, indent=2, ensure_ascii=False) + "\n").encode())
@@ -144,13 +145,13 @@ class Results:
     def drop_damaged(self) -> None:
         """Write cells.jsonl anew without its damaged lines."""
         if self.damaged:
-            lines = self.path.read_bytes().splitlines(keepends=True)
-            store.write_file(self.path, b"".join(x for n, x in enumerate(lines, 1) if n not in self.damaged))
+            lines = self.path.read_bytes().split(b"\n")
+            sound = [line + b"\n" for n, line in enumerate(lines, 1) if line.strip() and n not in self.damaged]
+            store.write_file(self.path, b"".join(sound))
             self.damaged = []
 
-    def append(self, cells: Iterable[Cell]) -> None:
+    def append(self, cells: Sequence[Cell]) -> None:
         """Add finished cells, durably."""
-        cells = list(cells)
         lines = "".join(cell.to_line(self.run["text"]) + "\n" for cell in cells).encode()
         with self.path.open("ab+") as file:
             if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":

@@ -153,6 +153,7 @@ def run(options: argparse.Namespace) -> None:
     ablate.require_memory(cells, len(tokenizer), memory)
     with tempfile.TemporaryDirectory(prefix="saffu-") as scratch:
         corpus, dev = tokenised(how, tokenizer, Path(scratch))
+        ablate.require_apart(corpus, dev)  # before a part of it is taken
         if corpus.targets > options.tokens:
             corpus = corpus.divided(options.tokens / corpus.targets)[0]
         text = ablate.Text.of(corpus, dev, tokenizer, options.sample)
