@@ -81,7 +81,7 @@ def test_results_do_not_depend_on_the_batches(text, tmp_path):
         parts_of(chosen), text.vocabulary, ablate.MEMORY
     )
     for one, other in zip(whole, tiny.run(chosen), strict=True):
-        assert one.dev.nll == pytest.approx(other.dev.nll, rel=1e-9)
+        assert one.dev.nll == pytest.approx(other.dev.nll, rel=1e-7)
 
 
 def test_the_papers_grid_is_28_units_and_7_document_models(monkeypatch):
@@ -128,7 +128,7 @@ def test_an_interrupted_grid_goes_on(text, tmp_path, monkeypatch):
     assert len(fitted) == 8  # none was fitted twice
     assert not (folder / "partial.json").exists()
     for cell, other in zip(found, expected, strict=True):
-        assert (cell.config, cell.dev.nll) == (other.config, pytest.approx(other.dev.nll, rel=1e-9))
+        assert (cell.config, cell.dev.nll) == (other.config, pytest.approx(other.dev.nll, rel=1e-7))
 
 
 def test_damaged_lines_are_reported_and_done_again(text, tmp_path):
@@ -152,7 +152,7 @@ def test_damaged_lines_are_reported_and_done_again(text, tmp_path):
     assert path.read_text().startswith("".join(kept))
     assert len(path.read_text().splitlines()) == len(lines)
     for cell, other in zip(after, before, strict=True):
-        assert cell.dev.nll == pytest.approx(other.dev.nll, rel=1e-9)
+        assert cell.dev.nll == pytest.approx(other.dev.nll, rel=1e-7)
 
 
 def test_a_damaged_part_is_fitted_again(text, tmp_path, monkeypatch):
