@@ -13,12 +13,12 @@ from saffu.tables import Table
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b58900", "#56b4e9", "#7f7f7f"]  # told apart by all eyes
 STYLE = (
     "svg.saffu{font-family:system-ui,-apple-system,'Segoe UI',sans-serif;font-size:12px;--ink:#1c2430;--faint:#687586;"
-    "--rule:#d9dee5;--ground:#fff}@media(prefers-color-scheme:dark){svg.saffu{--ink:#e6e9ee;--faint:#9aa6b5;--rule:#3a4452;--ground:#0d1117}}"
+    "--rule:#d9dee5}@media(prefers-color-scheme:dark){svg.saffu{--ink:#e6e9ee;--faint:#9aa6b5;--rule:#3a4452}}"
 )
 INK = (
     "svg.saffu text{fill:var(--ink)}svg.saffu .faint{fill:var(--faint)}svg.saffu .rule{stroke:var(--rule);fill:none}"
     "svg.saffu .front{stroke:var(--ink);fill:none;stroke-width:1.5;stroke-dasharray:5 3}"
-    "svg.saffu .name{font-size:10.5px;paint-order:stroke;stroke:var(--ground,#fff);stroke-width:3px}"
+    "svg.saffu .ring{stroke:var(--ink);fill:none;stroke-width:1.2}"
 )
 
 
@@ -185,12 +185,7 @@ def pareto(tables: Sequence[Table], width: float = 720, height: float = 430) -> 
     front = [(x(cell.parameters), y(cell.dev.perplexity), cell) for cell in pareto_front(cells) if cell.dev]
     if front:
         content.append(f'<path class="front" d="{steps(front, width - 20)}"/>')
-    last = (-100.0, 0.0)
-    for place, level, cell in front:
-        if place - last[0] > 80 or level - last[1] > 30:  # as many names as have room
-            name = f"{cell.modes} b={cell.config.block} r={cell.config.radius}"
-            content.append(text(place + 6, level + 16, name, "start", kind="name"))
-            last = (place, level)
+    content += [f'<circle class="ring" cx="{place:.1f}" cy="{level:.1f}" r="5.5"/>' for place, level, _ in front]
     return svg(width, height, "Parameters against dev perplexity, with the Pareto front", content)
 
 

@@ -82,9 +82,10 @@ def page(
         f'<div class="legend">{figures.svg(width, height, "Scale of the colours", drawn)}</div>',
         '<div class="panels">' + "".join(figures.heat_map(table, scale) for table in tables) + "</div>",
         "<h2>Parameters against perplexity</h2>",
-        '<p class="faint">All stored numbers count, embeddings included. No model below the dashed front exists in '
-        "this grid.</p>",
+        '<p class="faint">All stored numbers count, embeddings included. Ringed models are on the front: none with '
+        "as few parameters is better.</p>",
         f'<div class="wide">{figures.pareto(tables)}</div>',
+        front_table(tables),
         "<h2>All perplexities</h2>",
         *(perplexities(table) for table in tables),
     ]
@@ -144,6 +145,17 @@ def perplexity_cell(table: Table, block: int, radius: int) -> str:
         return "<td>–</td>"
     best = ' class="best"' if table.is_best(block, radius) else ""
     return f'<td{best}><span class="train">{scores[0]:.1f},</span> {scores[1]:.1f}</td>'
+
+
+def front_table(tables: Sequence[Table]) -> str:
+    rows = []
+    for cell in figures.pareto_front([cell for table in tables for cell in table.cells.values()]):
+        assert cell.dev
+        told = cell.modes + (" + documents" if cell.config.documents else "")
+        cells = [cell.config.block, cell.config.radius, f"{cell.parameters:,}", f"{cell.dev.perplexity:.1f}"]
+        rows.append(f'<tr><th scope="row">{told}</th>' + "".join(f"<td>{value}</td>" for value in cells) + "</tr>")
+    head = '<th class="left">modes</th>' + "".join(f"<th>{x}</th>" for x in ("b", "r", "parameters", "dev perplexity"))
+    return html_table("The front, smallest first.", head, rows)
 
 
 def sweep_table(sweeps: Sequence[Sweep]) -> str:
