@@ -27,9 +27,10 @@ from saffu.tokenizer import Tokenizer
 
 SAMPLE = 100_000  # targets each of training and held-out text that cells are scored on, about
 BATCH = 1024  # targets a unit looks at at a time
+CHUNK = 64  # targets scored at a time on a CPU: their exponentials stay near the cache
 MEMORY = 6 * 10**9
 PROGRAM = 700 * 10**6  # bytes that Python, torch and the text's bookkeeping take
-Side = tuple[Part, ...]  # what stands on the left of a sum: a block unit, or one with its document model
+Side = tuple[Part, ...]  # of a cell: its block unit, or that and its document model, on the left; its radius
 
 
 @dataclass(frozen=True)
@@ -81,44 +82,54 @@ class Family:
     """Cells that differ in their parts only, so that any left side can stand beside any radius."""
 
     def __init__(self, cells: Sequence[SaffuConfig]):
-        self.lefts: list[Side] = list(dict.fromkeys(left_side(cell) for cell in cells))
-        self.radii = list(dict.fromkeys(radius_part(cell) for cell in cells))
+        self.lefts = list(dict.fromkeys(left_side(cell) for cell in cells))
+        self.rights: list[Side] = list(dict.fromkeys((radius_part(cell),) for cell in cells))
         self.place = {
-            cell_key(cell): (self.lefts.index(left_side(cell)), self.radii.index(radius_part(cell))) for cell in cells
+            cell_key(cell): (self.lefts.index(left_side(cell)), self.rights.index((radius_part(cell),)))
+            for cell in cells
         }
 
     @staticmethod
     def divide(cells: Sequence[SaffuConfig]) -> list["Family"]:
-        shared = [name for name in SWEPT if name not in ("block_dimension", "radius_dimension")]
+        shared = ["documents", *(name for name in SWEPT if name not in ("block_dimension", "radius_dimension"))]
         families: dict[tuple[Any, ...], list[SaffuConfig]] = {}
         for cell in cells:
             families.setdefault(tuple(getattr(cell, name) for name in shared), []).append(cell)
         return [Family(members) for members in families.values()]
 
-    def common(self, left: Side, decoders: dict[Part, Decoder]) -> Tensor:
-        """−(K−1)·log Σ_p Σ_d F_p,d, (N,): the same beside every radius, for each part's columns sum to the same f."""
-        beside = [decoders[radius].column_sum for radius in self.radii]
-        if not all(torch.allclose(beside[0], other, rtol=1e-5) for other in beside):
-            raise RuntimeError("parts of one family were counted on different targets")
-        total = beside[0] + sum(decoders[part].column_sum for part in left)
-        return -len(left) * torch.log(total)  # K − 1 parts stand on the left
+    def solve(self, decoders: dict[Part, Decoder]) -> None:
+        """Each side's share (N,) of −(K−1)·log Σ_p Σ_d F_p,d, the column sums of a cell's final decoder.
 
-    def nll(self, logits: dict[Part, Tensor], commons: dict[Side, Tensor], ids: Tensor) -> Tensor:
+        All parts saw the same targets, so their column sums differ by rounding only. Hence the left sides carry the
+        logarithm, taken beside the average radius, and each radius its small distance from that average.
+        """
+        left, right = (
+            torch.stack([torch.stack([decoders[part].column_sum for part in side]).sum(0) for side in sides])
+            for sides in (self.lefts, self.rights)
+        )
+        if float((right / right.mean(0) - 1).abs().max()) > 1e-3:
+            raise RuntimeError("parts of one family were counted on different targets")
+        others = len(self.lefts[0])  # K − 1
+        average = torch.log(left.mean(0) + right.mean(0))
+        shares = [-others * torch.log(left + right.mean(0)), others * (average - torch.log(left.mean(0) + right))]
+        self.shares = dict(zip((*self.lefts, *self.rights), torch.cat(shares), strict=True))
+
+    def nll(self, logits: dict[Part, Tensor], ids: Tensor) -> Tensor:
         """−Σ_m log p of the targets under every left side and every radius, (lefts, radii)."""
-        first = logits[self.radii[0]]
-        left = first.new_empty((len(self.lefts), *first.shape), dtype=torch.float64)  # (lefts, n, N)
-        for row, side in zip(left, self.lefts, strict=True):
-            torch.add(commons[side], logits[side[0]], out=row)
-            for part in side[1:]:
-                row += logits[part]
-        right = torch.stack([logits[radius] for radius in self.radii]).double()  # (radii, n, N)
-        chosen, shifts = [], []
-        for sums in (left, right):
-            chosen.append(sums.gather(2, ids.expand(len(sums), -1)[:, :, None]).squeeze(2))
-            shifts.append(sums.amax(2))
-            sums.sub_(shifts[-1][:, :, None]).exp_()
+        exponentials, surprises = [], []
+        for sides in (self.lefts, self.rights):
+            some = logits[sides[0][0]]
+            sums = some.new_empty((len(sides), *some.shape), dtype=torch.float64)  # (sides, n, N)
+            for row, side in zip(sums, sides, strict=True):
+                torch.add(self.shares[side], logits[side[0]], out=row)
+                for part in side[1:]:
+                    row += logits[part]
+            of_target = sums.gather(2, ids.expand(len(sides), -1)[:, :, None]).squeeze(2)
+            greatest = sums.amax(2)  # (sides, n)
+            surprises.append((greatest - of_target).sum(1))
+            exponentials.append(sums.sub_(greatest[:, :, None]).exp_())
+        left, right = exponentials
         Z = torch.bmm(left.transpose(0, 1), right.permute(1, 2, 0))  # (n, lefts, radii)
-        surprises = [(shift - of_target).sum(1) for shift, of_target in zip(shifts, chosen, strict=True)]
         nll: Tensor = torch.log(Z).sum(0) + surprises[0][:, None] + surprises[1]
         return nll
 
@@ -175,8 +186,11 @@ class Ablation:
         """Stream the samples through all parts, a stretch of targets at a time."""
         families, parts = Family.divide(cells), parts_of(cells)
         decoders = {part: self.parts.decoder(part) for part in parts}
-        commons = [{left: family.common(left, decoders) for left in family.lefts} for family in families]
+        for family in families:
+            family.solve(decoders)
         stretch, chunk = batch_sizes(parts, self.text.vocabulary, self.memory)
+        if self.device.type == "cpu":
+            chunk = min(chunk, CHUNK)
         lookback = max(max(cell.block, cell.radius) for cell in cells)
         keys = [cell_key(cell) for cell in cells]
         nothing: Sums = {name: dict.fromkeys(keys, 0.0) for name in SAMPLES}
@@ -195,8 +209,8 @@ class Ablation:
                 for rows in torch.arange(len(ids)).split(chunk):
                     some = slice(int(rows[0]), int(rows[-1]) + 1)
                     logits = {part: part_logits(told[part][some], decoders[part]) for part in parts}
-                    for family, common in zip(families, commons, strict=True):
-                        nll = family.nll(logits, common, ids[some]).tolist()
+                    for family in families:
+                        nll = family.nll(logits, ids[some]).tolist()
                         for key, (row, column) in family.place.items():
                             sums[name][key] += nll[row][column]
                     bar.update(len(rows))
