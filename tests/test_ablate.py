@@ -173,11 +173,21 @@ def test_cells_of_other_text_are_refused(text, tmp_path):
         Ablation(Results(tmp_path), replace(text, fingerprint="0" * 24))
 
 
+def test_other_held_out_text_needs_no_new_fits(text, tmp_path, monkeypatch):
+    chosen = small([2], [2], ["sum/cat"], 0)
+    Ablation(Results(tmp_path), text).run(chosen)
+    samples = text.samples | {"dev": text.samples["dev"].every(2)}
+    (tmp_path / "run.json").unlink()
+    fitted = count_calls(monkeypatch, parts.Parts, "fit")
+    (cell,) = Ablation(Results(tmp_path), replace(text, samples=samples, fingerprint="0" * 24)).run(chosen)
+    assert (fitted, cell.dev.targets) == ([], samples["dev"].targets)
+
+
 def test_cells_of_other_text_never_mix(text, tmp_path):
     chosen = small([2], [2], ["sum/cat"], 0)
     (cell,) = Ablation(Results(tmp_path), text).run(chosen)
     (tmp_path / "run.json").unlink()  # all that told whose the cells are, but for the lines themselves
-    other = replace(text, fingerprint="0" * 24, train=text.train.every(2))
+    other = replace(text, fingerprint="0" * 24, counted="1" * 24, train=text.train.every(2))
     (new,) = Ablation(Results(tmp_path), other).run(chosen)
     assert new.train.nll != cell.train.nll
     results = Results(tmp_path)

@@ -41,6 +41,7 @@ class Text:
     samples: dict[str, TokenCorpus]  # about SAMPLE targets each, of the very "train" and of "dev"
     vocabulary: int
     fingerprint: str  # of all of it: cells with the same one can be compared
+    counted: str  # of what is counted alone: parts with the same one are the same
 
     @classmethod
     def of(cls, train: TokenCorpus, dev: TokenCorpus, tokenizer: Tokenizer, sample: int = SAMPLE) -> "Text":
@@ -48,10 +49,9 @@ class Text:
             raise SaffuError("an ablation needs text to count and text held out; give files with non-empty lines")
         require_apart(train, dev)
         samples = {"train": train.thinned(sample), "dev": dev.thinned(sample)}
-        corpora = [train, *samples.values()]
-        parts = [digest(x) for corpus in corpora for x in (corpus.ids, corpus.starts, corpus.sizes)]
-        fingerprint = hashlib.sha256("\n".join([tokenizer.to_json(), *parts]).encode()).hexdigest()
-        return cls(train, samples, len(tokenizer), fingerprint[:24])
+        counted = fingerprint(tokenizer.to_json(), *digests(train))
+        whole = fingerprint(counted, *(x for corpus in samples.values() for x in digests(corpus)))
+        return cls(train, samples, len(tokenizer), whole, counted)
 
     def facts(self) -> dict[str, Any]:
         """What it is, in numbers, with n-gram references for scale."""
@@ -66,16 +66,17 @@ class Text:
 
 
 def require_apart(train: TokenCorpus, dev: TokenCorpus) -> None:
-    if digest(train.ids, train.starts) == digest(dev.ids, dev.starts):
+    if digests(train) == digests(dev):
         raise SaffuError("the held-out text is the training text; give other text with --dev")
 
 
-def digest(*tensors: Tensor) -> str:
-    found = hashlib.sha256()
-    for tensor in tensors:
-        found.update(str((tensor.dtype, tuple(tensor.shape))).encode())
-        found.update(tensor.contiguous().numpy().data)
-    return found.hexdigest()
+def digests(corpus: TokenCorpus) -> list[str]:
+    tensors = (corpus.ids, corpus.starts, corpus.sizes)
+    return [hashlib.sha256(tensor.contiguous().numpy().data).hexdigest() for tensor in tensors]
+
+
+def fingerprint(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
 
 class Family:
@@ -146,7 +147,7 @@ class Ablation:
         self.results, self.text, self.device, self.memory = results, text, torch.device(device), memory
         if results.run.get("text") != text.fingerprint:
             results.begin(text.facts())
-        self.parts = Parts(results.folder / "parts", text.fingerprint, text.train, text.vocabulary, device)
+        self.parts = Parts(results.folder / "parts", text.counted, text.train, text.vocabulary, device)
 
     def run(self, cells: Sequence[SaffuConfig]) -> list[Cell]:
         """All these cells, scored; those in the folder already are taken from there."""
