@@ -7,6 +7,7 @@ of a grid share them: 245 cells come from 28 units and 7 document models.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -82,14 +83,17 @@ class Part:
         return self.config.documents if self.name == "document" else self.config.hidden_dimension
 
 
+@cache
 def block_part(cell: SaffuConfig) -> Part:
     return Part("block", replace(cell, radius=0, documents=0, **_defaults("radius_mode", "radius_dimension")))
 
 
+@cache
 def radius_part(cell: SaffuConfig) -> Part:
     return Part("radius", replace(cell, block=0, documents=0, **_defaults("block_mode", "block_dimension")))
 
 
+@cache
 def document_part(cell: SaffuConfig) -> Part | None:
     """It reads the block unit's embeddings, so each block size has its own."""
     if not cell.documents:
