@@ -173,11 +173,9 @@ def generalisation(grid: Grid) -> Verdict:
     if not found:
         return Verdict(12, claim, UNTOLD, "It takes cells that could be fitted.")
     told = f"{median(found):.3f} in the middle of {len(found)} cells, from {found[0]:.3f} to {found[-1]:.3f}."
-    within = [abs(ratio - PAPER_RATIO) <= RATIO_TOLERANCE for ratio in found]
-    verdict = HOLDS if all(within) else IN_PART if any(within) else FAILS
-    if verdict == IN_PART:
-        told += f" {sum(within)} of them are within {RATIO_TOLERANCE} of it."
-    return Verdict(12, claim, verdict, told)
+    within = sum(abs(ratio - PAPER_RATIO) <= RATIO_TOLERANCE for ratio in found)
+    verdict = HOLDS if within > 0.9 * len(found) else IN_PART if within > 0.5 * len(found) else FAILS
+    return Verdict(12, claim, verdict, f"{told} {within} of them are within {RATIO_TOLERANCE} of 1.035.")
 
 
 def of(first: bool, second: bool) -> str:
