@@ -30,8 +30,8 @@ from saffu.commands import (
 )
 from saffu.errors import SaffuError
 
-VERBS = (data, train, update, forget, merge, eval, pairs, generate, explain, embed, info)
-VERBS += (compare, ablate, report, reproduce, bench, export)  # in the order in which help shows them
+MODELS = (data, train, update, forget, merge, eval, pairs, generate, explain, embed, info, export)
+EXPERIMENTS = (compare, ablate, report, reproduce, bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -87,6 +87,6 @@ def parser() -> Parser:
         added.set_defaults(run=run)
         return added
 
-    for command in VERBS:
+    for command in (*MODELS, *EXPERIMENTS):  # in the order in which help shows them
         command.add(verb)
     return top

@@ -161,14 +161,12 @@ def explain_product(product: Product, targets: Targets, context: list[int]) -> E
 def memory_shares(part: Part, window: npt.NDArray[np.int64], seen: tuple[int, ...]) -> list[Term]:
     """How much of the memory's probability of each token comes from contexts of each length, longest first."""
     model, lengths = part.model, range(len(seen), 0, -1)
-    context = np.array([seen])
     masses, weight = [], 1.0
-    for level, number in model.matches(context):
-        mass = np.zeros(model.vocabulary)
-        ngrams = slice(level.offsets[number[0]], level.offsets[number[0] + 1])
-        mass[level.ngrams[ngrams] % model.vocabulary] = weight * level.mass[ngrams]
-        masses.append(mass)
-        weight *= float(level.backoff[number[0]])
+    for table, (_, number) in zip(part.tables, model.matches(np.array([seen])), strict=True):
+        mass = torch.zeros(1, model.vocabulary)
+        table.add_to(mass, torch.from_numpy(number), torch.full((1,), weight))
+        masses.append(mass[0].double().numpy())
+        weight *= float(table.backoff[number[0]])
     masses.append(weight * model.unigram)
     total = np.maximum(np.sum(masses, axis=0), 1e-300)
     contexts = [seen[-length:] for length in lengths] + [()]

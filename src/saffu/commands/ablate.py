@@ -132,7 +132,8 @@ def run(options: argparse.Namespace) -> None:
 
     from saffu import ablate
     from saffu.cells import Results, cell_key
-    from saffu.model import usable_device
+    from saffu.devices import usable_device
+    from saffu.distributed import ALONE
     from saffu.tokenizer import Tokenizer
 
     device = usable_device(options.device)
@@ -152,7 +153,7 @@ def run(options: argparse.Namespace) -> None:
     memory = options.memory or ablate.usual_memory(device)
     ablate.require_memory(cells, len(tokenizer), memory)
     with tempfile.TemporaryDirectory(prefix="saffu-") as scratch:
-        corpus, dev = tokenised(how, tokenizer, Path(scratch))
+        corpus, dev = tokenised(how, tokenizer, Path(scratch), ALONE)
         ablate.require_apart(corpus, dev)  # before a part of it is taken
         if corpus.targets > options.tokens:
             corpus = corpus.divided(options.tokens / corpus.targets)[0]
