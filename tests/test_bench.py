@@ -113,7 +113,7 @@ def test_bad_input(arguments, message, capsys):
 def test_a_peer_has_about_as_many_parameters_and_scores_the_same_targets(measured):
     transformers = pytest.importorskip("transformers")
     row = peer.trained(measured)
-    assert row["parameters"] == pytest.approx(measured.lm.parameters_, rel=0.2)
+    assert row["parameters"] == pytest.approx(measured.lm.parameters_, rel=0.4)
     assert row["steps"] >= 1
     assert row["dev_bits_per_byte"] > 0
     assert transformers.GPT2Config

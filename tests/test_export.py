@@ -141,6 +141,8 @@ def test_same_log_probabilities(lm, model, dev_text):
         {"block": 0},
         {"radius": 0},
         {"documents": 5},
+        {"calibrate": True},
+        {"calibrate": True, "hidden_dimension": 0, "store": "float16"},
         {"block_mode": "cat", "radius_mode": "sum", "head": "first"},
         {"block": 2, "radius": 2},
         {"block": 40, "radius": 20},

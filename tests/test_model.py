@@ -116,6 +116,7 @@ def test_save_load_save_is_identical(small_lm, tmp_path):
     assert names == [
         "config.json",
         "counts.safetensors",
+        "ledger.safetensors",
         "log.jsonl",
         "model.safetensors",
         "ngrams.safetensors",

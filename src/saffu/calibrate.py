@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from saffu.errors import SaffuError
-from saffu.tokenizer import EOD
 
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
-"""Gives batches of features (m, J, N) and target ids (m,), anew at each call."""
+"""Gives batches of features (m, J, outputs) and of targets, anew at each call: ids (m,) or shares (m, outputs)."""
 
 
 class Moments(NamedTuple):
@@ -32,19 +31,23 @@ def moments(batches: Iterable[tuple[Tensor, Tensor]], exponents: Tensor) -> Mome
     J = len(exponents)
     likelihood, targets = torch.zeros((), dtype=torch.float64), 0
     gradient, covariance = torch.zeros(J, dtype=torch.float64), torch.zeros(J, J, dtype=torch.float64)
-    for features, ids in batches:
-        features = features[:, :, EOD:]  # (m, J, N − EOD): the markers below are never targets
-        weights = exponents.float().expand(len(ids), 1, J)
+    for features, wanted in batches:
+        weights = exponents.to(features).expand(len(wanted), 1, J)
         log_p = torch.log_softmax(torch.bmm(weights, features).squeeze(1), dim=1)
-        at_target = features.gather(2, (ids - EOD)[:, None, None].expand(-1, J, 1)).squeeze(2)  # (m, J)
+        if wanted.dim() == 1:
+            at_target = features.gather(2, wanted[:, None, None].expand(-1, J, 1)).squeeze(2)  # (m, J)
+            found = log_p.gather(1, wanted[:, None])
+        else:
+            at_target = torch.bmm(features, wanted[:, :, None]).squeeze(2)
+            found = log_p * wanted
         p = log_p.exp()
         expected = torch.bmm(features, p[:, :, None])  # (m, J, 1)
         weighted = features * torch.sqrt_(p)[:, None, :]
         second = torch.bmm(weighted, weighted.transpose(1, 2)) - expected * expected.transpose(1, 2)
-        likelihood += log_p.gather(1, (ids - EOD)[:, None]).double().sum()
-        gradient += (at_target - expected.squeeze(2)).double().sum(0)
-        covariance += second.double().sum(0)
-        targets += len(ids)
+        likelihood += found.double().sum().cpu()
+        gradient += (at_target - expected.squeeze(2)).double().sum(0).cpu()
+        covariance += second.double().sum(0).cpu()
+        targets += len(wanted)
     return Moments(likelihood, gradient, covariance, targets)
 
 

@@ -9,7 +9,23 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from saffu import __version__
-from saffu.commands import bench, compare, data, embed, eval, explain, export, generate, info, pairs, reproduce, train
+from saffu.commands import (
+    bench,
+    compare,
+    data,
+    embed,
+    eval,
+    explain,
+    export,
+    forget,
+    generate,
+    info,
+    merge,
+    pairs,
+    reproduce,
+    train,
+    update,
+)
 from saffu.errors import SaffuError
 
 
@@ -66,6 +82,7 @@ def parser() -> Parser:
         added.set_defaults(run=run)
         return added
 
-    for command in (data, train, compare, eval, pairs, generate, explain, embed, info, export, bench, reproduce):
+    verbs_in_order = (data, train, compare, eval, pairs, generate, explain, embed, info)
+    for command in (*verbs_in_order, update, forget, merge, export, bench, reproduce):
         command.add(verb)
     return top

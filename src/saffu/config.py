@@ -51,6 +51,17 @@ class SaffuConfig:
         512, "bits the units predict (D_H); 0: straight to the vocabulary, with no final decoder"
     )
     documents: int = setting(0, "shards told apart by the document model (Δ); 0 for none")
+    calibrate: bool = setting(
+        False, "weigh slots, units and prior by exponents measured on held-out documents; attention gets a bias"
+    )
+    held_out: Literal["documents", "leave-one-out"] = setting(
+        "documents",
+        "what calibrate measures on: every 20th document, not counted until then, or counted targets, each without"
+        " its own count (bits, straight to the vocabulary)",
+    )
+    embedding: Literal["bits", "counted"] = setting(
+        "bits", "of tokens: the bit-cipher's, or counted from what follows them (radial unit with calibrate alone)"
+    )
     head: Literal["previous", "first"] = setting("previous", "slot that queries attention: before the target, or first")
     attention: Literal["explicit", "uniform"] = setting("explicit", "start of attention: solved from V̂, or uniform")
     tune: int = setting(0, "folds over which attention is solved again from V; the first fold then initialises")
@@ -61,6 +72,9 @@ class SaffuConfig:
     decoder_priming: Literal["paper", "measured"] = setting("paper", "K_U: K log K, or the mean norm of H")
     counting: Literal["float32", "float64"] = setting("float32", "precision of what is counted; sums are float64")
     smoothing: float = setting(1e-3, "added to the co-occurrences of the vocabulary, which can be zero")
+    store: Literal["float32", "float16"] = setting(
+        "float32", "how the weights are written: float16 takes half the room"
+    )
     words: int = setting(2**17, "most frequent words the tokenizer's merges are counted on")
     kept_words: int = setting(2**12, "most frequent words whose merges are kept; 0 keeps all")
     count_by: Literal["types", "tokens"] = setting("types", "merges count each word once, or as often as it occurs")
@@ -95,11 +109,30 @@ class SaffuConfig:
         for name in ("block_dimension", "radius_dimension", "fold"):
             if getattr(self, name) < 2:
                 raise SaffuError(f"{name} is {getattr(self, name)}; it must be at least 2")
+        self._check_calibrate()
         if self.documents == 1:
             raise SaffuError("documents is 1; a document model tells at least 2 shards apart (0 for none)")
 
         if self.documents and not self.hidden_dimension:
             raise SaffuError("the document model speaks to the final decoder; give a hidden_dimension above 0")
+
+    def _check_calibrate(self) -> None:
+        if self.calibrate and self.tune:
+            raise SaffuError("calibrate sets attention by measurement, tune by V; leave one of them out")
+        if self.held_out == "leave-one-out" and (
+            not self.calibrate or self.hidden_dimension or self.embedding == "counted"
+        ):
+            raise SaffuError(
+                "leave-one-out needs calibrate, hidden_dimension 0 and the bit-cipher's embeddings:"
+                " elsewhere a target's own count is in more than its own column"
+            )
+        if self.embedding == "counted" and not self.calibrate:
+            raise SaffuError("counted embeddings are made for measured exponents; add calibrate")
+        if self.embedding == "counted" and (self.block or self.hidden_dimension or self.radius_mode == "sum"):
+            raise SaffuError(
+                "counted embeddings need a radial unit alone, cat, that decodes straight to the vocabulary; use"
+                " block 0, hidden_dimension 0 and radius_mode cat, or the bit-cipher's embeddings"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -121,12 +154,32 @@ class SaffuConfig:
 
 CALIBRATED = {"memory", "classes"}  # settings of that solution alone
 PAPER = {"block", "block_mode", "radius_mode", "block_dimension", "radius_dimension", "hidden_dimension", "documents"}
-PAPER |= {"head", "attention", "tune", "accumulate", "restart_attention", "variation_sign"}
-PAPER |= {"attention_priming", "decoder_priming", "counting", "smoothing"}
+PAPER |= {
+    "calibrate",
+    "held_out",
+    "embedding",
+    "head",
+    "attention",
+    "tune",
+    "accumulate",
+    "restart_attention",
+    "variation_sign",
+}
+PAPER |= {"attention_priming", "decoder_priming", "counting", "smoothing", "store"}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "calibrated": {"solution": "calibrated", "count_by": "tokens"},
     "paper": {},  # the paper's "best" model: sum blocks of 128, cat radius of 8
+    "network": {  # one radial unit with counted embeddings and measured exponents, which backpropagation can go on from
+        "block": 0,
+        "radius": 4,
+        "radius_dimension": 256,
+        "hidden_dimension": 0,
+        "calibrate": True,
+        "embedding": "counted",
+        "count_by": "tokens",
+        "kept_words": 2048,
+    },
 }
 
 
@@ -183,4 +236,5 @@ class TrainingConfig:
 
 TRAINING_PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"rate": 5e-6, "dropout": 0.0, "clip": 0.0},
+    "network": {"dropout": 0.0},  # counted embeddings are dense: each dimension left out would change all logits
 }

@@ -95,7 +95,7 @@ class OutputCounter:
         self.outputs = SumsByTarget(len(unit.E), unit.U.shape[1], unit.E)
 
     def add(self, window: Window, target_ids: Tensor) -> None:
-        self.outputs.add(explicit.distribution(self.unit(window)), target_ids)
+        self.outputs.add(explicit.grid_distribution(self.unit(window)), target_ids)
 
     @property
     def counts(self) -> Counts:

@@ -32,6 +32,9 @@ class Counts:
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(self.F + other.F, self.norm + other.norm, self.targets + other.targets)
 
+    def __sub__(self, other: "Counts") -> "Counts":
+        return Counts(self.F - other.F, self.norm - other.norm, self.targets - other.targets)
+
     @property
     def mean_norm(self) -> float:
         """K̂ = Σ_m ‖H_m‖₁ / M, the measured priming number."""
@@ -80,6 +83,15 @@ class SumsByTarget:
         return Counts(self.total.T, self.total.sum(), self.total.new_tensor(float(self.seen)))
 
 
+def on_grid(numbers: Tensor) -> Tensor:
+    """Rounded to multiples of 2⁻³⁴, in place.
+
+    float64 adds such numbers without error (up to 2¹⁹): whatever the order and the portions, the sum is the same bit
+    for bit, and what was added can be taken away again without a trace.
+    """
+    return numbers.mul_(2.0**34).round_().mul_(2.0**-34)
+
+
 def explicit_solution(F: Tensor, priming: float, remedy: str = "raise `smoothing`") -> Tensor:
     """Eq. 3, and with it Eq. 5 and 6: log F_{j,i} − (K−1)/K · log Σ_d F_{d,i}."""
     lowest = float(F.min())
@@ -116,6 +128,11 @@ def attention_weights(scores: Tensor) -> Tensor:
 def distribution(logits: Tensor) -> Tensor:
     """softmax by row, the outer part of Eq. 1; what is below 1e-30 is zero, as denormal numbers slow everything."""
     return torch.nn.functional.threshold(torch.softmax(logits, dim=1), 1e-30, 0.0)
+
+
+def grid_distribution(logits: Tensor) -> Tensor:
+    """softmax by row, as it is counted: in float64 on the grid, on which very small probabilities are zero."""
+    return on_grid(torch.softmax(logits, dim=1)) if logits.dtype == torch.float64 else distribution(logits)
 
 
 def look_up(values: Tensor, index: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import functools
 import operator
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -48,11 +49,16 @@ class ExplicitFit:
         embeddings: Tensor | None = None,
         device: torch.device | str = "cpu",
         batch: int | None = None,
+        reduce: Callable[[Counts], Counts] = lambda counts: counts,
     ):
-        """`frequencies` (N,) of the targets, in `documents` documents with so many `<frg>` blocks."""
+        """`frequencies` (N,) of the targets, in `documents` documents with so many `<frg>` blocks.
+
+        Every layer's counts of a corpus pass through `reduce` once: where each of several processes counts a share of
+        the documents, it adds up what all of them counted.
+        """
         vocabulary, frequencies = len(frequencies), frequencies.double().cpu()
-        self.config, self.documents = config, documents
-        self.batch = batch or BATCH["cuda" if torch.device(device).type == "cuda" else "cpu"]
+        self.config, self.documents, self.reduce = config, documents, reduce
+        self.batch = batch or batch_on(device)
         self.frequencies = frequencies.to(device)
         self.counts: dict[str, Counts] = {}
         self.seconds: dict[str, float] = {}  # of counting, by what was counted
@@ -69,8 +75,31 @@ class ExplicitFit:
             elif getattr(config, name):
                 by_unit[name] = cipher.noised_embeddings(ciphered(vocabulary, dimension, seen), seen)
         self.network = Network(config, {k: v.float().to(device) for k, v in by_unit.items()}, vocabulary)
-        # The same weights, to count with.
-        self.frozen = copy.deepcopy(self.network).to(getattr(torch, config.counting)).requires_grad_(False)
+        self.frozen = frozen(self.network)
+
+    @classmethod
+    def of(cls, network: Network) -> "ExplicitFit":
+        """For `count_last` and `solve_last` with a network's encoder as it stands; its weights are changed in place."""
+        fit = cls.__new__(cls)
+        fit.config, fit.network, fit.batch, fit.seconds = network.config, network, batch_on(network.device), {}
+        fit.hidden = HiddenTargets(None, network.vocabulary)  # of units that decode straight to the vocabulary
+        fit.frozen = frozen(network)
+        return fit
+
+    def count_last(self, corpus: TokenCorpus) -> dict[str, Counts]:
+        """The counts behind what decodes to the vocabulary: M, or each unit's U where there is no M."""
+        if self.config.hidden_dimension:
+            return {"final": self._count_final(corpus)}
+        return {f"{name}.decoder": counts for name, counts in self._count_decoders(corpus).items()}
+
+    def solve_last(self, counts: dict[str, Counts], frequencies: Tensor) -> None:
+        """The weights that follow from such counts."""
+        if self.config.hidden_dimension:
+            self._solve_final(counts["final"])
+            return
+        for name, _ in self._units():
+            self._solve_decoder(name, counts[f"{name}.decoder"])
+        self._solve_prior(frequencies)
 
     def initialise(self, corpus: TokenCorpus) -> None:
         """Solve attention from V̂ (or leave it uniform), then the decoders from the bottom up."""
@@ -87,6 +116,12 @@ class ExplicitFit:
 
     def _units(self) -> Iterator[tuple[str, Unit]]:
         yield from self.frozen.units.items()  # type: ignore[misc]
+
+    def _passes(self, what: str, corpus: TokenCorpus, batch: int = 0) -> Iterator[Targets]:
+        with tqdm(total=corpus.targets, desc=what, unit=" tokens", unit_scale=True, disable=None, leave=False) as bar:
+            for targets in corpus.batches(batch or self.batch, self.frozen.lookback):
+                yield targets
+                bar.update(len(targets.ids))
 
     def _count(self, what: str, corpus: TokenCorpus, begin: Callable[[], Counters]) -> dict[str, Counts]:
         """Count all of a corpus with the counters that `begin` makes, a set of them for each worker."""
@@ -126,6 +161,7 @@ class ExplicitFit:
         )
 
     def _add(self, layer: str, counts: Counts, restart: bool) -> Counts:
+        counts = self.reduce(counts)
         if layer in self.counts and not restart:
             counts = self.counts[layer] + counts
         self.counts[layer] = counts
@@ -151,26 +187,42 @@ class ExplicitFit:
     def _count_and_solve_decoders(self, corpus: TokenCorpus) -> None:
         """Eq. 5, U from F(H, Z); the document model from F(x, δ); M from F of the units' outputs with the targets."""
         restart = not self.config.accumulate
-        counted = self._count(
-            "decoders", corpus, lambda: {name: DecoderCounter(unit, self.hidden) for name, unit in self._units()}
-        )
-        for name, new in counted.items():
-            counts = self._add(f"{name}.decoder", new, restart)
-            paper = explicit.decoder_priming_number(getattr(self.config, name))
-            priming = paper if self.config.decoder_priming == "paper" else counts.mean_norm
-            smoothing = self.config.smoothing
-            F = explicit.fill_unseen(counts.F, smoothing) if self.config.hidden_dimension else counts.F + smoothing
-            U = explicit.explicit_solution(F, priming)
-            self._set(lambda network, name=name: network.units[name].U, U)  # type: ignore[misc]
+        for name, new in self._count_decoders(corpus).items():
+            self._solve_decoder(name, self._add(f"{name}.decoder", new, restart))
         if not self.config.hidden_dimension:
-            prior = self.frequencies + self.config.smoothing
-            self._set(lambda network: network.log_prior, torch.log(prior / prior.sum()))
+            self._solve_prior(self.frequencies)
             return
         if self.config.documents:
             counts = self._add("document", self._count_documents(corpus), restart)
             F = explicit.fill_unseen(counts.F, self.config.smoothing)
             self._set(lambda network: network.D, explicit.explicit_solution(F, priming=1))
-        counts = self._add("final", self._count_final(corpus), restart)
+        self._solve_final(self._add("final", self._count_final(corpus), restart))
+
+    def _count_decoders(self, corpus: TokenCorpus) -> dict[str, Counts]:
+        """F(H, Z) of each unit."""
+        counted = self._count(
+            "decoders", corpus, lambda: {name: DecoderCounter(unit, self.hidden) for name, unit in self._units()}
+        )
+        if not self.config.hidden_dimension:
+            for counts in counted.values():
+                counts.norm = explicit.on_grid(counts.F).sum()
+        return counted
+
+    def _solve_decoder(self, name: str, counts: Counts) -> None:
+        """Eq. 5, U from F(H, Z)."""
+        paper = explicit.decoder_priming_number(getattr(self.config, name))
+        priming = paper if self.config.decoder_priming == "paper" else counts.mean_norm
+        smoothing = self.config.smoothing
+        F = explicit.fill_unseen(counts.F, smoothing) if self.config.hidden_dimension else counts.F + smoothing
+        U = explicit.explicit_solution(F, priming)
+        self._set(lambda network: cast(Unit, network.units[name]).U, U)
+
+    def _solve_prior(self, frequencies: Tensor) -> None:
+        prior = frequencies + self.config.smoothing
+        self._set(lambda network: network.log_prior, torch.log(prior / prior.sum()))
+
+    def _solve_final(self, counts: Counts) -> None:
+        """Eq. 3, M from F(h, Y)."""
         priming = len(self.frozen.units) + bool(self.config.documents)  # each part's output sums to one
         self._set(lambda network: network.M, explicit.explicit_solution(counts.F + self.config.smoothing, priming))
 
@@ -191,7 +243,7 @@ class ExplicitFit:
         network = self.frozen
 
         def pair(targets: Targets) -> tuple[Tensor, Tensor]:
-            return explicit.distribution(network.document_inputs(targets) @ network.D), targets.ids
+            return explicit.grid_distribution(network.document_inputs(targets) @ network.D), targets.ids
 
         def begin() -> Counters:
             document = (
@@ -200,8 +252,18 @@ class ExplicitFit:
             return {name: OutputCounter(unit) for name, unit in self._units()} | document
 
         counted = list(self._count("final decoder", corpus, begin).values())
-        F = torch.cat([counts.F for counts in counted])
+        F = explicit.on_grid(torch.cat([counts.F for counts in counted]))
         return Counts(F, F.sum(), counted[0].targets)
+
+
+def frozen(network: Network) -> Network:
+    """The same weights, to count with."""
+    precision = torch.float64 if network.config.calibrate else getattr(torch, network.config.counting)
+    return copy.deepcopy(network).to(precision).requires_grad_(False)
+
+
+def batch_on(device: torch.device | str) -> int:
+    return BATCH["cuda" if torch.device(device).type == "cuda" else "cpu"]
 
 
 def ciphered(vocabulary: int, dimension: int, frequencies: Tensor) -> Tensor:
@@ -209,15 +271,20 @@ def ciphered(vocabulary: int, dimension: int, frequencies: Tensor) -> Tensor:
     return cipher.assign_by_frequency(cipher.bit_cipher(vocabulary, dimension), frequencies)
 
 
-def stages(fit: ExplicitFit, corpus: TokenCorpus) -> Iterator[str]:
-    """Run the whole fit, naming each stage when it is done: "init", then "tune 1", "tune 2", …"""
+def stages(
+    fit: ExplicitFit, corpus: TokenCorpus, share: Callable[[TokenCorpus], TokenCorpus] = lambda part: part
+) -> Iterator[str]:
+    """Run the whole fit, naming each stage when it is done: "init", then "tune 1", "tune 2", …
+
+    Of several processes, each counts its `share` of a part of the corpus.
+    """
     if not fit.config.tune:
-        fit.initialise(corpus)
+        fit.initialise(share(corpus))
         yield "init"
         return
     folds = corpus.folds(fit.config.fold)
-    fit.initialise(folds[0])
+    fit.initialise(share(folds[0]))
     yield "init"
     for number in range(1, fit.config.tune + 1):
-        fit.tune(folds[number % len(folds)], first=number == 1)
+        fit.tune(share(folds[number % len(folds)]), first=number == 1)
         yield f"tune {number}"

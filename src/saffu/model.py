@@ -9,19 +9,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from saffu import checkpoint, evaluate, generate, store, train
+from saffu import checkpoint, evaluate, generate, living, store, train
+from saffu.calibrated_network import CalibratedFit
 from saffu.config import SaffuConfig, TrainingConfig
 from saffu.corpus import TokenCorpus
 from saffu.devices import usable_device
+from saffu.distributed import ALONE, Ranks
 from saffu.errors import NotFittedError, SaffuError
 from saffu.evaluate import Score
 from saffu.explicit import Counts
 from saffu.fit import ExplicitFit, stages
 from saffu.generate import Sampling
+from saffu.ledger import Ledger
 from saffu.network import Network
 from saffu.ngram import NgramCounts
 from saffu.product import Product, fit_product
 from saffu.tokenizer import EOD, Tokenizer
+from saffu.views import ViewCounts
 
 if TYPE_CHECKING:
     from saffu.embeddings import Embeddings
@@ -40,22 +44,39 @@ class SaffuLM:
     After `fit` (learned things end in an underscore):
     network_ the torch module; tokenizer_; counts_ the sums behind every weight, by layer; frequencies_ of the
     targets; references_ the n-gram counts behind the reference perplexities; trained_on_ documents, tokens and bytes;
-    log_ one row a stage.
+    ledger_ which documents are counted, if these can still change; log_ one row a stage.
     """
 
+    config: SaffuConfig
+    device: torch.device
     network_: Network | Product
     tokenizer_: Tokenizer
     counts_: dict[str, Counts]
     frequencies_: Tensor
     references_: NgramCounts | None
     trained_on_: dict[str, Any]
+    ledger_: Ledger | None
     log_: list[dict[str, Any]]
 
-    def __init__(self, config: SaffuConfig | None = None, *, tokenizer: Tokenizer | None = None, device: str = "cpu"):
-        """A `tokenizer` that is given is used as it is; otherwise `fit` learns one from its text."""
-        self.config = config or SaffuConfig.preset("calibrated")
+    def __init__(
+        self,
+        config: SaffuConfig | None = None,
+        *,
+        tokenizer: Tokenizer | None = None,
+        encoder: "SaffuLM | None" = None,
+        device: str = "cpu",
+    ):
+        """A `tokenizer` that is given is used as it is; otherwise `fit` learns one from its text.
+
+        With an `encoder`, a fitted model, `fit` takes its settings, tokenizer and encoder and counts the decoder only:
+        models fitted so can be merged.
+        """
+        if encoder is not None and (config or tokenizer):
+            raise SaffuError("an encoder brings its settings and its tokenizer; leave out config and tokenizer")
+        self.config = config or (encoder.config if encoder else SaffuConfig.preset("calibrated"))
         self.device = usable_device(device)
-        self._given_tokenizer = tokenizer
+        self._given_tokenizer = encoder.tokenizer_ if encoder else tokenizer
+        self._encoder = encoder
 
     if not TYPE_CHECKING:  # a type checker knows what there is
 
@@ -82,13 +103,15 @@ class SaffuLM:
         embeddings: Tensor | None = None,
         references: bool = True,
         training: TrainingConfig | None = None,
+        ranks: Ranks = ALONE,
         on_stage: Callable[[dict[str, Any]], None] | None = None,
     ) -> "SaffuLM":
         """Count the documents and solve the model; returns self.
 
         `dev` is scored after each stage. `embeddings` (N, D), any word vectors by token id, take the place of the
         bit-cipher's. `training`, if `backprop` is to follow, tells what share of the documents to count, or to draw
-        the weights at random instead. `on_stage` is called with each row of `log_`.
+        the weights at random instead. `on_stage` is called with each row of `log_`. Of several processes (`ranks`), all
+        of which must have the same documents, the first scores `dev` and is the one to have a calibrated model.
         """
         began = time.perf_counter()
         if not isinstance(documents, TokenCorpus) and iter(documents) is documents:
@@ -111,32 +134,55 @@ class SaffuLM:
         self.trained_on_ = {"documents": corpus.documents, "tokens": corpus.targets, "bytes": corpus.bytes}
         self.frequencies_ = corpus.frequencies(len(self.tokenizer_))
         self.counts_, self.log_ = {}, []
+        if self._encoder is not None:
+            if embeddings is not None or training is not None:
+                raise SaffuError("a model with another's encoder takes no embeddings and no training; leave them out")
+            counted_alone = living.recount(self._encoder, corpus)
+            self.network_, self.counts_ = counted_alone.network_, counted_alone.counts_
+            self.references_, self.ledger_ = counted_alone.references_, counted_alone.ledger_
+            if not (references or living.views_hold_references(self)):
+                self.references_ = None
+            self._log_stage("recount", corpus, scored, began, on_stage)
+            return self
+        vocabulary, share = len(self.tokenizer_), ranks.share(corpus)
+        if self.config.calibrate and ranks.size > 1:
+            raise SaffuError("exponents are measured by one process; fit this network without torchrun")
+        living_model = not (training or self.config.tune or self.config.calibrate)
+        self.ledger_ = Ledger.of(corpus) if ranks.is_first and living_model else None
+        self.references_ = None
+        if references and not living.views_hold_references(self):
+            self.references_ = ranks.sum_ngrams(evaluate.count_references(share, vocabulary))
         if self.config.solution == "calibrated":
             if embeddings is not None or training is not None:
                 raise SaffuError("a calibrated model takes no embeddings and no training; use the paper's solution")
-            self.network_ = fit_product(self.config, corpus, len(self.tokenizer_))
-            self.references_ = self.network_.references()
-            if self.references_ is None and references:
-                self.references_ = evaluate.count_references(corpus, len(self.tokenizer_))
+            views = ranks.sum_views(ViewCounts.count(share, self.config, vocabulary))
+            if not ranks.is_first:
+                return self
+            self.network_ = fit_product(self.config, corpus, vocabulary, views)
+            self.references_ = self.network_.references() or self.references_
             self._log_stage("calibrated", corpus, scored, began, on_stage)
             return self
-        self.references_ = evaluate.count_references(corpus, len(self.tokenizer_)) if references else None
         fragments = corpus.fragments(self.config.block) if self.config.block else 0
-        fit = ExplicitFit(
+        fit = (CalibratedFit if self.config.calibrate else ExplicitFit)(
             self.config,
             self.frequencies_,
             corpus.documents,
             fragments,
             embeddings=embeddings,
             device=self.device,
+            reduce=ranks.sum_counts,
         )
         self.network_, self.counts_ = fit.network, fit.counts
         if training and training.start == "cold":
             train.cold_start(self.network_, self.config.seed, training.cold_scale)
             return self
         counted = corpus.divided(training.fit_share)[0] if training and training.fit_share < 1 else corpus
-        for stage in stages(fit, counted.to(self.device)):
-            self._log_stage(stage, counted, scored, began, on_stage)
+        for stage in stages(fit, counted.to(self.device), ranks.share):
+            if self.config.store == "float16":  # so that what is scored is what will be read back
+                self.network_.load_state_dict(store.narrowed(self.network_.state_dict()))
+            exponents = fit.exponents if isinstance(fit, CalibratedFit) else {}
+            if ranks.is_first:
+                self._log_stage(stage, counted, scored, began, on_stage, exponents)
         return self
 
     def _log_stage(
@@ -146,8 +192,10 @@ class SaffuLM:
         scored: TokenCorpus | None,
         began: float,
         on_stage: Callable[[dict[str, Any]], None] | None,
+        exponents: dict[str, float] | None = None,
     ) -> None:
         row: dict[str, Any] = {"stage": stage, "tokens": counted.targets}
+        row |= {"exponents": exponents} if exponents else {}
         seconds = round(time.perf_counter() - began, 3)
         if scored is not None and scored.targets:
             score = evaluate.evaluate(self.network_, scored)
@@ -193,6 +241,22 @@ class SaffuLM:
         checkpoint.restore(run, folder, state)
         run.run(folder, on_fold)
         return lm
+
+    def update(self, documents: Text) -> "SaffuLM":
+        """Count these documents too; the encoder stays as it was fitted. Returns self."""
+        living.update(self, documents)
+        return self
+
+    def forget(self, documents: Text, skip_uncounted: bool = False) -> int:
+        """Count these documents no more, as if they had never been; refused if one of them is not counted.
+
+        With `skip_uncounted` such documents are passed over. Gives how many were forgotten.
+        """
+        return living.forget(self, documents, skip_uncounted)
+
+    def merge(self, *others: "SaffuLM") -> "SaffuLM":
+        """A model that counts the documents of this one and of others with the same encoder."""
+        return living.merge([self, *others])
 
     def tokenize(self, documents: Text) -> TokenCorpus:
         """Documents as a tokenised corpus, in memory (see `TokenCorpus.build` for text that does not fit)."""
@@ -281,16 +345,21 @@ class SaffuLM:
         counts = {"frequencies": self.frequencies_}
         for layer, sums in self.counts_.items():
             counts |= {f"{layer}.F": sums.F, f"{layer}.norm": sums.norm, f"{layer}.targets": sums.targets}
+        weights = self.network_.state_dict()
+        if self.config.store == "float16":
+            weights = store.narrowed(weights)
         files: dict[str, Any] = {
-            "model.safetensors": lambda: store.to_safetensors(self.network_.state_dict()),
+            "model.safetensors": lambda: store.to_safetensors(weights),
             "tokenizer.json": self.tokenizer_.to_json().encode(),
             "counts.safetensors": lambda: store.to_safetensors(counts),
             "log.jsonl": "".join(json.dumps(row) + "\n" for row in self.log_).encode(),
         }
-        own = isinstance(self.network_, Product) and self.network_.references() is not None
-        if self.references_ is not None and not own:
+        if self.references_ is not None and not living.views_hold_references(self):
             arrays = {name: torch.from_numpy(array) for name, array in self.references_.tensors().items()}
             files["ngrams.safetensors"] = lambda: store.to_safetensors(arrays)
+        if self.ledger_ is not None:
+            entries = self.ledger_.tensors()
+            files["ledger.safetensors"] = lambda: store.to_safetensors(entries)
         store.write_folder(Path(folder), manifest, files | dict(beside or {}))
 
     def export_hf(self, folder: str | Path) -> None:
@@ -303,7 +372,16 @@ class SaffuLM:
     def load(cls, folder: str | Path, device: str = "cpu") -> "SaffuLM":
         """The model that `save` wrote, its checksums tested."""
         folder = Path(folder)
-        manifest = store.read_manifest(folder)
+        while True:
+            manifest = store.read_manifest(folder)
+            try:
+                return cls._load(folder, manifest, device)
+            except SaffuError:
+                if store.read_manifest(folder) == manifest:  # else it was replaced while it was read
+                    raise
+
+    @classmethod
+    def _load(cls, folder: Path, manifest: dict[str, Any], device: str) -> "SaffuLM":
         try:
             config, vocabulary = SaffuConfig.from_dict(manifest["config"]), int(manifest["vocabulary"])
             trained_on = dict(manifest["trained_on"])
@@ -346,6 +424,9 @@ class SaffuLM:
         if "ngrams.safetensors" in recorded:
             arrays = {name: array.numpy() for name, array in tensors("ngrams.safetensors").items()}
             lm.references_ = NgramCounts.from_tensors(arrays)
+        lm.ledger_ = None
+        if "ledger.safetensors" in manifest["checksums"]:
+            lm.ledger_ = Ledger.from_tensors(tensors("ledger.safetensors"))
         return lm
 
 
@@ -354,6 +435,6 @@ def loaded_network(config: SaffuConfig, vocabulary: int, weights: dict[str, Tens
     if config.solution == "calibrated":
         return Product.from_state(config, weights)
     units = [name for name in ("block", "radius") if getattr(config, name)]
-    network = Network(config, {name: torch.zeros_like(weights[f"units.{name}.E"]) for name in units}, vocabulary)
+    network = Network(config, {name: weights[f"units.{name}.E"].float() for name in units}, vocabulary)
     network.load_state_dict(weights)
     return network

@@ -29,9 +29,11 @@ class Network(nn.Module):
         outputs = config.hidden_dimension or vocabulary
         self.units = nn.ModuleDict()
         if config.block:
-            self.units["block"] = Unit(embeddings["block"], config.block, config.block_mode, outputs)
+            self.units["block"] = Unit(embeddings["block"], config.block, config.block_mode, outputs, config.calibrate)
         if config.radius:
-            self.units["radius"] = Unit(embeddings["radius"], config.radius, config.radius_mode, outputs)
+            self.units["radius"] = Unit(
+                embeddings["radius"], config.radius, config.radius_mode, outputs, config.calibrate
+            )
         zeros = next(iter(embeddings.values())).new_zeros
         if config.documents:
             self.D = nn.Parameter(zeros(self.document_embeddings.shape[1], config.documents))

@@ -15,6 +15,8 @@ A slot is divided by the prior f so that a slot which tells nothing adds nothing
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -79,6 +81,9 @@ class Part:
         tiny = np.maximum(self.model.unigram, 1e-30)  # markers are never predicted; their logarithm must exist
         self.unigram = torch.from_numpy(tiny).float()
         self.tables = [LevelTable(level, counts.vocabulary) for level in reversed(self.model.levels)]
+        none = np.zeros(0, dtype=np.int64)  # the tables hold all of a level but its contexts
+        bare = [replace(level, ngrams=none, mass=none.astype(float), offsets=none) for level in self.model.levels]
+        self.model.levels = bare
 
     def log_distribution(self, window: Ints) -> Tensor:
         """log p_v(· | context) for windows (m, lookback), nearest token last: (m, N)."""
@@ -104,19 +109,24 @@ class Product:
         self.prior = prior  # (N,) log f
         self.vocabulary = len(prior)
         self.device = torch.device("cpu")
-        self.parts = [
-            Part(view, counts.of(view, classes.get(view.name)), classes.get(view.name))
-            for view in tqdm(views_of(config), desc="solve views", disable=None, leave=False)
-        ]
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """The views, solved when they are first asked for: whoever only changes counts need not wait."""
+        parts = []
+        for view in tqdm(views_of(self.config), desc="solve views", disable=None, leave=False):
+            classes = self.classes.get(view.name)
+            parts.append(Part(view, self.counts.of(view, classes), classes))
+        return parts
 
     @property
     def names(self) -> list[str]:
         """What the exponents belong to."""
-        return [PRIOR, *(part.view.name for part in self.parts)]
+        return [PRIOR, *(view.name for view in views_of(self.config))]
 
     @property
     def lookback(self) -> int:
-        return max(distance for part in self.parts for distance in part.view.distances)
+        return max(distance for view in views_of(self.config) for distance in view.distances)
 
     def windows(self, targets: Targets) -> Ints:
         """The tokens before each target, nearest last; `<sod>` before the first, `<pad>` before that."""
@@ -134,10 +144,10 @@ class Product:
         return torch.stack([self.prior.expand(len(window), -1), *logs], dim=1)
 
     def calibration(self, corpus: TokenCorpus) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches of features and target ids, as calibration takes them."""
+        """Batches of features and targets, as calibration takes them; the markers below `<eod>` are left out."""
         with tqdm(total=corpus.targets, desc="calibrate", unit=" tokens", disable=None, leave=False) as bar:
             for targets in corpus.batches(ROWS, self.lookback):
-                yield self.features(targets), targets.ids
+                yield self.features(targets)[:, :, EOD:], targets.ids - EOD
                 bar.update(len(targets.ids))
 
     def __call__(self, targets: Targets, document_inputs: Tensor | None = None) -> Tensor:
@@ -201,13 +211,18 @@ class Product:
         return cls(config, ViewCounts(stored), classes, state["prior"], state["exponents"])
 
 
-def fit_product(config: SaffuConfig, corpus: TokenCorpus, vocabulary: int) -> Product:
-    """Count everything; calibrate on held-out documents with their counts subtracted; keep all counts."""
-    counts = ViewCounts.count(corpus, config, vocabulary)
-    frequencies = corpus.frequencies(vocabulary)
+def log_prior(frequencies: Tensor) -> Tensor:
+    """log f (N,) of the targets; markers are never targets, but their logarithm must exist."""
     prior = frequencies + 0.5
     prior[:EOD] = 1e-30
-    log_prior = torch.log(prior / prior.sum()).float()
+    return torch.log(prior / prior.sum()).float()
+
+
+def fit_product(config: SaffuConfig, corpus: TokenCorpus, vocabulary: int, counts: ViewCounts | None = None) -> Product:
+    """Count everything, if that is not done; calibrate on held-out documents, their counts subtracted; keep all."""
+    counts = counts or ViewCounts.count(corpus, config, vocabulary)
+    frequencies = corpus.frequencies(vocabulary)
+    prior = log_prior(frequencies)
     names = [view.name for view in views_of(config)]
     exponents = torch.tensor([0.0 if "memory" in names else 1.0, *(0.7 if n == "memory" else 0.1 for n in names)])
     held_out = corpus.every(HELD_OUT if corpus.documents >= 20 * HELD_OUT else 5)
@@ -220,8 +235,9 @@ def fit_product(config: SaffuConfig, corpus: TokenCorpus, vocabulary: int) -> Pr
         coarse = [view for view in views_of(config) if view.classes]
         classes = {view.name: token_classes(vectors, frequencies, view.classes) for view in coarse}
     if known is not counts:
-        trial = Product(config, known, classes, log_prior, exponents)
+        trial = Product(config, known, classes, prior, exponents)
         for targets, tolerance in ((CALIBRATION_TARGETS // 4, 1e-3), (CALIBRATION_TARGETS, 1e-4)):
             sample = held_out.thinned(targets)  # most steps on few targets, the last on all
             exponents = calibrated_exponents(lambda sample=sample: trial.calibration(sample), exponents, tolerance)  # type: ignore[misc]
-    return Product(config, counts, classes, log_prior, exponents)
+        del trial, known, sample  # before the same is built of all counts
+    return Product(config, counts, classes, prior, exponents)

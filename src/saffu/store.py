@@ -1,14 +1,15 @@
 """Files: atomic replacement of whole folders, checksums, safetensors and JSON. Nothing else is ever read back."""
 
 import ctypes
+import glob
 import hashlib
 import json
 import os
 import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor
 
+from saffu import lock
 from saffu.errors import SaffuError
 
 FORMAT = 1  # of the model folder; raised when an older saffu could not read it
 MANIFEST = "config.json"
+OLD = "-old"  # ends the name of a folder that has been moved aside
 
 
 def require_writable(folder: Path, force: bool) -> None:
@@ -47,9 +50,35 @@ def write_folder(folder: Path, manifest: Mapping[str, Any], files: Mapping[str, 
     """
     folder = Path(folder).resolve()  # a link stays a link to the folder that is replaced
     require_writable(folder, force=True)
-    for left in folder.parent.glob(f".{folder.name}.writing-*"):
-        if left.lstat().st_mtime < time.time() - 3600:  # by a run that was killed, not by one at work now
+    with lock.exclusive(folder, wait=True):
+        recover(folder)
+        _replace(folder, manifest, files)
+
+
+@contextmanager
+def changing(folder: Path, wait: bool) -> Iterator[None]:
+    """Be the only one who changes a model folder that exists, from reading it to writing it."""
+    if not Path(folder).resolve().parent.is_dir():
+        read_manifest(folder)  # which tells what is wrong
+    with lock.exclusive(folder, wait):
+        recover(folder)
+        yield
+
+
+def recover(folder: Path) -> None:
+    """Clean up after writers that were killed; to be called with the folder's lock.
+
+    Where two folders cannot be swapped in one step there is a moment without any; the old one is then put back.
+    """
+    folder = Path(folder).resolve()
+    for left in sorted(folder.parent.glob(f".{glob.escape(folder.name)}.writing-*")):
+        if left.name.endswith(OLD) and not folder.exists():
+            left.rename(folder)
+        else:
             shutil.rmtree(left, ignore_errors=True)
+
+
+def _replace(folder: Path, manifest: Mapping[str, Any], files: Mapping[str, bytes | Callable[[], bytes]]) -> None:
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.writing-", dir=folder.parent))
     try:
         checksums = {}
@@ -115,6 +144,11 @@ def to_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
     return bytes(safetensors.save(whole, metadata={"format": "pt"}))  # as transformers writes it
 
 
+def narrowed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same with matrices in float16: half the room. Vectors, which are small, stay as they are."""
+    return {name: weight.half() if weight.dim() > 1 else weight for name, weight in weights.items()}
+
+
 def from_safetensors(data: bytes, what: str) -> dict[str, Tensor]:
     try:
         return dict(safetensors.load(data))
@@ -136,7 +170,7 @@ def _exchange(fresh: Path, folder: Path) -> None:
         rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
         if rename and rename(at_cwd, os.fsencode(fresh), at_cwd, os.fsencode(folder), exchange) == 0:
             return
-    aside = fresh.with_name(fresh.name + "-old")
+    aside = fresh.with_name(fresh.name + OLD)
     folder.rename(aside)
     fresh.rename(folder)
     aside.rename(fresh)

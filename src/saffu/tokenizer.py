@@ -69,11 +69,17 @@ class Tokenizer:
         Counting by types, each word counts once; by tokens, as often as it occurs. With kept_words 0 or None
         all merges stay.
         """
+        return cls.from_counts(count_words(documents), words=words, kept_words=kept_words, count_by=count_by)
+
+    @classmethod
+    def from_counts(
+        cls, counts: Mapping[str, int], *, words: int, kept_words: int | None, count_by: str
+    ) -> "Tokenizer":
+        """What `train` learns from documents with these counts of words."""
         if count_by not in COUNT_BY:
             raise SaffuError(f"unknown way to count words {count_by!r}; choose one of {', '.join(COUNT_BY)}")
         if words < 1 or (kept_words or 0) < 0:
             raise SaffuError(f"cannot learn from {words} words and keep {kept_words}; give positive numbers")
-        counts = count_words(documents)
         if not counts:
             raise SaffuError("the corpus has no words to learn a vocabulary from; give it some text")
         frequent = most_frequent(counts, words)

@@ -22,7 +22,9 @@ from saffu import checkpoint, evaluate
 from saffu.capture import CapturedStep, side_stream
 from saffu.config import TrainingConfig
 from saffu.corpus import Targets, TokenCorpus
+from saffu.distributed import ALONE, Ranks, talking
 from saffu.errors import SaffuError
+from saffu.evaluate import Score
 from saffu.network import Network
 from saffu.own_counts import OwnCounts
 from saffu.shuffle import ShuffledFold, seed_of
@@ -66,9 +68,18 @@ class Backprop:
     """A run of backpropagation. `lm.network_` keeps the best weights so far, `network` has those being trained."""
 
     def __init__(
-        self, lm: "SaffuLM", corpus: TokenCorpus, dev: TokenCorpus, settings: TrainingConfig, text: Any = None
+        self,
+        lm: "SaffuLM",
+        corpus: TokenCorpus,
+        dev: TokenCorpus,
+        settings: TrainingConfig,
+        text: Any = None,
+        ranks: Ranks = ALONE,
     ):
-        """`text` says where the corpora came from, for whoever resumes the run."""
+        """`text` says where the corpora came from, for whoever resumes the run.
+
+        Of several processes (`ranks`), each takes its part of every batch, and gradients are averaged.
+        """
         if not dev.targets:
             raise SaffuError("backpropagation needs held-out text to know when to stop; give some as dev (--dev)")
         self.lm, self.settings, self.text = lm, settings, text
@@ -77,7 +88,8 @@ class Backprop:
             corpus = corpus.divided(settings.fit_share)[1]
         if not corpus.targets:
             raise SaffuError("no documents are left to train on; lower fit_share or give more text")
-        self.corpus, self.dev, self.device = corpus, dev.thinned(DEV_TARGETS).to(lm.device), lm.device
+        self.corpus, self.device, self.ranks = corpus, lm.device, ranks
+        self.dev = ranks.share(dev.thinned(DEV_TARGETS)).to(lm.device)
         self.network = copy.deepcopy(lm.trainable_network())
         for unit in self.network.every_unit():
             unit.dropout.p = settings.dropout
@@ -97,7 +109,9 @@ class Backprop:
         if narrow and not on_gpu:
             require_bfloat16()
         self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=narrow)
-        self.captured = CapturedStep(self._step) if on_gpu and settings.capture and not lm.config.documents else None
+        may_capture = on_gpu and settings.capture and not lm.config.documents and ranks.size == 1
+        self.captured = CapturedStep(self._step) if may_capture else None
+        self.loss = ranks.parallel(Loss(self))
         self.own_counts = OwnCounts.of(lm) if settings.leave_out else None
         self.resumed_random_state: Tensor | None = None
         self.progress = Progress(seconds=lm.log_[-1].get("seconds", 0.0) if lm.log_ else 0.0)
@@ -114,12 +128,14 @@ class Backprop:
         SIGINT and SIGTERM are raised as KeyboardInterrupt after the step at hand, when all is saved. A run that
         diverges leaves the best weights so far, and nothing to resume.
         """
+        self.lm.ledger_ = None  # from here on its weights do not follow from counts
         try:
             self._run(folder, on_fold)
         except Diverged as error:
             if folder is None:
                 raise
-            self.lm.save(folder)
+            if self.ranks.is_first:
+                self.lm.save(folder)
             raise Diverged(f"{error}; the best weights until then are in {folder}") from None
 
     def _run(self, folder: Path | None, on_fold: OnFold | None) -> None:
@@ -137,24 +153,41 @@ class Backprop:
                 fold = ShuffledFold(self.corpus, self.folds, progress.fold, self.network, self.lm.config.seed)
                 with self._bar(fold.targets) as bar:
                     while progress.step * batch < fold.targets:
-                        self._losses.append(self.train_on(fold.batch(progress.step * batch, batch)))
+                        self._losses.append(self.train_on(self._part_of_batch(fold)))
                         progress.step += 1
                         progress.steps += 1
-                        due = time.perf_counter() - saved >= self.settings.save_every
-                        if due or interrupted or len(self._losses) == SETTLE:
+                        due, stop = time.perf_counter() - saved >= self.settings.save_every, bool(interrupted)
+                        if self.ranks.size > 1:  # all processes must agree, which they do now and then
+                            meeting = len(self._losses) == SETTLE
+                            due, stop = meeting and self.ranks.any(due), meeting and self.ranks.any(stop)
+                        if due or stop or len(self._losses) == SETTLE:
                             self._settle(fold.targets)
                             bar.update(progress.fold_tokens - bar.n)
                             bar.set_postfix_str(f"train perplexity {self.train_perplexity:.1f}", refresh=False)
-                        if due or interrupted:
+                        if due or stop:
                             self._save(folder)
                             self._read_clock()
                             saved = self._since
-                        if interrupted:
+                        if stop:
                             raise KeyboardInterrupt
                 self._settle(fold.targets)
                 self._end_fold(on_fold)
                 self._end_if_due()
+                if self.ranks.size > 1:  # a fold may be too short for them to have met
+                    stop = self.ranks.any(bool(interrupted))
+                    if self.ranks.any(time.perf_counter() - saved >= self.settings.save_every) or stop:
+                        self._save(folder)
+                        saved = time.perf_counter()
+                    if stop:
+                        raise KeyboardInterrupt
             self._save(folder)
+
+    def _part_of_batch(self, fold: ShuffledFold) -> Targets:
+        """The targets of the step at hand that fall to this process."""
+        begin, ranks = self.progress.step * self.settings.batch, self.ranks
+        batch = min(self.settings.batch, fold.targets - begin)
+        first, last = (batch * part // ranks.size for part in (ranks.rank, ranks.rank + 1))
+        return fold.batch(begin + first, last - first)
 
     def train_on(self, targets: Targets) -> Tensor:
         """One step of Adam; gives the loss before it, summed over the targets, on the device."""
@@ -167,8 +200,9 @@ class Backprop:
     def _step(self, targets: Targets) -> Tensor:
         self.network.train()
         self.optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(self.logits(targets), targets.ids, reduction="sum")
-        (loss / self.settings.batch).backward()  # so that a short last batch weighs less
+        loss: Tensor = self.loss(targets)
+        with talking():
+            (self.ranks.size * loss / self.settings.batch).backward()  # so that a short last batch weighs less
         if self.settings.clip:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.clip)
         self.optimizer.step()
@@ -208,7 +242,7 @@ class Backprop:
     def _settle(self, fold_targets: int) -> None:
         """Look at the losses of the last steps: add them up, or stop if one is no number."""
         progress = self.progress
-        losses = torch.stack(self._losses).tolist() if self._losses else []
+        losses = self.ranks.sum(torch.stack(self._losses)).tolist() if self._losses else []
         self._losses = []
         for step, loss in enumerate(losses, progress.steps - len(losses) + 1):
             if not math.isfinite(loss):
@@ -222,7 +256,9 @@ class Backprop:
     def _end_fold(self, on_fold: OnFold | None) -> None:
         """Score the held-out text, keep the weights if they are the best so far, log, and turn to the next fold."""
         progress = self.progress
-        score = evaluate.evaluate(self.network.eval(), self.dev)
+        self.network.eval()
+        here = evaluate.evaluate(self.network, self.dev) if self.dev.targets else Score(0.0, 0, 0)
+        score = self.ranks.sum_score(here)
         dev = perplexity(score.nll, score.targets)
         if not math.isfinite(dev):
             raise Diverged(DIVERGED.format(f"the held-out text has perplexity {dev} after fold {progress.fold}"))
@@ -239,7 +275,7 @@ class Backprop:
             row["tokens_per_second"] = round(progress.fold_tokens / progress.fold_seconds)
         row |= {"dev_perplexity": dev, "dev_bits_per_byte": score.bits_per_byte, "best": best, "rises": progress.rises}
         row["seconds"] = round(progress.seconds, 3)
-        row["sample"] = self.lm.sample(self.lm.config.seed, network=self.network)
+        row["sample"] = self.lm.sample(self.lm.config.seed, network=self.network) if self.ranks.is_first else ""
         self.lm.log_.append(row)
         progress.fold += 1
         progress.step, progress.fold_tokens, progress.fold_nll, progress.fold_seconds = 0, 0, 0.0, 0.0
@@ -277,20 +313,34 @@ class Backprop:
         return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
 
     def _seed(self) -> None:
-        state = self.resumed_random_state
+        state = self.resumed_random_state if self.ranks.is_first else None
         if state is None or state.shape != self.random_state().shape:  # a new run, or one from another kind of device
-            torch.manual_seed(seed_of(self.lm.config.seed, "dropout", self.progress.steps))
+            process = [self.ranks.rank] if self.ranks.rank else []  # each leaves out inputs of its own
+            torch.manual_seed(seed_of(self.lm.config.seed, "dropout", self.progress.steps, *process))
         elif self.device.type == "cuda":
             torch.cuda.set_rng_state(state, self.device)
         else:
             torch.set_rng_state(state)
 
     def _save(self, folder: Path | None) -> None:
-        if folder is None:
+        if folder is None or not self.ranks.is_first:
             return
         if not all(torch.isfinite(weight).all() for weight in self.network.parameters()):
             raise Diverged(DIVERGED.format(f"a weight is no finite number after step {self.progress.steps}"))
         self.lm.save(folder, checkpoint.files(self))
+
+
+class Loss(nn.Module):
+    """−Σ log p of some targets, as a module, for that is what averages its gradients over processes."""
+
+    def __init__(self, run: Backprop):
+        super().__init__()
+        self.network, self.logits = run.network, run.logits
+
+    def forward(self, targets: Targets) -> Tensor:
+        if not len(targets.ids):  # of a batch with fewer targets than processes
+            return 0 * torch.stack([weight.sum() for weight in self.parameters()]).sum()
+        return nn.functional.cross_entropy(self.logits(targets), targets.ids, reduction="sum")
 
 
 def cold_start(network: Network, seed: int, scale: float) -> None:

@@ -3,7 +3,7 @@
 import operator
 import threading
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -37,18 +37,21 @@ class Unit(nn.Module):
 
     In mode "sum" the weighted slots are added, in mode "cat" each slot keeps its own rows of U. Slots beyond a
     window's hold `<pad>`; they are never built, since one row of E serves for all of them.
+
+    A unit with a `bias` has one more parameter, b (K,), and attention −log softmax(QW + b).
     """
 
     E: Tensor  # (N, D) embeddings: rows non-negative, of unit sum
     W: nn.Parameter  # (K, K) attention
     U: nn.Parameter  # (D or K·D, outputs) decoder
 
-    def __init__(self, embeddings: Tensor, slots: int, mode: Mode, outputs: int):
+    def __init__(self, embeddings: Tensor, slots: int, mode: Mode, outputs: int, bias: bool = False):
         super().__init__()
         self.slots, self.mode = slots, mode
         self.register_buffer("E", embeddings)
         rows = embeddings.shape[1] * (slots if mode == "cat" else 1)
         self.W = nn.Parameter(embeddings.new_ones(slots, slots))  # all ones: uniform attention
+        self.b = nn.Parameter(embeddings.new_zeros(slots)) if bias else None
         self.U = nn.Parameter(embeddings.new_zeros(rows, outputs))
         self.dropout = nn.Dropout(0.0)  # of the decoder's inputs; only backpropagation raises it
         self._built: dict[str, tuple[object, Source]] = {}
@@ -72,6 +75,15 @@ class Unit(nn.Module):
         self._built.clear()
         return super().train(mode)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Unit":
+        """Nor are tables of another precision or device."""
+        self._built.clear()
+        return super()._apply(fn, recurse)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy builds its own tables."""
+        return {**self.__dict__, "_built": {}}
+
     def inner_products(self) -> InnerProducts:
         """Of the embeddings with each other."""
         return self._table("products", lambda: InnerProducts(self.E, self.E), self.E)
@@ -86,11 +98,12 @@ class Unit(nn.Module):
         return self.inner_products()(window.head[:, None], window.seen)
 
     def attention(self, window: Window) -> Tensor:
-        """A = −log softmax(QW), (m, K)."""
+        """A = −log softmax(QW + b), (m, K)."""
         W: Tensor = self.W
         if window.width < self.slots:
             W = self._table(f"W of {window.slots}", lambda: self._gathered(window), self.W)
-        return explicit.attention_weights(self.quadratic_features(window) @ W)
+        scores = self.quadratic_features(window) @ W
+        return explicit.attention_weights(scores if self.b is None else scores + self.b)
 
     def _gathered(self, window: Window) -> Tensor:
         """The rows of W for the window's slots, and the sum of all others."""

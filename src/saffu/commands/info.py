@@ -15,12 +15,14 @@ def add(verb: Verb) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from saffu.living import fingerprints
     from saffu.model import SaffuLM
     from saffu.product import Product
 
     lm = SaffuLM.load(options.model)
+    encoder = fingerprints(lm)["encoder"]
     if options.json:
-        print_json(model_facts(lm) | {"log": lm.log_})
+        print_json(model_facts(lm) | {"encoder": encoder, "can_change": lm.ledger_ is not None, "log": lm.log_})
         return
     seen = lm.trained_on_
     print(f"parameters   {lm.parameters_:,}")
@@ -30,14 +32,19 @@ def run(options: argparse.Namespace) -> None:
     else:
         for name, weight in lm.network_.state_dict().items():
             print(f"  {name:<18} {' × '.join(str(size) for size in weight.shape)}")
+        for name, exponent in (lm.log_[0].get("exponents", {}) if lm.log_ else {}).items():
+            print(f"  {name:<18} exponent {exponent:.3f}")
     print(f"vocabulary   {len(lm.tokenizer_):,}")
     print(f"trained on   {seen['tokens']:,} tokens, {seen['documents']:,} documents, {seen['bytes']:,} bytes")
+    print(f"encoder      {encoder[:16]}, {'can' if lm.ledger_ is not None else 'cannot'} update, forget and merge")
     for row in lm.log_:
         if "dev_perplexity" in row:
             perplexity, bits = row["dev_perplexity"], row["dev_bits_per_byte"]
             print(f"{row['stage']:<12} dev perplexity {perplexity:.2f}, {bits:.3f} bits/byte")
+        elif "documents" in row:
+            print(f"{row['stage']:<12} {row['documents']:,} documents")
     print("settings     (* not the preset's)")
-    preset = SaffuConfig.preset(lm.config.solution).to_dict()
+    preset = SaffuConfig.preset("network" if lm.config.calibrate else lm.config.solution).to_dict()
     foreign = PAPER if lm.config.solution == "calibrated" else CALIBRATED
     for setting in fields(SaffuConfig):
         if setting.name in foreign:

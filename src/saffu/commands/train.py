@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -25,6 +26,7 @@ from saffu.errors import SaffuError
 
 if TYPE_CHECKING:
     from saffu.corpus import TokenCorpus
+    from saffu.distributed import Ranks
     from saffu.model import SaffuLM
     from saffu.tokenizer import Tokenizer
 
@@ -40,7 +42,8 @@ def add(verb: Verb) -> None:
         "make a model from text by the explicit solution, and train it further if asked",
         "saffu train books/*.txt.gz --out model --radius 4\n"
         "  saffu train books/*.txt.gz --out model --backprop --max-folds 10\n"
-        "  saffu train --resume model",
+        "  saffu train --resume model\n"
+        "  saffu train more.txt --encoder model --out other",
     )
     parser.add_argument("corpus", nargs="*", help="files, folders or globs; none: the English that ships with Python")
     parser.add_argument("--out", type=Path, help="folder to write the model to")
@@ -58,7 +61,19 @@ def add(verb: Verb) -> None:
         help="keep no n-gram counts for eval (a calibrated model has them anyway)",
     )
     parser.add_argument(
+        "--encoder",
+        type=Path,
+        metavar="DIR",
+        help="take the tokenizer and encoder of this model, so that both can merge",
+    )
+    parser.add_argument(
         "--preset", choices=PRESETS, help=f"settings to start from (default: {PRESET}; paper with --backprop)"
+    )
+    parser.add_argument(
+        "--params",
+        type=count,
+        metavar="N",
+        help="choose the shape by itself: the best with at most so many parameters (500k, 5M); calibrated or network",
     )
     add_text_options(parser)
     add_common_options(parser)
@@ -73,7 +88,13 @@ def add(verb: Verb) -> None:
 
 def run(options: argparse.Namespace) -> None:
     if options.resume:
-        resume(options)
+        from saffu import distributed, store
+
+        with ExitStack() as stack:
+            ranks = stack.enter_context(distributed.together(options.device or "cpu"))
+            if ranks.is_first:
+                stack.enter_context(store.changing(options.resume, wait=False))
+            resume(options, ranks)
         return
     if options.out is None:
         raise SaffuError("the model needs a place; give one with --out DIR")
@@ -85,9 +106,20 @@ def run(options: argparse.Namespace) -> None:
     if training and not (options.dev or options.hold_out):
         raise SaffuError("--backprop needs held-out text to know when to stop; give --dev FILE, or a --hold-out")
 
-    from saffu import store
+    from saffu import distributed, lock, store
 
-    store.require_writable(options.out, options.force)
+    with ExitStack() as stack:
+        ranks = stack.enter_context(distributed.together(options.device or "cpu"))
+        if ranks.is_first:
+            store.require_writable(options.out, options.force)
+            stack.enter_context(lock.exclusive(options.out, wait=False))
+        make(options, config, training, ranks)
+
+
+def make(options: argparse.Namespace, config: SaffuConfig, training: TrainingConfig | None, ranks: "Ranks") -> None:
+    """From the text to a model in its folder."""
+    if options.encoder and ranks.size > 1:
+        raise SaffuError("with --encoder, give each process a shard of its own, and merge; leave out torchrun")
     text = {
         "corpus": [str(Path(pattern).absolute()) for pattern in options.corpus],
         "dev": [str(Path(pattern).absolute()) for pattern in options.dev or []],
@@ -98,15 +130,23 @@ def run(options: argparse.Namespace) -> None:
     }
     train, _ = documents(text)
 
+    from saffu import sizes
     from saffu.model import SaffuLM
-    from saffu.tokenizer import Tokenizer
 
     began = time.perf_counter()
-    tokenizer = Tokenizer.train(train, words=config.words, kept_words=config.kept_words, count_by=config.count_by)
-    lm = SaffuLM(config, tokenizer=tokenizer, device=options.device or "cpu")
-    log = Log(options, backprop=training is not None)
+    device = options.device or "cpu"
+    if options.encoder:
+        encoder = SaffuLM.load(options.encoder, device)
+        tokenizer, lm = encoder.tokenizer_, SaffuLM(encoder=encoder, device=device)
+    else:
+        if options.params:
+            config, tokenizer = sizes.fitting(config, train, options.params)
+        else:
+            tokenizer = ranks.train_tokenizer(train, config.words, config.kept_words, config.count_by)
+        lm = SaffuLM(config, tokenizer=tokenizer, device=device)
+    log = Log(options, training is not None, ranks)
     with tempfile.TemporaryDirectory(prefix="saffu-", ignore_cleanup_errors=True) as scratch:
-        corpus, dev = tokenised(text, tokenizer, Path(scratch))
+        corpus, dev = tokenised(text, tokenizer, Path(scratch), ranks)
         log.say(
             f"{corpus.targets:,} tokens in {corpus.documents:,} documents, vocabulary {len(tokenizer):,}, "
             f"tokenised in {time.perf_counter() - began:.1f} s"
@@ -122,20 +162,24 @@ def run(options: argparse.Namespace) -> None:
             dev if dev.targets else None,
             references=not options.no_references,
             training=training,
+            ranks=ranks,
             on_stage=on_stage,
         )
         if training:
             lm.trained_on_ |= {"default_corpus": not options.corpus, "hold_out": text["hold_out"]}
             from saffu.train import Backprop
 
-            train_further(Backprop(lm, corpus, dev, training, text), options.out, log)
-    finish(lm, options.out, options, log)
+            train_further(Backprop(lm, corpus, dev, training, text, ranks), options.out, log)
+    if ranks.is_first:
+        finish(lm, options.out, options, log)
 
 
-def resume(options: argparse.Namespace) -> None:
+def resume(options: argparse.Namespace, ranks: "Ranks") -> None:
     """Go on with a run; only its length may change, and where its text lies."""
-    if options.out or options.force or options.preset:
-        raise SaffuError("--resume goes on in its own folder, as it began; leave out --out, --force and --preset")
+    if options.out or options.force or options.preset or options.encoder:
+        raise SaffuError(
+            "--resume goes on in its own folder, as it began; leave out --out, --force, --preset, --encoder"
+        )
     for name in {**given_settings(options, SaffuConfig), **given_settings(options, TrainingConfig)}:
         if name not in MAY_CHANGE:
             raise SaffuError(f"--{name.replace('_', '-')} cannot change when a run is resumed; leave it out")
@@ -156,20 +200,30 @@ def resume(options: argparse.Namespace) -> None:
     from saffu.train import Backprop
 
     lm = SaffuLM.load(options.resume, options.device or state["device"])
-    log = Log(options, backprop=True)
+    log = Log(options, True, ranks)
     with tempfile.TemporaryDirectory(prefix="saffu-", ignore_cleanup_errors=True) as scratch:
-        corpus, dev = tokenised(text, lm.tokenizer_, Path(scratch))
-        further = Backprop(lm, corpus, dev, training, text)
+        corpus, dev = tokenised(text, lm.tokenizer_, Path(scratch), ranks)
+        further = Backprop(lm, corpus, dev, training, text, ranks)
         checkpoint.restore(further, options.resume, state)
         progress = further.progress
         log.say(f"resuming in fold {progress.fold} after {progress.steps:,} steps, {progress.tokens:,} tokens")
         train_further(further, options.resume, log)
-    finish(lm, options.resume, options, log)
+    if ranks.is_first:
+        finish(lm, options.resume, options, log)
 
 
 def settings(options: argparse.Namespace) -> tuple[SaffuConfig, TrainingConfig | None]:
     """Of the model and, with --backprop, of the training: the preset's, and what the command line names."""
     chosen, of_training = given_settings(options, SaffuConfig), given_settings(options, TrainingConfig)
+    if options.params:
+        if options.preset == "paper" or (options.backprop and not options.preset):
+            raise SaffuError("--params shapes the presets calibrated and network; the paper's shape is the paper's")
+        for name in ("memory", "radius", "classes", "radius_dimension", "kept_words"):
+            if name in chosen:
+                raise SaffuError(f"--params chooses --{name.replace('_', '-')} by itself; leave one of them out")
+    if options.encoder and (chosen or options.preset or options.backprop):
+        given = "preset" if options.preset else "backprop" if options.backprop else next(iter(chosen)).replace("_", "-")
+        raise SaffuError(f"--{given} cannot go with --encoder, whose model has all settings; leave it out")
     if not options.backprop:
         if of_training:
             raise SaffuError(
@@ -185,7 +239,7 @@ def settings(options: argparse.Namespace) -> tuple[SaffuConfig, TrainingConfig |
         chosen["attention"] = "uniform"
     config = SaffuConfig.preset(options.preset or "paper", **chosen)
     if config.solution == "calibrated":
-        raise SaffuError("a calibrated model has counts, no weights to train; use --preset paper with --backprop")
+        raise SaffuError("a calibrated model has counts, no weights to train; use --preset network with --backprop")
     if training.leave_out and not config.hidden_dimension:
         raise SaffuError("--leave-out needs a final decoder; use --fit-share, or a --hidden-dimension above 0")
     return config, training
@@ -200,7 +254,9 @@ def documents(text: dict[str, Any]) -> tuple[Any, Any]:
     return Share(corpus, how.hold_out, held_out=False), Share(corpus, how.hold_out, held_out=True)
 
 
-def tokenised(text: dict[str, Any], tokenizer: "Tokenizer", scratch: Path) -> tuple["TokenCorpus", "TokenCorpus"]:
+def tokenised(
+    text: dict[str, Any], tokenizer: "Tokenizer", scratch: Path, ranks: "Ranks"
+) -> tuple["TokenCorpus", "TokenCorpus"]:
     """Both as token ids, which lie in the folder `scratch`."""
     from saffu.corpus import TokenCorpus
 
@@ -208,7 +264,7 @@ def tokenised(text: dict[str, Any], tokenizer: "Tokenizer", scratch: Path) -> tu
     folders = [scratch / name for name in ("train", "dev")]
     for folder in folders:
         folder.mkdir()
-    corpus = TokenCorpus.build(train, tokenizer, folders[0], text["tokens"], "tokenise")
+    corpus = ranks.build_corpus(train, tokenizer, folders[0], text["tokens"], "tokenise")
     dev_corpus = TokenCorpus.build(dev, tokenizer, folders[1])
     if not dev_corpus.targets and text["dev"]:
         raise SaffuError("the text of --dev is empty; give files with at least one non-empty line")
@@ -236,9 +292,13 @@ def finish(lm: "SaffuLM", folder: Path, options: argparse.Namespace, log: "Log")
 
 
 class Log:
-    """What a person watches: a line for each stage and fold. With --json it goes to standard error."""
+    """What a person watches: a line for each stage and fold. With --json it goes to standard error.
 
-    def __init__(self, options: argparse.Namespace, backprop: bool):
+    Of several processes only the first is watched.
+    """
+
+    def __init__(self, options: argparse.Namespace, backprop: bool, ranks: "Ranks"):
+        self.silent = not ranks.is_first
         self.stream: TextIO = sys.stderr if options.json else sys.stdout
         self.columns = [("stage", "<12", "stage")]
         if backprop:
@@ -248,9 +308,11 @@ class Log:
             self.columns += [("tokens_per_second", ">9,", "tokens/s")]
         self.columns += [("seconds", ">8.1f", "seconds")]
         self.begun = False
-        self.board = tensorboard(options.tensorboard) if options.tensorboard else None
+        self.board = tensorboard(options.tensorboard) if options.tensorboard and not self.silent else None
 
     def say(self, line: str) -> None:
+        if self.silent:
+            return
         try:
             print(line, file=self.stream, flush=True)
         except BrokenPipeError:  # whoever watched has gone; the work goes on
@@ -271,7 +333,8 @@ class Log:
             self.board.flush()
 
     def interrupted(self, folder: Path) -> NoReturn:
-        print(f"saffu: interrupted, all is saved; go on with: saffu train --resume {folder}", file=sys.stderr)
+        if not self.silent:
+            print(f"saffu: interrupted, all is saved; go on with: saffu train --resume {folder}", file=sys.stderr)
         sys.exit(130)
 
 
