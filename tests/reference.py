@@ -234,6 +234,8 @@ class Fit:
         self.units = [name for name in ("block", "radius") if getattr(config, name)]
         self.weights: dict[str, np.ndarray] = {}
         for name in self.units:
+            if name == "radius":
+                seen[FRG] = 1  # no radial unit ever sees it
             Z = assigned_bits(seen, getattr(config, f"{name}_dimension"))
             self.weights[f"{name}.E"] = single(noised_embeddings(Z, seen))
             self.weights[f"{name}.W"] = np.ones((getattr(config, name),) * 2)
@@ -281,8 +283,8 @@ class Fit:
                 inputs.append(quadratic_features(E, example))
                 targets.append(self.config.variation_sign * V + bound(slots, self.vocabulary))
             counts = self.add(f"{name}.attention", count(inputs, targets), restart)
-            measured = self.config.attention_priming == "measured"
-            priming = counts.norm / counts.targets if measured else math.log(slots)
+            primings = {"paper": math.log(slots), "slots": slots, "measured": counts.norm / counts.targets}
+            priming = primings[self.config.attention_priming]
             self.weights[f"{name}.W"] = single(solution(counts.F, priming))
 
     def solve_decoders(self, documents: Documents, first: int) -> None:

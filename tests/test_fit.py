@@ -64,6 +64,7 @@ SETTINGS = [
     {"documents": 2, "block": 0},
     {"attention": "uniform"},
     {"attention_priming": "measured", "decoder_priming": "measured"},
+    {"attention_priming": "slots"},
     {"head": "first"},
     {"variation_sign": -1, "smoothing": 0.5},
     {"block": 2, "radius": 2},

@@ -342,6 +342,15 @@ def test_refusals_are_one_line_and_change_nothing(command, tmp_path):
 # Locks, and processes that are killed
 
 
+def test_a_swap_cut_in_two_is_put_right(command, tmp_path):
+    """Where folders cannot be swapped in one step: the old one is aside, the new one not yet in its place."""
+    (tmp_path / "base").rename(tmp_path / ".base.writing-x-old")
+    (tmp_path / ".base.writing-x").mkdir()
+    assert command("update base 1.txt")[0] == 0
+    assert saffu.load("base").trained_on_["documents"] == 261
+    assert list(tmp_path.glob(".*")) == []
+
+
 def test_a_reader_meets_the_folder_being_replaced(command, monkeypatch):
     old, new = saffu.load("base"), saffu.load("base").update(SHARDS[1])
     read_file = store.read_file

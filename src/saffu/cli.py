@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from saffu import __version__
 from saffu.commands import (
+    ablate,
     bench,
     compare,
     data,
@@ -22,11 +23,15 @@ from saffu.commands import (
     info,
     merge,
     pairs,
+    report,
     reproduce,
     train,
     update,
 )
 from saffu.errors import SaffuError
+
+VERBS = (data, train, update, forget, merge, eval, pairs, generate, explain, embed, info)
+VERBS += (compare, ablate, report, reproduce, bench, export)  # in the order in which help shows them
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -82,7 +87,6 @@ def parser() -> Parser:
         added.set_defaults(run=run)
         return added
 
-    verbs_in_order = (data, train, compare, eval, pairs, generate, explain, embed, info)
-    for command in (*verbs_in_order, update, forget, merge, export, bench, reproduce):
+    for command in VERBS:
         command.add(verb)
     return top

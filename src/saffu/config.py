@@ -68,7 +68,7 @@ class SaffuConfig:
     accumulate: bool = setting(True, "tuning goes on adding to the decoders' counts instead of counting anew")
     restart_attention: bool = setting(True, "the first tuning forgets the counts of V̂")
     variation_sign: Literal[1, -1] = setting(1, "sign of V in the attention's counts (the paper prints +1)")
-    attention_priming: Literal["paper", "measured"] = setting("paper", "K_W: log K, or the mean norm of Q")
+    attention_priming: Literal["paper", "slots", "measured"] = setting("paper", "K_W: log K, K, or the mean norm of Q")
     decoder_priming: Literal["paper", "measured"] = setting("paper", "K_U: K log K, or the mean norm of H")
     counting: Literal["float32", "float64"] = setting("float32", "precision of what is counted; sums are float64")
     smoothing: float = setting(1e-3, "added to the co-occurrences of the vocabulary, which can be zero")

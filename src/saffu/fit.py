@@ -70,6 +70,8 @@ class ExplicitFit:
             raise SaffuError(f"embeddings have {embeddings.shape[0]} rows for {vocabulary} tokens; give one a token id")
         by_unit = {}
         for name, dimension in (("block", config.block_dimension), ("radius", config.radius_dimension)):
+            if name == "radius":
+                seen[FRG] = 1  # it never sees that marker: how often it occurs, and so b, must not tell on this unit
             if embeddings is not None:
                 by_unit[name] = cipher.coerced_embeddings(embeddings)
             elif getattr(config, name):
@@ -177,8 +179,9 @@ class ExplicitFit:
         """Eq. 6, W from F(Q, V)."""
         for name, new in counted.items():
             counts = self._add(f"{name}.attention", new, restart)
-            paper = explicit.attention_priming_number(getattr(self.config, name))
-            priming = paper if self.config.attention_priming == "paper" else counts.mean_norm
+            slots = getattr(self.config, name)
+            paper = explicit.attention_priming_number(slots)
+            priming = {"paper": paper, "slots": slots, "measured": counts.mean_norm}[self.config.attention_priming]
             has_decoder = f"{name}.decoder" in self.counts
             remedy = "tune over fewer folds" if has_decoder else "use uniform attention"
             W = explicit.explicit_solution(counts.F, priming, f"V outgrew its bound c in the {name} unit: {remedy}")

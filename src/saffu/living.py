@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from saffu import evaluate
+from saffu import evaluate, store
 from saffu.corpus import TokenCorpus
 from saffu.errors import SaffuError
 from saffu.explicit import Counts
@@ -182,6 +182,8 @@ def merge(models: "Iterable[SaffuLM]") -> "SaffuLM":
 
 def recount(encoder: "SaffuLM", corpus: TokenCorpus) -> "SaffuLM":
     """A model with another's encoder whose decoder is counted from these documents alone."""
+    if encoder.config.calibrate:
+        raise SaffuError("a network with measured exponents cannot lend its encoder; take one of another preset")
     counted = _solved(encoder, Tally.of(corpus, encoder))
     counted.ledger_, counted.log_ = Ledger.of(corpus), []
     return counted
@@ -244,6 +246,8 @@ def _solved(encoder: "SaffuLM", tally: Tally) -> "SaffuLM":
     lm.network_ = copy.deepcopy(encoder.network_)
     counts = {layer: on_device(counts, lm.device) for layer, counts in tally.layers.items()}
     ExplicitFit.of(lm.network_).solve_last(counts, tally.frequencies.to(lm.device))
+    if lm.config.store == "float16":  # as `fit` does
+        lm.network_.load_state_dict(store.narrowed(lm.network_.state_dict()))
     lm.references_ = tally.references
     return lm
 

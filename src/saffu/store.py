@@ -97,6 +97,17 @@ def _replace(folder: Path, manifest: Mapping[str, Any], files: Mapping[str, byte
         shutil.rmtree(fresh, ignore_errors=True)  # what was there before, or what was left half written
 
 
+def write_file(path: Path, data: bytes) -> None:
+    """Write one file anew, whole: a reader, or a kill at any moment, finds the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.writing-{os.getpid()}")
+    try:
+        _write_durably(fresh, data)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """config.json of a model folder, of a format this saffu knows."""
     folder = Path(folder)

@@ -78,7 +78,8 @@ class Unit(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Unit":
         """Nor are tables of another precision or device."""
         self._built.clear()
-        return super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy builds its own tables."""
