@@ -185,7 +185,7 @@ def test_each_stage_predicts_held_out_text_better(tokens):
 
     fit = fitted(tokens, **{**STRAIGHT, "block": 0})
     ((layers, _, log_f),) = fit.weighed
-    corpus = reference.as_corpus(tokens[0])
+    corpus = reference.as_corpus(tokens[0][:50])
     batches = list(fit._slot_batches(layers, log_f, corpus))
 
     def likelihood(join):
@@ -303,6 +303,16 @@ def test_save_load_and_train_on(train_text, dev_text, tmp_path):
     before = lm.perplexity(dev_text)
     assert lm.backprop(train_text, dev_text, training).perplexity(dev_text) <= before
     assert lm.log_[-1]["train_perplexity"] < 2 * before
+
+
+def test_half_precision_is_what_was_scored(train_text, dev_text, tmp_path):
+    lm = SaffuLM(SaffuConfig(**COUNTED, calibrate=True, store="float16")).fit(train_text, dev_text)
+    lm.save(tmp_path / "a")
+    loaded = saffu.load(tmp_path / "a")
+    assert loaded.score(dev_text) == lm.score(dev_text)
+    assert loaded.network_.units["radius"].U.dtype == torch.float32
+    assert lm.log_[0]["exponents"].keys() == {"prior", "radius 1", "radius 2", "radius 3"}
+    assert lm.log_[0]["dev_perplexity"] == pytest.approx(lm.perplexity(dev_text), rel=1e-6)
 
 
 def test_paper_models_keep_their_weights():
