@@ -17,6 +17,7 @@ from saffu.explicit import look_up
 from saffu.tokenizer import EOD, FRG, PAD, SOD, Tokenizer
 
 WINDOW_ROWS = {"cpu": 1 << 12, "cuda": 1 << 18}  # most targets in one window: enough to be worth an operation
+WINDOW_SLOTS = {"cpu": 1 << 17, "cuda": 1 << 23}  # and most slots of all of them
 WIDTHS = (4, 8, 16, 32, 64)  # slots computed for a window, if its unit has many more
 FEW = {"cpu": 16, "cuda": 1 << 16}  # targets not worth telling apart: on a GPU, asking for group sizes stalls it
 PIECE = 1 << 16  # characters of a long document tokenised at a time
@@ -230,7 +231,7 @@ def _by_width(real: Tensor, slots: int) -> Iterator[tuple[Tensor, int]]:
             for narrower, width in zip([-1, *widths], widths, strict=False)
         ]
     for rows, width in groups:
-        for part in rows.split(WINDOW_ROWS[device]):
+        for part in rows.split(min(WINDOW_ROWS[device], WINDOW_SLOTS[device] // width)):
             if len(part):
                 yield part, width
 
