@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def measured() -> bench.Bench:
-    return bench.measure(sentences(0, 1500), SMALL, CPU, tokens=10_000, adam_seconds=0.01)
+    return bench.measure(sentences(0, 3000), SMALL, CPU, tokens=20_000, adam_seconds=0.01)
 
 
 def test_facts_agree_with_each_other(measured):
@@ -28,7 +28,7 @@ def test_facts_agree_with_each_other(measured):
     assert facts["explicit_seconds"] == pytest.approx(sum(facts["stages"][name]["seconds"] for name in parts))
     assert facts["explicit_tokens_per_second"] == pytest.approx(facts["tokens"] / facts["explicit_seconds"])
     assert facts["adam_to_explicit_ratio"] == pytest.approx(facts["adam_epoch_seconds"] / facts["explicit_seconds"])
-    assert facts["tokens"] == measured.corpus.targets < 10_000
+    assert facts["tokens"] == measured.corpus.targets < 20_000
     assert facts["dev_bits_per_byte"] == pytest.approx(measured.lm.score(measured.dev).bits_per_byte)
     assert facts["peak_memory_bytes"] > 1 << 20
     for name in [*parts[:3], "explicit", "evaluate", "generate"]:

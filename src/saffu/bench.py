@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from saffu import evaluate, floors, generate, train
+from saffu.capture import side_stream
 from saffu.config import SaffuConfig, TrainingConfig
 from saffu.corpus import TokenCorpus
 from saffu.devices import peak_memory, settle
@@ -23,6 +24,7 @@ from saffu.tokenizer import Tokenizer
 
 HOLD_OUT = 20  # every so-many-th document is scored, not counted
 SCORED = 50_000  # targets
+UNTIMED = 8  # steps of Adam: the first are slower, and on a GPU captured
 PROMPTS = 64  # written on from at the same time
 
 
@@ -170,24 +172,25 @@ def _generate(lm: SaffuLM, rows: int, tokens: int = 1000) -> tuple[float, int]:
 
 def _adam(bench: Bench, seconds: float) -> None:
     """An epoch of backpropagation, from as many of its steps as fit the time."""
+    device = bench.lm.device
     run = train.Backprop(bench.lm, bench.corpus, bench.dev, TrainingConfig(max_folds=1))
     began, timed = time.perf_counter(), 0
-    for steps, targets in enumerate(training_batches(run), 1):
-        run.train_on(targets)
-        if steps == 4:  # the first few are slower
-            settle(bench.lm.device)
-            began = time.perf_counter()
-        elif steps > 4:
-            timed += len(targets.ids)
-            if steps % 4 == 0:
-                settle(bench.lm.device)
-                if time.perf_counter() - began > seconds:
-                    break
-    settle(bench.lm.device)
+    with side_stream(device):
+        for steps, targets in enumerate(training_batches(run), 1):
+            run.train_on(targets)
+            if steps == UNTIMED:
+                settle(device)
+                began = time.perf_counter()
+            elif steps > UNTIMED:
+                timed += len(targets.ids)
+                if steps % 4 == 0:
+                    settle(device)
+                    if time.perf_counter() - began > seconds:
+                        break
+        settle(device)
     if not timed:
         raise SaffuError("the corpus is too small to time backpropagation on; give more text, or --adam-seconds 0")
-    taken = time.perf_counter() - began
-    epoch = taken * bench.corpus.targets / timed
+    epoch = (time.perf_counter() - began) * bench.corpus.targets / timed
     note = "" if timed >= bench.corpus.targets else f"from {timed:,} targets"
     bench.add("adam epoch", epoch, bench.corpus.targets, note=note)
 
