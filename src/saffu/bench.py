@@ -24,6 +24,7 @@ from saffu.tokenizer import Tokenizer
 
 HOLD_OUT = 20  # every so-many-th document is scored, not counted
 SCORED = 50_000  # targets
+WARMING = 1 << 18  # tokens counted on a GPU before it is timed
 UNTIMED = 8  # steps of Adam: the first are slower, and on a GPU captured
 PROMPTS = 64  # written on from at the same time
 
@@ -113,6 +114,8 @@ def measure(
     bench = Bench(machine, config, lm, corpus, dev)
     bench.add("learn tokenizer", learnt - began, whole.targets)
     bench.add("tokenise", read - learnt, whole.targets)
+    if device.type == "cuda":  # its first run loads kernels
+        _explicit(Bench(machine, config, lm, corpus.first(WARMING), dev))
     _explicit(bench)
     began = time.perf_counter()
     score = evaluate.evaluate(lm.network_, dev)
