@@ -55,12 +55,14 @@ def test_slots_seen():
 
 
 def test_a_floor_is_the_longer_of_arithmetic_and_memory():
-    machine = Machine("made up", 1, operations_per_second=100.0, bytes_per_second=10.0)
+    machine = Machine("made up", 1, operations_per_second=100.0, bytes_per_second=10.0, gathered_per_second=5.0)
     assert machine.floor(Work(200, 10)) == 2
     assert machine.floor(Work(200, 10) + Work(0, 20) * 2) == 5
+    assert machine.floor(Work(200, 10, gathered=15)) == 3
     real = Machine.measured(CPU)
     assert real.operations_per_second > 1e8
     assert real.bytes_per_second > 1e7
+    assert real.gathered_per_second > 1e7
     assert real.threads == torch.get_num_threads()
 
 

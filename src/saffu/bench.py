@@ -70,6 +70,7 @@ class Bench:
                 "threads": self.machine.threads,
                 "matmul_operations_per_second": self.machine.operations_per_second,
                 "copy_bytes_per_second": self.machine.bytes_per_second,
+                "gather_bytes_per_second": self.machine.gathered_per_second,
             },
             "config": self.config.to_dict(),
             "vocabulary": len(self.lm.tokenizer_),
@@ -90,6 +91,7 @@ class Bench:
             if stage.work:
                 floor = self.machine.floor(stage.work)
                 row |= {"operations": stage.work.operations, "bytes": stage.work.bytes}
+                row["gathered_bytes"] = stage.work.gathered
                 row |= {"floor_seconds": floor, "times_floor": stage.seconds / floor}
             facts["stages"][stage.name] = row
         return facts
@@ -154,7 +156,7 @@ def _explicit(bench: Bench) -> None:
     for name, taken in fit.seconds.items():
         bench.add(name, taken, corpus.targets, work.get(name))
     bench.add("tables and solving", seconds - sum(fit.seconds.values()), corpus.targets)
-    bench.add("explicit", seconds, corpus.targets, sum(work.values(), start=Work(0, 0)) if work else None)
+    bench.add("explicit", seconds, corpus.targets, sum(work.values(), start=Work()) if work else None)
 
 
 def _generate(lm: SaffuLM, rows: int, tokens: int = 1000) -> tuple[float, int]:

@@ -151,10 +151,11 @@ class InnerProducts:
         self.table = left @ right.T if len(left) * len(right) <= TABLE else None
 
     def __call__(self, i: Tensor, j: Tensor) -> Tensor:
-        """left[i]·right[j] for each pair; i and j broadcast."""
+        """left[i_m]·right[j_mk] for i (m, 1) and j (m, k)."""
         if self.table is not None:
             return look_up(self.table.view(-1), i * len(self.right) + j)
-        return (embedding(i, self.left) * embedding(j, self.right)).sum(-1)
+        products: Tensor = (embedding(j, self.right) @ embedding(i, self.left).mT).squeeze(2)
+        return products
 
 
 class InitialVariation:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from saffu.config import SaffuConfig
 from saffu.corpus import TokenCorpus
@@ -19,16 +20,17 @@ FLOAT = 4  # bytes
 
 @dataclass(frozen=True)
 class Work:
-    """Operations (additions, multiplications) and bytes that have to be moved, caches or not."""
+    """What has to be done, however clever the code."""
 
-    operations: float
-    bytes: float
+    operations: float = 0  # additions and multiplications
+    bytes: float = 0  # read or written in a row
+    gathered: float = 0  # bytes of rows of tables, read here and there
 
     def __add__(self, other: "Work") -> "Work":
-        return Work(self.operations + other.operations, self.bytes + other.bytes)
+        return Work(self.operations + other.operations, self.bytes + other.bytes, self.gathered + other.gathered)
 
     def __mul__(self, times: float) -> "Work":
-        return Work(self.operations * times, self.bytes * times)
+        return Work(self.operations * times, self.bytes * times, self.gathered * times)
 
 
 @dataclass(frozen=True)
@@ -39,23 +41,31 @@ class Machine:
     threads: int
     operations_per_second: float  # of a matrix product
     bytes_per_second: float  # read and written by a copy
+    gathered_per_second: float  # bytes of rows of 2 KB added up from a table of 64 MB
 
     @classmethod
     def measured(cls, device: torch.device) -> "Machine":
-        size, long = (8192, 1 << 28) if device.type == "cuda" else (1536, 1 << 25)
+        on_gpu = device.type == "cuda"
+        size, long, bags = (8192, 1 << 28, 1 << 17) if on_gpu else (1536, 1 << 25, 1 << 12)
         square, line = torch.rand(size, size, device=device), torch.rand(long, device=device)
         product, copied = torch.empty_like(square), torch.empty_like(line)
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+        table = torch.rand(1 << 15, 512, device=device)
+        rows = torch.randint(len(table), (bags, 8), device=device, dtype=torch.int32)
         return cls(
-            name,
+            torch.cuda.get_device_name(device) if on_gpu else processor(),
             torch.get_num_threads(),
             2 * size**3 / quickest(lambda: torch.mm(square, square, out=product), device),
             2 * FLOAT * long / quickest(lambda: copied.copy_(line), device),
+            FLOAT * rows.numel() * 512 / quickest(lambda: embedding_bag(rows, table, mode="sum"), device),
         )
 
     def floor(self, work: Work) -> float:
         """Seconds, if arithmetic and memory work at the same time and nothing else takes any."""
-        return max(work.operations / self.operations_per_second, work.bytes / self.bytes_per_second)
+        return max(
+            work.operations / self.operations_per_second,
+            work.bytes / self.bytes_per_second,
+            work.gathered / self.gathered_per_second,
+        )
 
 
 def quickest(task: Callable[[], object], device: torch.device, times: int = 5) -> float:
@@ -90,24 +100,23 @@ def slots_seen(config: SaffuConfig, corpus: TokenCorpus, name: str) -> Tensor:
 
 def explicit_work(config: SaffuConfig, corpus: TokenCorpus, vocabulary: int) -> dict[str, Work]:
     """What each pass of `ExplicitFit.initialise` has to do, by its name."""
-    work = {"attention": Work(0, 0), "decoders": Work(0, 0), "final decoder": Work(0, 0)}
+    work = {"attention": Work(), "decoders": Work(), "final decoder": Work()}
     outputs = config.hidden_dimension or vocabulary
     for name in ("block", "radius"):
         slots = getattr(config, name)
         if not slots:
             continue
-        dimension, mode = getattr(config, f"{name}_dimension"), getattr(config, f"{name}_mode")
+        D, mode = getattr(config, f"{name}_dimension"), getattr(config, f"{name}_mode")
         seen = slots_seen(config, corpus, name)
         J, J2, M = float(seen.sum()), float((seen * seen).sum()), corpus.targets
         # Ids, a similarity for each slot; for V̂ another; F(Q, V̂) is the products of both.
         work["attention"] += Work(2 * J2, 3 * FLOAT * J)
         # QW and its softmax; rows of E weighted, and added up by target.
         weights = Work(2 * J * slots + EXPONENTIAL * M * slots, 2 * FLOAT * J)
-        rows = J if mode == "cat" else M
-        work["decoders"] += weights + Work(2 * J * dimension, FLOAT * J * dimension + 2 * FLOAT * rows * dimension)
+        work["decoders"] += weights + Work(2 * J * D, 2 * FLOAT * (J if mode == "cat" else M) * D, FLOAT * J * D)
         # The same weights; rows of E·U weighted, or their sum decoded, whichever is less; softmax; added up by target.
-        table = Work(2 * J * outputs, FLOAT * J * outputs)
-        product = Work(2 * (J + M * outputs) * dimension, FLOAT * (J * dimension + M * outputs))
+        table = Work(2 * J * outputs, gathered=FLOAT * J * outputs)
+        product = Work(2 * (J + M * outputs) * D, gathered=FLOAT * J * D)
         decoded = table if mode == "cat" or table.operations < product.operations else product
         work["final decoder"] += weights + decoded
         work["final decoder"] += Work(EXPONENTIAL * M * outputs, 2 * FLOAT * M * outputs)

@@ -19,7 +19,8 @@ MODES = ("sum/sum", "cat/sum", "sum/cat", "cat/cat")  # block/radius, in the ord
 DOCUMENT_MODES = "sum/cat"  # where the paper adds its document model
 DOCUMENTS = 256
 SHAPE = ("block", "radius", "block_mode", "radius_mode", "documents")  # what the grid itself runs over
-SWEPT = tuple(f.name for f in fields(SaffuConfig) if f.name in {*PAPER, "fold"} and f.name not in SHAPE)
+NOT_SWEPT = {*SHAPE, "calibrate", "held_out", "embedding", "store"}  # these are of calibrated networks
+SWEPT = tuple(f.name for f in fields(SaffuConfig) if f.name in {*PAPER, "fold"} - NOT_SWEPT)
 DEFAULTS: dict[str, Any] = {setting.name: setting.default for setting in fields(SaffuConfig)}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from saffu import figures
 from saffu.tables import Sweep, Table
-from saffu.verdicts import FAILS, HOLDS, IN_PART, Verdict
+from saffu.verdicts import FAILS, HOLDS, IN_PART, Verdict, change
 
 STYLE = """
 :root{--ground:#fbfaf7;--card:#fff;--ink:#1c2430;--faint:#687586;--rule:#d9dee5;--accent:#0a5c8a;
@@ -161,7 +161,7 @@ def front_table(tables: Sequence[Table]) -> str:
 def sweep_table(sweeps: Sequence[Sweep]) -> str:
     rows = []
     for sweep in sweeps:
-        spread = [f"{100 * (ratio - 1):+.2f} %" for ratio in sweep.ratios] if sweep.ratios else ["–"] * 3
+        spread = [change(ratio) for ratio in sweep.ratios] if sweep.ratios else ["–"] * 3
         best = sweep.best
         told = f"{best.modes}, b = {best.config.block}, r = {best.config.radius}" if best else "–"
         perplexity = f"{best.dev.perplexity:.1f}" if best and best.dev else "–"

@@ -9,7 +9,7 @@ from saffu.cells import Results
 from saffu.errors import SaffuError
 from saffu.grid import DEFAULTS, SWEPT
 from saffu.page import page
-from saffu.verdicts import Grid, Verdict, verdicts
+from saffu.verdicts import Grid, Verdict, change, verdicts
 
 
 class Report:
@@ -45,7 +45,7 @@ class Report:
     def _sweeps(self) -> str:
         lines = ["| changed | cells | least | median | greatest | best dev |", "| --- | --- | --- | --- | --- | --- |"]
         for sweep in self.sweeps:
-            spread = [f"{100 * (ratio - 1):+.2f} %" for ratio in sweep.ratios or ()] or ["–"] * 3
+            spread = [change(ratio) for ratio in sweep.ratios or ()] or ["–"] * 3
             best = f"{sweep.best.dev.perplexity:.1f}" if sweep.best and sweep.best.dev else "–"
             lines.append(f"| {sweep.label} | {sweep.cells} | {' | '.join(spread)} | {best} |")
         return "\n".join(lines) + "\n"

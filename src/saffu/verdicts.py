@@ -200,5 +200,14 @@ def ratios(pairs: list[tuple[float, float]], what: str) -> tuple[float, str]:
     return median(found) - 1, told
 
 
+def change(ratio: float) -> str:
+    """A ratio as a change, or as a factor where it is beyond all percentages.
+
+    >>> change(1.0123), change(0.5), change(25.0)
+    ('+1.23 %', '-50.00 %', '× 25')
+    """
+    return f"{100 * (ratio - 1):+.2f} %" if ratio < 10 else f"× {ratio:.3g}"
+
+
 def percent_fine(ratio: float) -> str:
     return f"{abs(100 * (ratio - 1)):.2f} % {'worse' if ratio >= 1 else 'better'}"

@@ -68,7 +68,8 @@ def run(options: argparse.Namespace) -> None:
 def print_bench(bench: "Bench") -> None:
     machine, corpus = bench.machine, bench.corpus
     print(f"{machine.name}, {machine.threads} thread{'s' if machine.threads > 1 else ''}: ", end="")
-    print(f"{machine.operations_per_second / 1e9:,.0f} Gflop/s, {machine.bytes_per_second / 1e9:,.1f} GB/s copied")
+    print(f"{machine.operations_per_second / 1e9:,.0f} Gflop/s, ", end="")
+    print(f"{machine.bytes_per_second / 1e9:,.1f} GB/s copied, {machine.gathered_per_second / 1e9:,.1f} GB/s gathered")
     print(
         f"{corpus.targets:,} tokens in {corpus.documents:,} documents, vocabulary {len(bench.lm.tokenizer_):,}, ",
         end="",
