@@ -68,11 +68,12 @@ def test_a_floor_is_the_longer_of_arithmetic_and_memory():
 
 def test_work_grows_with_tokens_and_not_with_the_vocabulary():
     once, twice = as_corpus([[4, 5, 6, 7]]), as_corpus([[4, 5, 6, 7]] * 2)
-    work = floors.explicit_work(SMALL, once, 100)
-    for name, more in floors.explicit_work(SMALL, twice, 100).items():
+    machine = Machine("made up", 1, operations_per_second=100.0, bytes_per_second=10.0, gathered_per_second=5.0)
+    work = floors.explicit_work(SMALL, once, 100, machine)
+    for name, more in floors.explicit_work(SMALL, twice, 100, machine).items():
         assert more.operations == 2 * work[name].operations
         assert more.bytes == 2 * work[name].bytes
-    assert floors.explicit_work(SMALL, once, 10_000) == work
+    assert floors.explicit_work(SMALL, once, 10_000, machine) == work
 
 
 def test_too_few_documents():

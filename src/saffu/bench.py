@@ -152,7 +152,7 @@ def _explicit(bench: Bench) -> None:
     settle(device)
     seconds = time.perf_counter() - began
     lm.network_, lm.counts_ = fit.network, fit.counts
-    work = floors.explicit_work(config, bench.corpus, vocabulary) if not config.tune else {}
+    work = floors.explicit_work(config, bench.corpus, vocabulary, bench.machine) if not config.tune else {}
     for name, taken in fit.seconds.items():
         bench.add(name, taken, corpus.targets, work.get(name))
     bench.add("tables and solving", seconds - sum(fit.seconds.values()), corpus.targets)
