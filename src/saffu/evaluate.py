@@ -1,6 +1,7 @@
 """How well a model predicts text: perplexity and bits per byte, beside n-gram references on the same targets."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from saffu.errors import SaffuError
 from saffu.network import Network
 from saffu.ngram import KneserNey, NgramCounts, context_windows
 from saffu.product import Product
+from saffu.workers import side_by_side
 
 REFERENCES = {"unigram": 1, "bigram": 2, "trigram": 3}
 
@@ -39,16 +41,22 @@ def evaluate(network: Network | Product, corpus: TokenCorpus, progress: str | No
     """The network's score on a corpus."""
     if corpus.targets == 0:
         raise SaffuError("there is no text to evaluate on; give files with at least one non-empty line")
-    corpus = corpus.to(network.device)
-    nll = torch.zeros((), dtype=torch.float64, device=network.device)
-    with (
-        torch.inference_mode(),
-        tqdm(total=corpus.targets, desc=progress, unit=" tokens", unit_scale=True, leave=False, disable=None) as bar,
-    ):
-        for targets in corpus.batches(network.batch_size(), network.lookback):
-            nll -= network.log_probabilities(targets).double().sum()
-            bar.update(len(targets.ids))
-    return Score(float(nll), corpus.targets, corpus.bytes)
+    corpus, size = corpus.to(network.device), network.batch_size()
+    with tqdm(total=corpus.targets, desc=progress, unit=" tokens", unit_scale=True, leave=False, disable=None) as bar:
+
+        def work(number: int, stopped: Callable[[], bool]) -> torch.Tensor:
+            nll = torch.zeros((), dtype=torch.float64, device=network.device)
+            with torch.inference_mode():
+                for targets in corpus.batches(size, network.lookback, number, workers):
+                    nll -= network.log_probabilities(targets).double().sum()
+                    bar.update(len(targets.ids))
+                    if stopped():
+                        break
+            return nll
+
+        workers = max(1, min(torch.get_num_threads(), corpus.targets // size)) if network.device.type == "cpu" else 1
+        shares = side_by_side(work, workers) if network.device.type == "cpu" else [work(0, lambda: False)]
+    return Score(float(sum(shares)), corpus.targets, corpus.bytes)
 
 
 def count_references(corpus: TokenCorpus, vocabulary: int) -> NgramCounts:

@@ -12,6 +12,9 @@ from saffu.errors import SaffuError
 from saffu.network import Network
 from saffu.product import Product
 from saffu.tokenizer import EOD, PAD, Tokenizer
+from saffu.workers import cores_an_operation
+
+FEW = 8  # documents written at the same time
 
 
 @dataclass(frozen=True)
@@ -99,10 +102,12 @@ def continue_prompts(
     at = torch.arange(rows, device=device) * (lookback + 1) + lookback
     means = PrecedingMeans(network, prompts) if isinstance(network, Network) and network.config.documents else None
     nowhere = TokenCorpus(past[:0, 0], positions[:1], positions[:0])  # the contexts are all in `past`
+    few = device.type == "cpu" and rows <= FEW  # then a second core only waits
     writing = list(range(rows))  # documents that have not ended; only these are computed
     for _ in range(sampling.max_tokens):
         targets = Targets(past[:, -1].long(), positions, positions, past.flatten(), at[: len(writing)], nowhere)
-        drawn = draw(network(targets, means() if means else None), sampling, generator)
+        with cores_an_operation(1 if few else torch.get_num_threads()):
+            drawn = draw(network(targets, means() if means else None), sampling, generator)
         past[:, -1] = drawn
         past = past.roll(-1, dims=1)
         positions = positions + 1

@@ -167,6 +167,7 @@ class Product:
         return torch.log_softmax(self(targets), dim=1).gather(1, targets.ids[:, None]).squeeze(1)
 
     def batch_size(self) -> int:
+        _ = self.parts  # solved by whoever asks how to predict, before threads that would each solve them
         return ROWS
 
     def references(self) -> NgramCounts | None:
