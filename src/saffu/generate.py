@@ -102,7 +102,7 @@ def continue_prompts(
     at = torch.arange(rows, device=device) * (lookback + 1) + lookback
     means = PrecedingMeans(network, prompts) if isinstance(network, Network) and network.config.documents else None
     nowhere = TokenCorpus(past[:0, 0], positions[:1], positions[:0])  # the contexts are all in `past`
-    few = device.type == "cpu" and rows <= FEW  # then a second core only waits
+    few = isinstance(network, Product) and rows <= FEW  # then a second core only waits
     writing = list(range(rows))  # documents that have not ended; only these are computed
     for _ in range(sampling.max_tokens):
         targets = Targets(past[:, -1].long(), positions, positions, past.flatten(), at[: len(writing)], nowhere)
