@@ -146,7 +146,7 @@ def spoil(tmp_path):
         ("train train.txt --block 16 --out m", "use the preset paper"),
         ("train train.txt --preset paper --memory 3 --out m", "use the preset calibrated"),
         ("train train.txt --preset calibrated --backprop --out m", "no weights to train"),
-        ("train train.txt --tokens none --out m", "no number of tokens"),
+        ("train train.txt --tokens none --out m", "no such number"),
         ("train train.txt --hold-out 1 --out m", "--hold-out"),
         ("train train.txt --preset paper --radius-dimension 4 --out m", "dimension of at least"),
         ("train train.txt --device warp --out m", "cannot be used"),
@@ -217,3 +217,14 @@ def test_every_verb_has_an_example(saffu):
         shown = saffu(verb, "--help")
         assert shown.status == 0
         assert f"saffu {verb} " in shown.out.split("example:")[1]
+
+
+def test_options_may_stand_anywhere(saffu, model):
+    plain = saffu("generate", "model", "the", "--seed", 1)
+    assert plain.status == 0
+    assert saffu("generate", "model", "--seed", 1, "the").out == plain.out
+    assert saffu("generate", "--seed", 1, "model", "the").out == plain.out
+    assert saffu("eval", "model", "--json", "dev.txt.gz").status == 0
+    wrong = saffu("train", "train.txt", "--outt", "x")
+    assert wrong.status == 2
+    assert "saffu train --help" in wrong.err

@@ -183,3 +183,11 @@ def test_tables_sum_up_and_have_colour_if_asked(lm):
 
 def test_no_token_steers_the_terminal():
     assert visible(" a\n\x1b[31m") == "▁a\\n\\x1b[31m"
+
+
+def test_bits_that_no_token_has_do_no_harm(tokenizer, train_text):
+    """A vocabulary smaller than the number of hidden bits leaves some of them unused."""
+    config = replace(KINDS["hidden bits"], hidden_dimension=2 * len(tokenizer))
+    explanation = SaffuLM(config, tokenizer=tokenizer).fit(train_text, references=False).explain("the small dog")
+    for terms in explanation.units.values():
+        assert all(np.isfinite(term.values[EOD:]).all() for term in terms)

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from saffu import __version__
 from saffu.commands import (
@@ -67,6 +67,24 @@ class Parser(argparse.ArgumentParser):
         fail(f"{message}; see `{self.prog} --help`")
 
 
+class VerbParser(Parser):
+    """Takes options before, between and after what a verb acts on."""
+
+    sorting = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.sorting:  # as the method below calls this one
+            return super().parse_known_args(args, namespace)
+        self.sorting = True
+        try:
+            found, left = self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self.sorting = False
+        if left:
+            self.error(f"unrecognized arguments: {' '.join(left)}")
+        return found, left
+
+
 def parser() -> Parser:
     top = Parser(
         prog="saffu",
@@ -74,7 +92,7 @@ def parser() -> Parser:
         epilog="saffu VERB --help shows the options of a verb and an example.",
     )
     top.add_argument("--version", action="version", version=f"saffu {__version__}")
-    verbs = top.add_subparsers(metavar="VERB", required=True)
+    verbs = top.add_subparsers(metavar="VERB", required=True, parser_class=VerbParser)
 
     def verb(name: str, run: Callable[[argparse.Namespace], None], purpose: str, example: str) -> Parser:
         added: Parser = verbs.add_parser(

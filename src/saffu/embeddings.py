@@ -99,7 +99,8 @@ class Embeddings:
 def embeddings_of(network: Network | Product, tokenizer: Tokenizer, frequencies: Tensor) -> Embeddings:
     """The vectors of a model, of the kind that tells most."""
     sources = product_sources(network) if isinstance(network, Product) else network_sources(network)
-    return Embeddings(tokenizer, frequencies.cpu(), sources, next(iter(sources)))
+    counted = network.config.embedding == "counted"  # from what follows a token, so they have a meaning of their own
+    return Embeddings(tokenizer, frequencies.cpu(), sources, "radius.E" if counted else next(iter(sources)))
 
 
 def product_sources(product: Product) -> dict[str, Callable[[], Tensor]]:

@@ -192,7 +192,7 @@ def explain_network(network: Network, frequencies: Tensor, targets: Targets, con
     bits = ciphered(vocabulary, network.config.hidden_dimension, frequencies).double()
     bits /= bits.sum(1, keepdim=True)  # z̃ (N, D_H)
     bit_prior = torch.exp(log_prior) @ bits
-    log_bit_prior = torch.log(bit_prior / bit_prior.sum())
+    log_bit_prior = torch.log((bit_prior / bit_prior.sum()).clamp(min=1e-30))  # a small vocabulary leaves bits unused
     units = {name: unit_terms(slots, log_bit_prior, bits, name) for name, slots in own.items()}
     hidden = [distribution(network.unit_logits(name, targets)) for name in network.units]
     names = [f"{name} unit" for name in network.units]

@@ -201,7 +201,10 @@ def ledger_of(lm: "SaffuLM") -> Ledger:
         why = "measured exponents are part of its weights, which no longer follow from counts alone"
     else:
         why = "it keeps no ledger of the documents it has counted"
-    raise SaffuError(f"this model cannot change: {why}; count text with its encoder first: saffu train TEXT --encoder")
+    remedy = (
+        "fit one of another preset" if lm.config.calibrate else "count text with its encoder: saffu train --encoder"
+    )
+    raise SaffuError(f"this model cannot change: {why}; {remedy}")
 
 
 def difference(one: "SaffuLM", other: "SaffuLM") -> str:

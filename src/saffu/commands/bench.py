@@ -66,6 +66,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def print_bench(bench: "Bench") -> None:
+    from saffu.network import Network
+
     machine, corpus = bench.machine, bench.corpus
     print(f"{machine.name}, {machine.threads} thread{'s' if machine.threads > 1 else ''}: ", end="")
     print(f"{machine.operations_per_second / 1e9:,.0f} Gflop/s, ", end="")
@@ -83,6 +85,8 @@ def print_bench(bench: "Bench") -> None:
             f"{stage.name:<22} {stage.seconds:>10.3f} {stage.tokens_per_second:>12,.0f} {floors}  {stage.note}".rstrip()
         )
     facts = bench.facts()
+    if "adam epoch" not in bench.stages and isinstance(bench.lm.network_, Network):
+        print("\nno epoch of Adam: it was not asked for, or there is too little text to time one")
     if facts["adam_to_explicit_ratio"]:
         print(f"\nan epoch of Adam takes {facts['adam_to_explicit_ratio']:,.0f} times as long as the explicit solution")
     if bench.peak_memory:

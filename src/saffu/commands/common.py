@@ -21,7 +21,7 @@ def count(text: str) -> int:
     except (ValueError, OverflowError):
         number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of tokens (1000000, 1e6, 500k, 2M)")
+        raise argparse.ArgumentTypeError(f"{text!r} is no such number (1000000, 1e6, 500k, 2M)")
     return number
 
 

@@ -221,8 +221,9 @@ def settings(options: argparse.Namespace) -> tuple[SaffuConfig, TrainingConfig |
         for name in ("memory", "radius", "classes", "radius_dimension", "kept_words"):
             if name in chosen:
                 raise SaffuError(f"--params chooses --{name.replace('_', '-')} by itself; leave one of them out")
-    if options.encoder and (chosen or options.preset or options.backprop):
-        given = "preset" if options.preset else "backprop" if options.backprop else next(iter(chosen)).replace("_", "-")
+    if options.encoder and (chosen or options.preset or options.backprop or options.params):
+        named = [name for name in ("preset", "backprop", "params") if getattr(options, name)]
+        given = [*named, *chosen][0].replace("_", "-")
         raise SaffuError(f"--{given} cannot go with --encoder, whose model has all settings; leave it out")
     if not options.backprop:
         if of_training:

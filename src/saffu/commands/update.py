@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from saffu.commands.common import Documents, Parser, Verb, add_common_options, add_text_options, model_facts, print_json
+from saffu.errors import SaffuError
 
 if TYPE_CHECKING:
     from saffu.corpus import TokenCorpus
@@ -40,6 +41,8 @@ def changed_model(options: argparse.Namespace) -> Iterator[tuple["SaffuLM", "Tok
     from saffu.model import SaffuLM
 
     documents = Documents(options.text, options)
+    if (options.model / "modeling_saffu.py").exists():  # which would not be written again
+        raise SaffuError(f"{options.model} is an export; change the model it was made of, and export that again")
     with store.changing(options.model, wait=True):
         lm = SaffuLM.load(options.model, options.device)
         # In memory: what is to be forgotten must not lie about on a disk if this process is killed.
