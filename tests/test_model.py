@@ -130,58 +130,6 @@ def test_save_load_save_is_identical(small_lm, tmp_path):
     assert np.array_equal(loaded.references_.keys, small_lm.references_.keys)
 
 
-def test_generation_stops_at_the_end_and_repeats_with_a_seed(small_lm):
-    text = small_lm.generate("the small", seed=5)
-    assert text == small_lm.generate("the small", seed=5)
-    assert "<" not in text
-    assert "".join(small_lm.stream("the small", seed=5)) == text
-    assert len({small_lm.generate(seed=seed) for seed in range(8)}) > 4
-    assert len(small_lm.tokenizer_.encode(small_lm.generate(max_tokens=3, seed=1))) <= 3
-
-
-def test_batches_write_what_single_prompts_would(small_lm):
-    prompts = ["the", "a small dog", "", "the king found the house and went"]
-    greedy = [small_lm.generate(prompt, temperature=0) for prompt in prompts]
-    assert small_lm.generate_batch(prompts, temperature=0) == greedy
-    assert small_lm.generate_batch([]) == []
-
-
-def test_generation_agrees_with_evaluation(train_text):
-    """The distribution that sampling sees is the one that scoring sees, across blocks and with a document model."""
-    lm = SaffuLM(replace(SMALL, block=4, documents=3)).fit(train_text[:100])
-    ids = lm.tokenizer_.encode(train_text[0])
-    corpus = lm.tokenize([train_text[0]])
-    (targets,) = corpus.batches(1000, lm.network_.lookback)
-    expected = lm.network_(targets)[:, EOD:].argmax(1) + EOD
-    from saffu.generate import Sampling, continue_prompts
-
-    for length in range(len(ids) + 1):
-        first = next(iter(continue_prompts(lm.network_, [ids[:length]], Sampling(temperature=0))))
-        assert first == [int(expected[length])]
-
-
-def test_top_k_and_top_p_cut_the_tail(small_lm):
-    from saffu.generate import Sampling, draw
-
-    logits = torch.log(torch.tensor([[0.3, 0.3, 0.3, 0.05, 0.5, 0.25, 0.15, 0.1]])).repeat(400, 1)
-    generator = torch.Generator().manual_seed(0)
-    assert set(draw(logits, Sampling(), generator).tolist()) == {3, 4, 5, 6, 7}  # never a marker
-    assert set(draw(logits, Sampling(top_k=2), generator).tolist()) == {4, 5}
-    assert set(draw(logits, Sampling(top_p=0.7), generator).tolist()) == {4, 5}
-    assert set(draw(logits, Sampling(top_p=0.4), generator).tolist()) == {4}
-    assert set(draw(logits, Sampling(temperature=0), generator).tolist()) == {4}
-    cold = draw(logits, Sampling(temperature=0.1), generator)
-    assert (cold == 4).float().mean() > 0.98
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"max_tokens": 0}, {"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}], ids=str
-)
-def test_wrong_sampling_is_refused(small_lm, wrong):
-    with pytest.raises(SaffuError, match=next(iter(wrong))):
-        small_lm.generate("the", **wrong)
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

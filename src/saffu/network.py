@@ -1,6 +1,6 @@
 """The network: a block unit, a radial unit, an optional document model, and the decoder over their outputs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from saffu import explicit
 from saffu.config import SaffuConfig
 from saffu.corpus import Targets, Window, block_windows, radius_windows
+from saffu.kept import Kept
 from saffu.tokenizer import PAD
 from saffu.unit import Unit
 
 
-class Network(nn.Module):
+class Network(Kept):
     """softmax([block unit, radial unit, document model]·M): each part gives a distribution, M decodes all of them.
 
     With `hidden_dimension` 0 the units decode straight to the vocabulary and there is no M: their distributions are
@@ -85,20 +86,32 @@ class Network(nn.Module):
         inputs = (E[PAD] + before - elsewhere) / (targets.positions + 1)[:, None]
         return inputs.to(self.document_embeddings.dtype)
 
-    def hidden(self, targets: Targets, document_inputs: Tensor | None = None) -> Tensor:
-        """What the final decoder reads: the parts' distributions side by side, (n, rows of M)."""
+    def part_logits(self, targets: Targets, document_inputs: Tensor | None = None) -> list[Tensor]:
+        """The logits of each part, (n, its outputs)."""
         parts = [self.unit_logits(name, targets) for name in self.units]
         if self.config.documents:
             inputs = self.document_inputs(targets) if document_inputs is None else document_inputs
             parts.append(inputs @ self.D)
-        return torch.cat([explicit.distribution(part) for part in parts], dim=1)
+        return parts
+
+    def hidden(self, targets: Targets) -> Tensor:
+        """What the final decoder reads: the parts' distributions side by side, (n, rows of M)."""
+        return torch.cat([explicit.distribution(part) for part in self.part_logits(targets)], dim=1)
 
     def forward(self, targets: Targets, document_inputs: Tensor | None = None) -> Tensor:
         """Logits over the vocabulary, (n, N). Targets that do not follow each other bring their document inputs."""
+        return self.joined(self.part_logits(targets, document_inputs))
+
+    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+        """Logits over the vocabulary (n, N) from those of each part."""
         if self.config.hidden_dimension:
-            return self.hidden(targets, document_inputs) @ self.M
-        parts = [torch.log_softmax(self.unit_logits(name, targets), dim=1) for name in self.units]
-        return sum(parts, start=-(len(parts) - 1) * self.log_prior)
+            return torch.cat([explicit.distribution(part) for part in parts], dim=1) @ self.M
+        alone = [torch.log_softmax(part, dim=1) for part in parts]
+        return sum(alone, start=-(len(alone) - 1) * self.log_prior)
+
+    def highest(self) -> Tensor:
+        """The largest entry of each row of M."""
+        return self.kept("highest", lambda: self.M.detach().amax(1), self.M)
 
     def log_probabilities(self, targets: Targets) -> Tensor:
         """log p of each target, (n,)."""

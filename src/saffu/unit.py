@@ -1,9 +1,6 @@
 """The self-attentive feed-forward unit: its forward pass, and what it asks of its attention."""
 
-import operator
-import threading
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,27 +9,14 @@ from torch.nn.functional import embedding, embedding_bag
 from saffu import explicit
 from saffu.corpus import Window
 from saffu.explicit import InnerProducts
+from saffu.kept import Kept
 from saffu.tokenizer import PAD
 
 Mode = Literal["sum", "cat"]
-Built = TypeVar("Built")
-BUILDING = threading.Lock()  # of tables, which threads share
 SHORT = 16  # slots of a "sum" window up to which adding decoded tokens is cheaper than decoding their sum
 
 
-class Source:
-    """Weights that something was built from, as they were then."""
-
-    def __init__(self, weights: Sequence[Tensor]):
-        self.weights, self.versions = weights, [weight._version for weight in weights]
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Source) or self.versions != other.versions:
-            return False
-        return all(map(operator.is_, self.weights, other.weights))
-
-
-class Unit(nn.Module):
+class Unit(Kept):
     """SAFFU(X) = softmax(−log softmax(X_h Xᵀ W) X U), Eq. 1, over K slots of embedded tokens.
 
     In mode "sum" the weighted slots are added, in mode "cat" each slot keeps its own rows of U. Slots beyond a
@@ -54,45 +38,15 @@ class Unit(nn.Module):
         self.b = nn.Parameter(embeddings.new_zeros(slots)) if bias else None
         self.U = nn.Parameter(embeddings.new_zeros(rows, outputs))
         self.dropout = nn.Dropout(0.0)  # of the decoder's inputs; only backpropagation raises it
-        self._built: dict[str, tuple[object, Source]] = {}
-
-    def _table(self, name: str, build: Callable[[], Built], *weights: Tensor) -> Built:
-        """What is built from these weights, kept for as long as they stay the same."""
-        if torch.is_grad_enabled() and any(weight.requires_grad for weight in weights):
-            return build()
-        now = Source(weights)
-        built, source = self._built.get(name, (None, None))
-        if source != now:
-            with BUILDING, torch.no_grad():
-                built, source = self._built.get(name, (None, None))
-                if source != now:  # no other thread has built it meanwhile
-                    built = build()
-                    self._built[name] = built, now
-        return built  # type: ignore[return-value]
-
-    def train(self, mode: bool = True) -> "Unit":
-        """Tables of weights that were trained are of no use: a fused optimiser changes weights and leaves no trace."""
-        self._built.clear()
-        return super().train(mode)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Unit":
-        """Nor are tables of another precision or device."""
-        self._built.clear()
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy builds its own tables."""
-        return {**self.__dict__, "_built": {}}
 
     def inner_products(self) -> InnerProducts:
         """Of the embeddings with each other."""
-        return self._table("products", lambda: InnerProducts(self.E, self.E), self.E)
+        return self.kept("products", lambda: InnerProducts(self.E, self.E), self.E)
 
     def decoded_tokens(self) -> Tensor:
         """E·U of each token (N, outputs); in mode "cat" of each slot and token (K·N, outputs)."""
         by_slot: Tensor = self.U.unflatten(0, (-1, self.E.shape[1]))  # (1 or K, D, outputs)
-        return self._table("decoded", lambda: (self.E @ by_slot).flatten(0, 1), self.E, self.U)
+        return self.kept("decoded", lambda: (self.E @ by_slot).flatten(0, 1), self.E, self.U)
 
     def quadratic_features(self, window: Window) -> Tensor:
         """Q_m = X_h Xᵀ, (m, J): of the window's slots, and in one more column, if need be, of any slot beyond."""
@@ -102,7 +56,7 @@ class Unit(nn.Module):
         """A = −log softmax(QW + b), (m, K)."""
         W: Tensor = self.W
         if window.width < self.slots:
-            W = self._table(f"W of {window.slots}", lambda: self._gathered(window), self.W)
+            W = self.kept(f"W of {window.slots}", lambda: self._gathered(window), self.W)
         scores = self.quadratic_features(window) @ W
         return explicit.attention_weights(scores if self.b is None else scores + self.b)
 
