@@ -31,7 +31,7 @@ def test_facts_agree_with_each_other(measured):
     assert facts["tokens"] == measured.corpus.targets < 20_000
     assert facts["dev_bits_per_byte"] == pytest.approx(measured.lm.score(measured.dev).bits_per_byte)
     assert facts["peak_memory_bytes"] > 1 << 20
-    for name in [*parts[:3], "explicit", "evaluate", "generate"]:
+    for name in [*parts[:3], "explicit", "evaluate", "generate 64 at once"]:
         stage = facts["stages"][name]
         assert stage["times_floor"] == pytest.approx(stage["seconds"] / stage["floor_seconds"])
         assert stage["seconds"] > 0
