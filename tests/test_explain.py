@@ -111,7 +111,7 @@ def test_views_of_a_calibrated_model(tokenizer, train_text):
     assert terms["slot 5"].seen == (PAD,)
     assert terms["memory"].seen == (SOD, *context)
     memory = next(part for part in lm.network_.parts if part.view.name == "memory")
-    p = KneserNey(lm.network_.counts.of(memory.view)).distribution(np.array([[SOD, *context]]))[0]
+    p = KneserNey(lm.network_.counts.of(memory.view)).distribution(torch.tensor([[SOD, *context]]))[0].numpy()
     prior = lm.network_.prior.double().numpy()
     expected = terms["memory"].weight * (np.log(p[EOD:]) - prior[EOD:])
     assert np.allclose(terms["memory"].values[EOD:], expected, atol=1e-5)

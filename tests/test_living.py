@@ -57,7 +57,7 @@ def everything(lm):
     state = {name: tensor.numpy().tobytes() for name, tensor in lm.network_.state_dict().items()}
     for layer in living.decoder_layers(lm):
         state |= {f"{layer}.{part}": value.numpy().tobytes() for part, value in vars(lm.counts_[layer]).items()}
-    state |= {name: array.tobytes() for name, array in lm.references_.tensors().items()}
+    state |= {name: tensor.numpy().tobytes() for name, tensor in lm.references_.tensors().items()}
     return state | {"frequencies": lm.frequencies_.numpy().tobytes(), "on": lm.trained_on_}
 
 

@@ -50,18 +50,18 @@ def test_product_of_views_by_plain_loops(lm, dev_text):
     logits = {}
     for part in product.parts:
         width = max(part.view.distances)
-        known = part.classes if part.classes is not None else np.arange(len(tokenizer))
+        known = part.classes if part.classes is not None else torch.arange(len(tokenizer))
 
         def seen(tokens, at, view=part.view, width=width, known=known):
             padded = [PAD] * width + tokens
             return [int(known[padded[width + at - distance]]) for distance in view.distances]
 
         rows = [(seen(tokens, at), tokens[at]) for tokens in train for at in range(1, len(tokens))]
-        contexts = np.array([context for context, _ in rows])
-        targets = np.array([target for _, target in rows])
-        counts = NgramCounts._from_rows([*contexts.T, targets], np.ones_like(targets), len(tokenizer))
-        nearest_last = np.array([seen(document, at)[::-1] for at in range(1, len(document))])
-        logits[part.view.name] = np.log(np.maximum(KneserNey(counts).distribution(nearest_last), 1e-30))
+        contexts = torch.tensor([context for context, _ in rows])
+        targets = torch.tensor([target for _, target in rows])
+        counts = NgramCounts._from_rows([*contexts.T, targets], torch.ones_like(targets), len(tokenizer))
+        nearest_last = torch.tensor([seen(document, at)[::-1] for at in range(1, len(document))])
+        logits[part.view.name] = np.log(KneserNey(counts).distribution(nearest_last).clamp(min=1e-30).numpy())
     prior = product.prior.double().numpy()
     total = float(product.exponents[0]) * prior
     for exponent, view in zip(product.exponents[1:].tolist(), views_of(CONFIG), strict=True):
@@ -97,7 +97,7 @@ def test_slots_inside_the_memory_follow_from_it(lm, train_text):
     counts = ViewCounts.count(corpus, CONFIG, N)
     assert set(counts.stored) == {"memory", "slot 4", "slot 5", "slot 6"}
     for view in views_of(CONFIG)[:3]:
-        direct = NgramCounts.count(corpus.ids.numpy(), corpus.starts.numpy(), 2, N, view.distances)
+        direct = NgramCounts.count(corpus.ids, corpus.starts, 2, N, view.distances)
         assert np.array_equal(counts.of(view).keys, direct.keys)
         assert np.array_equal(counts.of(view).counts, direct.counts)
 
@@ -187,7 +187,7 @@ def test_calibrated_likelihood_is_not_below_the_memory_alone(train_text):
     counts = product.counts - ViewCounts.count(held_out, CONFIG, len(tokenizer))
     trial = Product(CONFIG, counts, product.classes, product.prior, product.exponents)
     alone = torch.tensor([1.0 if name == "memory" else 0.0 for name in product.names])
-    batches = list(trial.calibration(held_out))
+    batches = list(trial.calibration(held_out)())
     assert moments(batches, product.exponents).log_likelihood > moments(batches, alone).log_likelihood
 
 

@@ -142,7 +142,8 @@ def _explicit(bench: Bench) -> None:
     lm, config, vocabulary, device = bench.lm, bench.config, len(bench.lm.tokenizer_), bench.lm.device
     began = time.perf_counter()
     if config.solution == "calibrated":
-        lm.network_ = fit_product(config, bench.corpus, vocabulary)
+        lm.network_ = fit_product(config, bench.corpus, vocabulary, device=device)
+        settle(device)
         bench.add("explicit", time.perf_counter() - began, bench.corpus.targets)
         return
     corpus = bench.corpus.to(device)

@@ -44,11 +44,11 @@ def moments(batches: Iterable[tuple[Tensor, Tensor]], exponents: Tensor) -> Mome
         expected = torch.bmm(features, p[:, :, None])  # (m, J, 1)
         weighted = features * torch.sqrt_(p)[:, None, :]
         second = torch.bmm(weighted, weighted.transpose(1, 2)) - expected * expected.transpose(1, 2)
-        likelihood += found.double().sum().cpu()
-        gradient += (at_target - expected.squeeze(2)).double().sum(0).cpu()
-        covariance += second.double().sum(0).cpu()
+        likelihood = found.double().sum() + likelihood.to(found.device)
+        gradient = (at_target - expected.squeeze(2)).double().sum(0) + gradient.to(found.device)
+        covariance = second.double().sum(0) + covariance.to(found.device)
         targets += len(wanted)
-    return Moments(likelihood, gradient, covariance, targets)
+    return Moments(likelihood.cpu(), gradient.cpu(), covariance.cpu(), targets)
 
 
 def calibrated_exponents(batches: Batches, start: Tensor, tolerance: float = 1e-5, rounds: int = 30) -> Tensor:

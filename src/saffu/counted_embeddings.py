@@ -5,7 +5,6 @@ model of the tokens k places apart, is approximated by E·R_k with one E for all
 of the tables side by side, rows weighed by the root of how often x is met, columns by the root of the prior.
 """
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +18,7 @@ def slot_pairs(corpus: TokenCorpus, slots: int, vocabulary: int) -> list[NgramCo
 
     Just before a document begins stands `<sod>`, before that `<pad>`, which tells nothing.
     """
-    ids, starts = corpus.ids.numpy(), corpus.starts.numpy()
+    ids, starts = corpus.ids.cpu(), corpus.starts.cpu()
     return [NgramCounts.count(ids, starts, 2, vocabulary, (distance,)) for distance in range(slots, 0, -1)]
 
 
@@ -32,7 +31,7 @@ def log_ratios(pairs: list[NgramCounts], log_f: Tensor) -> list[Tensor]:
     tables = []
     farther = torch.zeros_like(log_f)
     for counts in pairs:
-        p = torch.from_numpy(KneserNey(counts).distribution(np.arange(counts.vocabulary)[:, None])).float()
+        p = KneserNey(counts).distribution(torch.arange(counts.vocabulary)[:, None]).float()
         ratios = torch.log(p.clamp(min=1e-30)) - log_f
         ratios[:, :EOD] = 0  # the markers are never predicted
         ratios[PAD] = ratios[SOD] - farther
@@ -46,7 +45,7 @@ def counted_layer(pairs: list[NgramCounts], log_f: Tensor, dimension: int) -> tu
     tokens = len(log_f)
     met = torch.ones(tokens)
     for counts in pairs:
-        met.index_add_(0, torch.from_numpy(counts.column(0)), torch.from_numpy(counts.counts).float())
+        met.index_add_(0, counts.column(0), counts.counts.float())
     met[PAD] += met[SOD]
     rows, columns = torch.sqrt(met / met.sum()), torch.exp(log_f / 2)
     tables = torch.cat([rows[:, None] * ratios * columns for ratios in log_ratios(pairs, log_f)], dim=1)  # (N, K·N)

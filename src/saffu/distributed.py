@@ -118,12 +118,12 @@ class Ranks:
         step = 1
         while step < self.size:
             if self.rank % (2 * step) == step:
-                self._send(counts.keys.view(np.int64), self.rank - step)
+                self._send(counts.keys, self.rank - step)
                 self._send(counts.counts[None], self.rank - step)
                 break
             if self.rank + step < self.size:
                 keys, totals = self._receive(self.rank + step), self._receive(self.rank + step)[0]
-                counts = counts + NgramCounts(counts.order, counts.vocabulary, keys.view(np.uint64), totals)
+                counts = counts + NgramCounts(counts.order, counts.vocabulary, keys, totals)
             step *= 2
         return counts
 
@@ -131,18 +131,18 @@ class Ranks:
         """As `sum_ngrams`."""
         return ViewCounts({name: self.sum_ngrams(stored) for name, stored in counts.stored.items()})
 
-    def _send(self, rows: np.ndarray, to: int) -> None:
+    def _send(self, rows: Tensor, to: int) -> None:
         with talking():
             dist.send(torch.tensor(rows.shape), to)
-            dist.send(torch.from_numpy(np.ascontiguousarray(rows)), to)
+            dist.send(rows.cpu().contiguous(), to)
 
-    def _receive(self, source: int) -> np.ndarray:
+    def _receive(self, source: int) -> Tensor:
         shape = torch.zeros(2, dtype=torch.int64)
         with talking():
             dist.recv(shape, source)
             rows = torch.empty(shape.tolist(), dtype=torch.int64)
             dist.recv(rows, source)
-        return np.asarray(rows.numpy())
+        return rows
 
     def gather(self, data: bytes) -> list[bytes]:
         """The bytes of every process, on all."""

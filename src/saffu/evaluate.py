@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -61,17 +60,17 @@ def evaluate(network: Network | Product, corpus: TokenCorpus, progress: str | No
 
 def count_references(corpus: TokenCorpus, vocabulary: int) -> NgramCounts:
     """What the references need to know of the training text."""
-    return NgramCounts.count(corpus.ids.numpy(), corpus.starts.numpy(), max(REFERENCES.values()), vocabulary)
+    return NgramCounts.count(corpus.ids, corpus.starts, max(REFERENCES.values()), vocabulary)
 
 
 def evaluate_references(counts: NgramCounts, corpus: TokenCorpus) -> dict[str, Score]:
     """Scores of unigram and interpolated Kneser–Ney models on the same targets."""
-    ids, starts = corpus.ids.numpy(), corpus.starts.numpy()
+    ids, starts = corpus.ids, corpus.starts
     models = {name: KneserNey(counts, order) for name, order in REFERENCES.items()}
     nll = dict.fromkeys(models, 0.0)
     for lo in range(0, corpus.targets, 1 << 16):
         hi = min(lo + (1 << 16), corpus.targets)
         contexts = context_windows(ids, starts, lo, hi, counts.order - 1)
         for name, model in models.items():
-            nll[name] -= float(np.sum(model.log_probabilities(contexts, ids[lo:hi])))
+            nll[name] -= float(model.log_probabilities(contexts, ids[lo:hi]).sum())
     return {name: Score(total, corpus.targets, corpus.bytes) for name, total in nll.items()}

@@ -127,7 +127,7 @@ def explain(network: Network | Product, frequencies: Tensor, context: Sequence[i
     """The prediction of the token after a context, which begins its document."""
     targets = next_target(context, network.lookback)
     if isinstance(network, Product):
-        return explain_product(network, targets, list(context))
+        return explain_product(network.to("cpu"), targets, list(context))
     exact = copy.deepcopy(network).cpu().double()
     return explain_network(exact, frequencies.cpu().double(), targets, list(context))
 
@@ -143,7 +143,7 @@ def next_target(context: Sequence[int], lookback: int) -> Targets:
 
 def explain_product(product: Product, targets: Targets, context: list[int]) -> Explanation:
     window = product.windows(targets)
-    prior = product.prior.double().numpy()
+    prior = product.prior.double().cpu().numpy()
     exponents = dict(zip(product.names, product.exponents.tolist(), strict=True))
     plain = sum(exponents[part.view.name] for part in product.parts if not part.view.is_slot)
     terms = [Term(PRIOR, (exponents[PRIOR] + plain) * prior, weight=exponents[PRIOR] + plain)]
@@ -151,23 +151,25 @@ def explain_product(product: Product, targets: Targets, context: list[int]) -> E
     for part in product.parts:
         name, exponent = part.view.name, exponents[part.view.name]
         seen = tuple(int(window[0, -distance]) for distance in sorted(part.view.distances, reverse=True))
-        evidence = part.log_distribution(window)[0].double().numpy() - prior
+        evidence = part.log_distribution(window)[0].double().cpu().numpy() - prior
         terms.append(Term(name, exponent * evidence, seen, exponent))
         if name == "memory":
-            shares = memory_shares(part, window, seen)
+            shares = memory_shares(part, seen)
     return Explanation(context, terms, sum_of(terms), memory=shares)
 
 
-def memory_shares(part: Part, window: npt.NDArray[np.int64], seen: tuple[int, ...]) -> list[Term]:
+def memory_shares(part: Part, seen: tuple[int, ...]) -> list[Term]:
     """How much of the memory's probability of each token comes from contexts of each length, longest first."""
     model, lengths = part.model, range(len(seen), 0, -1)
     masses, weight = [], 1.0
-    for table, (_, number) in zip(part.tables, model.matches(np.array([seen])), strict=True):
-        mass = torch.zeros(1, model.vocabulary)
-        table.add_to(mass, torch.from_numpy(number), torch.full((1,), weight))
-        masses.append(mass[0].double().numpy())
+    for table, (_, number) in zip(
+        part.tables, model.matches(torch.tensor([seen], device=part.unigram.device)), strict=True
+    ):
+        mass = torch.zeros_like(part.unigram)[None]
+        table.add_to(mass, number, mass.new_full((1,), weight))
+        masses.append(mass[0].double().cpu().numpy())
         weight *= float(table.backoff[number[0]])
-    masses.append(weight * model.unigram)
+    masses.append(weight * model.unigram.cpu().numpy())
     total = np.maximum(np.sum(masses, axis=0), 1e-300)
     contexts = [seen[-length:] for length in lengths] + [()]
     named = [f"{length} token{'s' * (length > 1)}" for length in lengths] + ["none"]

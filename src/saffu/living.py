@@ -54,7 +54,7 @@ class Tally:
     def held_by(cls, lm: "SaffuLM") -> "Tally":
         return cls(
             {layer: on_device(lm.counts_[layer], "cpu") for layer in decoder_layers(lm)},
-            lm.network_.counts if isinstance(lm.network_, Product) else ViewCounts(),
+            lm.network_.counts.to("cpu") if isinstance(lm.network_, Product) else ViewCounts(),
             None if views_hold_references(lm) else lm.references_,
             lm.frequencies_,
             {key: lm.trained_on_[key] for key in ("documents", "tokens", "bytes")},
@@ -241,9 +241,8 @@ def _solved(encoder: "SaffuLM", tally: Tally) -> "SaffuLM":
     lm.frequencies_, lm.counts_ = tally.frequencies, tally.layers
     lm.trained_on_ = dict(tally.trained_on)
     if isinstance(encoder.network_, Product):
-        product = encoder.network_
-        prior = log_prior(tally.frequencies)
-        lm.network_ = Product(lm.config, tally.views, product.classes, prior, product.exponents)
+        product, prior = encoder.network_.to("cpu"), log_prior(tally.frequencies)
+        lm.network_ = Product(lm.config, tally.views, product.classes, prior, product.exponents).to(lm.device)
         lm.references_ = lm.network_.references() or tally.references
         return lm
     lm.network_ = copy.deepcopy(encoder.network_)

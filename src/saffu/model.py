@@ -155,10 +155,10 @@ class SaffuLM:
         if self.config.solution == "calibrated":
             if embeddings is not None or training is not None:
                 raise SaffuError("a calibrated model takes no embeddings and no training; use the paper's solution")
-            views = ranks.sum_views(ViewCounts.count(share, self.config, vocabulary))
+            views = ranks.sum_views(ViewCounts.count(share.to(self.device), self.config, vocabulary))
             if not ranks.is_first:
                 return self
-            self.network_ = fit_product(self.config, corpus, vocabulary, views)
+            self.network_ = fit_product(self.config, corpus, vocabulary, views, self.device)
             self.references_ = self.network_.references() or self.references_
             self._log_stage("calibrated", corpus, scored, began, on_stage)
             return self
@@ -355,8 +355,8 @@ class SaffuLM:
             "log.jsonl": "".join(json.dumps(row) + "\n" for row in self.log_).encode(),
         }
         if self.references_ is not None and not living.views_hold_references(self):
-            arrays = {name: torch.from_numpy(array) for name, array in self.references_.tensors().items()}
-            files["ngrams.safetensors"] = lambda: store.to_safetensors(arrays)
+            references = self.references_.tensors()
+            files["ngrams.safetensors"] = lambda: store.to_safetensors(references)
         if self.ledger_ is not None:
             entries = self.ledger_.tensors()
             files["ledger.safetensors"] = lambda: store.to_safetensors(entries)
@@ -409,8 +409,7 @@ class SaffuLM:
             lm.network_ = loaded_network(config, vocabulary, weights)
         except (RuntimeError, KeyError):
             raise SaffuError(f"{folder} has weights that do not fit its config.json; train again") from None
-        if isinstance(lm.network_, Network):
-            lm.network_.to(lm.device)
+        lm.network_ = lm.network_.to(lm.device)
         counts = tensors("counts.safetensors") if "counts.safetensors" in recorded else {}
         if "frequencies" not in counts:
             unknown = torch.full((vocabulary,), torch.nan, dtype=torch.float64)
@@ -422,8 +421,7 @@ class SaffuLM:
         }
         lm.references_ = lm.network_.references() if isinstance(lm.network_, Product) else None
         if "ngrams.safetensors" in recorded:
-            arrays = {name: array.numpy() for name, array in tensors("ngrams.safetensors").items()}
-            lm.references_ = NgramCounts.from_tensors(arrays)
+            lm.references_ = NgramCounts.from_tensors(tensors("ngrams.safetensors"))
         lm.ledger_ = None
         if "ledger.safetensors" in manifest["checksums"]:
             lm.ledger_ = Ledger.from_tensors(tensors("ledger.safetensors"))

@@ -18,69 +18,72 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from saffu.errors import SaffuError
 from saffu.tokenizer import EOD, PAD, SOD
 
-Array = npt.NDArray[Any]
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-
-CHUNK = 1 << 20  # tokens counted at a time
-NEVER = np.iinfo(np.int64).max  # a key that no look-up asks for
+CHUNK = {"cpu": 1 << 20, "cuda": 1 << 25}  # tokens counted at a time
+NEVER = torch.iinfo(torch.int64).max  # a key that no look-up asks for
 
 
-def context_windows(ids: Array, starts: Array, lo: int, hi: int, width: int) -> Ints:
-    """The `width` tokens before each flat position lo..hi−1, newest last: (hi − lo, width).
+def context_windows(ids: Tensor, starts: Tensor, lo: int, hi: int, width: int) -> Tensor:
+    """The `width` tokens before each flat position lo..hi−1, newest last: (hi − lo, width), int64.
 
     A window never leaves its document: SOD stands before the document's first token, PAD before SOD.
     """
-    positions = np.arange(lo, hi)
-    ages = positions - starts[np.searchsorted(starts, positions, side="right") - 1]  # tokens since the start
-    windows = np.empty((width, hi - lo), dtype=np.int64)
+    positions = torch.arange(lo, hi, device=ids.device)
+    ages = positions - starts[torch.searchsorted(starts, positions, right=True) - 1]  # tokens since the start
+    begin = max(0, lo - width)
+    past = torch.nn.functional.pad(ids[begin:hi].long(), (width - (lo - begin), 0), value=PAD)
+    windows = past.new_empty(width, hi - lo)
     for row, distance in enumerate(range(width, 0, -1)):
-        windows[row] = ids[np.maximum(positions - distance, 0)]
-        windows[row, ages < distance] = PAD
-        windows[row, ages == distance - 1] = SOD
+        windows[row] = past[row : row + hi - lo]
+        windows[row].masked_fill_(ages < distance, PAD).masked_fill_(ages == distance - 1, SOD)
     return windows.T
 
 
 def _ids_per_word(vocabulary: int) -> int:
-    """How many token ids fit a 64-bit word, as digits of a number in base `vocabulary`: 5 up to 7,131 tokens."""
+    """How many token ids fit a 64-bit word, as digits of a number in base `vocabulary`: 5 up to 6,208 tokens."""
     fitting = 1
-    while vocabulary ** (fitting + 1) <= 2**64:
+    while vocabulary ** (fitting + 1) <= 2**63:
         fitting += 1
     return fitting
 
 
-def _sum_by_key(keys: Array, counts: Ints) -> tuple[Array, Ints]:
+def _sum_by_key(keys: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     """Sort the columns of keys (words, m), add the counts of equal ones, and drop those that come to zero."""
-    by_key = np.argsort(keys[0]) if len(keys) == 1 else np.lexsort(keys[::-1])
-    keys, counts = keys.take(by_key, axis=1), counts[by_key]
-    first = np.ones(counts.size, dtype=np.bool_)
-    first[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
-    begins = np.flatnonzero(first)
-    totals = np.add.reduceat(counts, begins)
-    kept = totals != 0
-    return keys.take(begins[kept], axis=1), totals[kept]
+    for word in range(len(keys) - 1, -1, -1):  # by the last word first, so that the first has the last say
+        order = keys[word].argsort(stable=len(keys) > 1)
+        keys, counts = keys[:, order], counts[order]
+    first = torch.ones_like(counts, dtype=torch.bool)
+    first[1:] = (keys[:, 1:] != keys[:, :-1]).any(0)
+    begins = first.nonzero().squeeze(1)
+    totals = _sums_between(counts, torch.cat([begins, begins.new_tensor([counts.numel()])]))
+    kept = (totals != 0).nonzero().squeeze(1)
+    return keys[:, begins[kept]], totals[kept]
+
+
+def _sums_between(values: Tensor, bounds: Tensor) -> Tensor:
+    """The sums of integers between each bound and the next."""
+    running = torch.nn.functional.pad(values.cumsum(0), (1, 0))
+    return torch.diff(running[bounds])
 
 
 @dataclass(frozen=True, eq=False)
 class NgramCounts:
-    """Exact, additive counts of rows of `order` tokens; equal counts have equal arrays."""
+    """Exact, additive counts of rows of `order` tokens; equal counts have equal tensors."""
 
     order: int
     vocabulary: int  # number of token ids, specials included
-    keys: Array  # (words, m) uint64: the distinct rows, packed and sorted
-    counts: Ints  # (m,) all positive
+    keys: Tensor  # (words, m) int64: the distinct rows, packed and sorted
+    counts: Tensor  # (m,) int64, all positive
 
     @classmethod
     def count(
-        cls, ids: Array, starts: Array, order: int, vocabulary: int, distances: Sequence[int] | None = None
+        cls, ids: Tensor, starts: Tensor, order: int, vocabulary: int, distances: Sequence[int] | None = None
     ) -> NgramCounts:
         """Count the documents between starts[0] and starts[−1]; to count a shard, pass a slice of starts.
 
@@ -89,42 +92,48 @@ class NgramCounts:
         if order < 1 or vocabulary <= EOD:
             raise SaffuError(f"order {order}, vocabulary {vocabulary}: choose at least 1 and {EOD + 1}")
         distances = range(1, order) if distances is None else distances
-        none, end = np.zeros(0, dtype=np.int64), int(starts[-1])
+        none, end, chunk = starts[:0], int(starts[-1]), CHUNK[ids.device.type]
         parts = [cls._from_rows([none] * order, none, vocabulary)]
-        for lo in range(int(starts[0]), end, CHUNK):
-            hi = min(lo + CHUNK, end)
-            targets = np.asarray(ids[lo:hi], dtype=np.int64)
+        for lo in range(int(starts[0]), end, chunk):
+            hi = min(lo + chunk, end)
+            targets = ids[lo:hi].long()
             if targets.min() < EOD or targets.max() >= vocabulary:
                 raise SaffuError(f"the corpus holds ids outside {EOD}..{vocabulary - 1}; tokenise it again")
             windows = context_windows(ids, starts, lo, hi, max(distances, default=0))
             columns = [windows[:, -distance] for distance in distances]
-            parts.append(cls._from_rows([*columns, targets], np.ones_like(targets), vocabulary))
+            parts.append(cls._from_rows([*columns, targets], torch.ones_like(targets), vocabulary))
             # Merging only parts of like size keeps the whole near-linear, in memory for the distinct rows.
-            while len(parts) > 1 and parts[-2].counts.size < 2 * parts[-1].counts.size:
+            while len(parts) > 1 and parts[-2].distinct < 2 * parts[-1].distinct:
                 parts.append(parts.pop() + parts.pop())
         return sum(parts[1:], start=parts[0])
 
     @classmethod
-    def _from_rows(cls, columns: list[Ints], counts: Ints, vocabulary: int) -> NgramCounts:
+    def _from_rows(cls, columns: list[Tensor], counts: Tensor, vocabulary: int) -> NgramCounts:
         """Pack each row into as few words as hold it, the first column as the highest digit."""
         per_word = _ids_per_word(vocabulary)
         words = []
         for first in range(0, len(columns), per_word):
-            word = np.zeros(len(counts), dtype=np.uint64)
+            word = torch.zeros_like(counts)
             for column in columns[first : first + per_word]:
-                word *= np.uint64(vocabulary)
-                word += column.astype(np.uint64)
+                word.mul_(vocabulary).add_(column)
             words.append(word)
-        return cls(len(columns), vocabulary, *_sum_by_key(np.stack(words), counts))
+        return cls(len(columns), vocabulary, *_sum_by_key(torch.stack(words), counts))
 
-    def column(self, index: int) -> Ints:
+    @property
+    def distinct(self) -> int:
+        """How many rows were met at all."""
+        return self.counts.numel()
+
+    def to(self, device: torch.device | str) -> NgramCounts:
+        return NgramCounts(self.order, self.vocabulary, self.keys.to(device), self.counts.to(device))
+
+    def column(self, index: int) -> Tensor:
         """One token of every row: index 0 is the newest of the context, order − 1 the predicted token."""
         per_word = _ids_per_word(self.vocabulary)
         word, place = divmod(index, per_word)
         held = min(per_word, self.order - word * per_word)
-        lower_digits = np.uint64(self.vocabulary ** (held - 1 - place))
-        tokens: Ints = (self.keys[word] // lower_digits % np.uint64(self.vocabulary)).astype(np.int64)
-        return tokens
+        lower_digits: int = self.vocabulary ** (held - 1 - place)
+        return self.keys[word] // lower_digits % self.vocabulary
 
     def shortened(self, order: int) -> NgramCounts:
         """The counts of a lower order: the oldest tokens of every row dropped."""
@@ -132,7 +141,7 @@ class NgramCounts:
             raise SaffuError(f"order {order} is not within 1..{self.order}, the orders counted; count again")
         return self if order == self.order else self.seen_at(range(1, order))
 
-    def seen_at(self, distances: Sequence[int], classes: Ints | None = None) -> NgramCounts:
+    def seen_at(self, distances: Sequence[int], classes: Tensor | None = None) -> NgramCounts:
         """The counts of a poorer view: only the context tokens at these distances, each as its class if given."""
         context = [self.column(distance - 1) for distance in distances]
         if classes is not None:
@@ -148,75 +157,81 @@ class NgramCounts:
             raise SaffuError("cannot forget n-grams that were never counted; subtract only data added before")
         return difference
 
-    def _merged(self, other: NgramCounts, counts: Ints) -> NgramCounts:
+    def _merged(self, other: NgramCounts, counts: Tensor) -> NgramCounts:
         if (self.order, self.vocabulary) != (other.order, other.vocabulary):
             raise SaffuError("n-gram counts of different order or vocabulary do not mix; count both alike")
-        keys = np.concatenate([self.keys, other.keys], axis=1)
-        merged = _sum_by_key(keys, np.concatenate([self.counts, counts]))
+        keys = torch.cat([self.keys, other.keys.to(self.keys.device)], dim=1)
+        merged = _sum_by_key(keys, torch.cat([self.counts, counts.to(self.keys.device)]))
         return NgramCounts(self.order, self.vocabulary, *merged)
 
-    def tensors(self) -> dict[str, Array]:
-        """Arrays to store; the counts in the smallest type that holds them."""
-        smallest = np.min_scalar_type(self.counts.max(initial=0))
-        return {
-            "shape": np.array([self.order, self.vocabulary]),
-            "keys": np.ascontiguousarray(self.keys),  # safetensors writes memory as it lies
-            "counts": self.counts.astype(smallest),
-        }
+    def tensors(self) -> dict[str, Tensor]:
+        """What to store; the counts in the smallest type that holds them."""
+        most = int(self.counts.max()) if self.distinct else 0
+        smallest = next(
+            kind for kind in (torch.uint8, torch.int16, torch.int32, torch.int64) if most <= torch.iinfo(kind).max
+        )
+        shape = torch.tensor([self.order, self.vocabulary])
+        return {"shape": shape, "keys": self.keys.contiguous(), "counts": self.counts.to(smallest)}
 
     @classmethod
-    def from_tensors(cls, tensors: dict[str, Array]) -> NgramCounts:
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> NgramCounts:
         """The counts whose `tensors()` these are."""
         order, vocabulary = tensors["shape"].tolist()
-        return cls(order, vocabulary, tensors["keys"], tensors["counts"].astype(np.int64))
+        if len(tensors["keys"]) != -(-order // _ids_per_word(vocabulary)):
+            raise SaffuError("its n-grams were packed by an earlier version of saffu; train again")
+        return cls(order, vocabulary, tensors["keys"].view(torch.int64), tensors["counts"].long())
 
 
-def discounts(counts: Ints) -> Floats:
+def discounts(counts: Tensor) -> Tensor:
     """What to take off a count of 0, 1, 2, and 3 or more: from counts of counts (Chen & Goodman, eq. 26)."""
-    n = np.bincount(np.minimum(counts, 5), minlength=5)[:5].astype(np.float64)
-    k = np.arange(1, 4)
-    fallback = np.array([0.0, 0.5, 1.0, 1.5])  # for too little data, as lmplz --discount_fallback
-    if (n[k] == 0).any():
-        return fallback
-    d = k - (k + 1) * n[1] / (n[1] + 2 * n[2]) * n[k + 1] / n[k]
-    # A discount of zero would leave nothing to the shorter contexts, and unseen tokens impossible.
-    return np.array([0.0, *d]) if ((d > 0) & (d <= k)).all() else fallback
+    n = torch.bincount(counts.clamp(max=5), minlength=5)[:5].tolist()
+    if 0 not in n[1:4]:
+        d = [k - (k + 1) * n[1] / (n[1] + 2 * n[2]) * n[k + 1] / n[k] for k in (1, 2, 3)]
+        # A discount of zero would leave nothing to the shorter contexts, and unseen tokens impossible.
+        if all(0 < discount <= k for k, discount in enumerate(d, 1)):
+            return torch.tensor([0.0, *d], dtype=torch.float64, device=counts.device)
+    # For too little data, as lmplz --discount_fallback.
+    return torch.tensor([0.0, 0.5, 1.0, 1.5], dtype=torch.float64, device=counts.device)
 
 
 @dataclass(frozen=True)
 class Level:
-    """The n-grams with contexts of one length. The last element of each array stands for all unseen ones."""
+    """The n-grams with contexts of one length. The last element of each tensor stands for all unseen ones."""
 
-    contexts: Ints  # sorted: number of the parent context · vocabulary + oldest token
-    backoff: Floats  # of each context: the weight of its parent's distribution
-    offsets: Ints  # where the n-grams of each context begin
-    ngrams: Ints  # sorted: number of the context · vocabulary + predicted token
-    mass: Floats  # of each n-gram: its discounted relative frequency
+    contexts: Tensor  # sorted: number of the parent context · vocabulary + oldest token
+    backoff: Tensor  # of each context: the weight of its parent's distribution
+    offsets: Tensor  # where the n-grams of each context begin
+    ngrams: Tensor  # sorted: number of the context · vocabulary + predicted token
+    mass: Tensor  # of each n-gram: its discounted relative frequency
 
 
-def _find(keys: Ints, wanted: Ints) -> Ints:
+def _find(keys: Tensor, wanted: Tensor) -> Tensor:
     """The index of each wanted key; of the last key, which is `NEVER`, if it is not there."""
-    index = np.searchsorted(keys, wanted)
-    index[keys[index] != wanted] = keys.size - 1
-    return index
+    index = torch.searchsorted(keys, wanted)
+    return torch.where(keys[index] == wanted, index, keys.numel() - 1)
 
 
-def _level(contexts: Ints, ngrams: Ints, counts: Ints, discount: Floats, vocabulary: int) -> Level:
+def _append(values: Tensor, last: float) -> Tensor:
+    return torch.cat([values, values.new_full((1,), last)])
+
+
+def _level(contexts: Tensor, ngrams: Tensor, counts: Tensor, discount: Tensor, vocabulary: int) -> Level:
     """Discount and normalise the counts within each context; the share taken off is the backoff."""
     context = ngrams // vocabulary
-    total = np.bincount(context, weights=counts)
-    taken = discount[np.minimum(counts, 3)]
-    begins = np.searchsorted(context, np.arange(contexts.size + 1))
+    begins = torch.searchsorted(context, torch.arange(contexts.numel() + 1, device=context.device))
+    total = _sums_between(counts, begins)
+    kind = counts.clamp(max=3)
+    taken = sum(discount[k] * _sums_between((kind == k).long(), begins) for k in (1, 2, 3))
     return Level(
-        contexts=np.append(contexts, NEVER),
-        backoff=np.append(np.bincount(context, weights=taken) / total, 1.0),
-        offsets=np.append(begins, ngrams.size),
-        ngrams=np.append(ngrams, NEVER),
-        mass=np.append((counts - taken) / total[context], 0.0),
+        contexts=_append(contexts, NEVER),
+        backoff=_append(taken / total, 1.0),
+        offsets=_append(begins, ngrams.numel()),
+        ngrams=_append(ngrams, NEVER),
+        mass=_append((counts - discount[kind]) / total[context], 0.0),
     )
 
 
-def _adjusted_counts(counts: NgramCounts) -> list[tuple[Ints, Ints, Ints]]:
+def _adjusted_counts(counts: NgramCounts) -> list[tuple[Tensor, Tensor, Tensor]]:
     """For each context length from 0: the sorted keys of contexts and of n-grams, and the n-grams' counts.
 
     The longest n-grams, and those at the start of a document, which nothing precedes, keep their raw counts;
@@ -224,16 +239,16 @@ def _adjusted_counts(counts: NgramCounts) -> list[tuple[Ints, Ints, Ints]]:
     """
     vocabulary, order = counts.vocabulary, counts.order
     targets = counts.column(order - 1)
-    lengths = sum((counts.column(k) != PAD for k in range(order - 1)), start=np.zeros_like(targets))
-    context = np.zeros_like(targets)  # of each row: the number of its context among those of this length
-    contexts, raw = [np.zeros(1, dtype=np.int64)], []
+    lengths = sum((counts.column(k) != PAD for k in range(order - 1)), start=torch.zeros_like(targets))
+    context = torch.zeros_like(targets)  # of each row: the number of its context among those of this length
+    contexts, raw = [context.new_zeros(1)], []
     for length in range(order):
         if length:
             key = context * vocabulary + counts.column(length - 1)
             first = lengths >= length
             first[1:] &= key[1:] != key[:-1]
             contexts.append(key[first])
-            context = np.cumsum(first) - 1
+            context = first.cumsum(0) - 1
         whole = lengths == length
         raw.append((context[whole] * vocabulary + targets[whole], counts.counts[whole]))
     ngrams, totals = raw[-1]
@@ -241,8 +256,8 @@ def _adjusted_counts(counts: NgramCounts) -> list[tuple[Ints, Ints, Ints]]:
     for length in reversed(range(order - 1)):
         parents = contexts[length + 1] // vocabulary
         preceded = parents[ngrams // vocabulary] * vocabulary + ngrams % vocabulary
-        keys = np.concatenate([raw[length][0], preceded])
-        values = np.concatenate([raw[length][1], np.ones_like(preceded)])
+        keys = torch.cat([raw[length][0], preceded])
+        values = torch.cat([raw[length][1], torch.ones_like(preceded)])
         (ngrams,), totals = _sum_by_key(keys[None], values)
         adjusted.insert(0, (contexts[length], ngrams, totals))
     return adjusted
@@ -256,57 +271,58 @@ class KneserNey:
 
     def __init__(self, counts: NgramCounts, order: int | None = None) -> None:
         counts = counts.shortened(counts.order if order is None else order)
-        if not counts.counts.size:
+        if not counts.distinct:
             raise SaffuError("no n-gram has been counted; count some documents first")
         self.order, self.vocabulary = counts.order, counts.vocabulary
         adjusted = _adjusted_counts(counts)
-        self.discounts = np.stack([discounts(totals) for _, _, totals in adjusted])  # (order, 4)
+        self.discounts = torch.stack([discounts(totals) for _, _, totals in adjusted])  # (order, 4)
         unigrams, *self.levels = [
-            _level(*arrays, discount, self.vocabulary)
-            for arrays, discount in zip(adjusted, self.discounts, strict=True)
+            _level(*tensors, discount, self.vocabulary)
+            for tensors, discount in zip(adjusted, self.discounts, strict=True)
         ]
-        self.unigram = np.zeros(self.vocabulary)
+        self.unigram = unigrams.mass.new_zeros(self.vocabulary)
         self.unigram[EOD:] = unigrams.backoff[0] / (self.vocabulary - EOD)
         self.unigram[unigrams.ngrams[:-1]] += unigrams.mass[:-1]
 
-    def log_probabilities(self, contexts: Array, targets: Array) -> Floats:
+    def log_probabilities(self, contexts: Tensor, targets: Tensor) -> Tensor:
         """ln p(target | context) of contexts (m, ≥ order − 1), newest token last, and targets (m,)."""
-        targets = np.asarray(targets, dtype=np.int64)
-        if targets.size and not EOD <= targets.min() <= targets.max() < self.vocabulary:
+        targets = targets.long()
+        if targets.numel() and not EOD <= targets.min() <= targets.max() < self.vocabulary:
             raise SaffuError(f"targets hold ids outside {EOD}..{self.vocabulary - 1}; tokenise the text again")
-        total, weight = np.zeros(len(targets)), np.ones(len(targets))
-        for level, context in self.matches(contexts):
+        total, weight = self.unigram.new_zeros(len(targets)), self.unigram.new_ones(len(targets))
+        for level, context in self.matches(self._checked(contexts)):
             total += weight * level.mass[_find(level.ngrams, context * self.vocabulary + targets)]
             weight *= level.backoff[context]
         total += weight * self.unigram[targets]
-        return np.log(total)
+        return total.log_()
 
-    def distribution(self, contexts: Array) -> Floats:
+    def distribution(self, contexts: Tensor) -> Tensor:
         """p(· | context) of contexts (m, ≥ order − 1): (m, vocabulary), zero below EOD; rows sum to 1."""
-        matches, weights = self.matches(contexts), [np.ones(len(contexts))]
+        matches, weights = self.matches(self._checked(contexts)), [self.unigram.new_ones(len(contexts))]
         for level, context in matches:
             weights.append(weights[-1] * level.backoff[context])
-        probabilities = np.outer(weights[-1], self.unigram)
-        flat = probabilities.reshape(-1)
+        probabilities = torch.outer(weights[-1], self.unigram)
+        rows = torch.arange(len(contexts), device=contexts.device)
         for (level, context), weight in zip(matches, weights[:-1], strict=True):
             begins, sizes = level.offsets[context], level.offsets[context + 1] - level.offsets[context]
-            skipped = begins - (np.cumsum(sizes) - sizes)
-            ngrams = np.arange(sizes.sum()) + np.repeat(skipped, sizes)  # of one row after another
+            row = rows.repeat_interleave(sizes)  # of one row's n-grams after another's
+            ngrams = torch.arange(len(row), device=row.device) + (begins - (sizes.cumsum(0) - sizes))[row]
             # The key of an n-gram is context · vocabulary + token; its place is row · vocabulary + token.
-            shift = (np.arange(len(context)) - context) * self.vocabulary
-            places = level.ngrams[ngrams] + np.repeat(shift, sizes)
-            flat[places] += level.mass[ngrams] * np.repeat(weight, sizes)
+            places = level.ngrams[ngrams] + ((rows - context) * self.vocabulary)[row]
+            probabilities.view(-1).index_add_(0, places, level.mass[ngrams] * weight[row])
         return probabilities
 
-    def matches(self, contexts: Array) -> list[tuple[Level, Ints]]:
-        """Each level, longest contexts first, with the number there of every row's context."""
-        contexts = np.asarray(contexts, dtype=np.int64)
+    def _checked(self, contexts: Tensor) -> Tensor:
         if contexts.shape[1] < self.order - 1:
             raise SaffuError(f"contexts are shorter than {self.order - 1} tokens; widen their windows")
-        if contexts.size and not 0 <= contexts.min() <= contexts.max() < self.vocabulary:
+        if contexts.numel() and not 0 <= contexts.min() <= contexts.max() < self.vocabulary:
             raise SaffuError(f"contexts hold ids outside 0..{self.vocabulary - 1}; tokenise the text again")
-        matches: list[tuple[Level, Ints]] = []
-        context = np.zeros(len(contexts), dtype=np.int64)
+        return contexts.long()
+
+    def matches(self, contexts: Tensor) -> list[tuple[Level, Tensor]]:
+        """Each level, longest contexts first, with the number there of every row's context."""
+        matches: list[tuple[Level, Tensor]] = []
+        context = contexts.new_zeros(len(contexts))
         for length, level in enumerate(self.levels, start=1):
             context = _find(level.contexts, context * self.vocabulary + contexts[:, -length])
             matches.insert(0, (level, context))

@@ -189,12 +189,12 @@ class PairCorpus:
 
     def by_ngrams(self, model: KneserNey) -> Floats:
         """By an n-gram model."""
-        ids, starts, scores = self.corpus.ids.numpy(), self.corpus.starts.numpy(), []
+        ids, starts, scores = self.corpus.ids, self.corpus.starts, []
         for lo in range(0, len(ids), 1 << 16):
             hi = min(lo + (1 << 16), len(ids))
             contexts = context_windows(ids, starts, lo, hi, model.order - 1)
             scores.append(model.log_probabilities(contexts, ids[lo:hi]))
-        return self.sums(torch.from_numpy(np.concatenate(scores)))
+        return self.sums(torch.cat(scores))
 
 
 def first_of_their_kind(corpus: TokenCorpus) -> npt.NDArray[np.int64]:

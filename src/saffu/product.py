@@ -17,57 +17,61 @@ A slot is divided by the prior f so that a slot which tells nothing adds nothing
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from saffu.calibrate import calibrated_exponents
+from saffu.calibrate import Batches, calibrated_exponents
 from saffu.config import SaffuConfig
 from saffu.corpus import Targets, TokenCorpus
+from saffu.explicit import look_up
 from saffu.ngram import KneserNey, Level, NgramCounts
 from saffu.tokenizer import EOD, PAD, SOD
-from saffu.views import Ints, View, ViewCounts, token_classes, token_vectors, views_of
+from saffu.views import View, ViewCounts, token_classes, token_vectors, views_of
 
 HELD_OUT = 20  # every so-many-th training document calibrates; it is counted too, afterwards
 CALIBRATION_TARGETS = 6000
-ROWS = 128  # predicted at a time: arrays stay small enough to be reused
+ROWS = {"cpu": 128, "cuda": 2048}  # predicted at a time: on a CPU, arrays stay small enough to be reused
+DENSE = 1 << 28  # most numbers of a table on a GPU all of whose rows are dense
 PRIOR = "prior"
 
 
 class LevelTable:
     """A level of a Kneser–Ney model, laid out to be added to many distributions at once.
 
-    Contexts with many successors, few but met all the time, have their masses as dense rows; the others as lists.
+    Contexts with many successors, few but met all the time, have their masses as dense rows; the others as lists. On a
+    GPU all rows of a small table are dense: looking one up needs no word with the processor.
     """
 
     def __init__(self, level: Level, vocabulary: int):
         self.contexts, self.vocabulary = level.contexts, vocabulary
-        self.backoff = torch.from_numpy(level.backoff).float()
-        sizes = np.diff(level.offsets)
-        many = np.flatnonzero(sizes > vocabulary // 16)
+        self.backoff = level.backoff.float()
+        sizes = torch.diff(level.offsets)
+        fewest = 0 if sizes.is_cuda and sizes.numel() * vocabulary <= DENSE else vocabulary // 16
+        many = (sizes > fewest).nonzero().squeeze(1)
         # Number of the dense row of each context; row 0 is empty, for all other contexts.
-        self.row = torch.zeros(len(sizes), dtype=torch.int64)
-        self.row[torch.from_numpy(many)] = torch.arange(1, len(many) + 1)
-        listed = np.where(self.row.numpy() == 0, sizes, 0)
-        self.sizes, self.begins = torch.from_numpy(listed), torch.from_numpy(level.offsets[:-1])
-        self.tokens = torch.from_numpy((level.ngrams[:-1] % vocabulary).astype(np.int32))
-        self.mass = torch.from_numpy(level.mass[:-1]).float()
-        owner = self.row.repeat_interleave(torch.from_numpy(sizes))
-        in_rows = owner > 0
-        self.rows = torch.zeros(len(many) + 1, vocabulary)
+        self.row = torch.zeros_like(sizes)
+        self.row[many] = torch.arange(1, len(many) + 1, device=many.device)
+        self.sizes, self.begins = torch.where(self.row == 0, sizes, 0), level.offsets[:-1]
+        self.has_rows, self.has_lists = len(many) > 0, bool(self.sizes.any())
+        self.tokens = (level.ngrams[:-1] % vocabulary).int()
+        self.mass = level.mass[:-1].float()
+        owner = self.row.repeat_interleave(sizes)
+        in_rows = (owner > 0).nonzero().squeeze(1)
+        self.rows = self.mass.new_zeros(len(many) + 1, vocabulary)
         self.rows[owner[in_rows], self.tokens[in_rows].long()] = self.mass[in_rows]
 
     def add_to(self, probabilities: Tensor, numbers: Tensor, weight: Tensor) -> None:
         """probabilities (m, N) += weight · mass(context, ·) of the contexts with these numbers."""
         rows = self.row[numbers]
-        if rows.any():
+        if self.has_rows and (rows.is_cuda or rows.any()):
             probabilities.addcmul_(weight[:, None], self.rows[rows])
+        if not self.has_lists:
+            return
         sizes = self.sizes[numbers]
-        row = torch.arange(len(numbers)).repeat_interleave(sizes)  # one entry for each n-gram in each row's list
-        entry = torch.arange(len(row)) + (self.begins[numbers] - (sizes.cumsum(0) - sizes))[row]
+        row = torch.arange(len(numbers), device=sizes.device).repeat_interleave(sizes)  # one entry for each n-gram
+        entry = torch.arange(len(row), device=row.device) + (self.begins[numbers] - (sizes.cumsum(0) - sizes))[row]
         place = row * self.vocabulary + self.tokens[entry]
         probabilities.view(-1).index_add_(0, place, self.mass[entry] * weight[row])
 
@@ -75,22 +79,20 @@ class LevelTable:
 class Part:
     """One view's Kneser–Ney model, ready to give whole log-distributions."""
 
-    def __init__(self, view: View, counts: NgramCounts, classes: Ints | None):
+    def __init__(self, view: View, counts: NgramCounts, classes: Tensor | None):
         self.view, self.classes = view, classes
         self.model = KneserNey(counts)
-        tiny = np.maximum(self.model.unigram, 1e-30)  # markers are never predicted; their logarithm must exist
-        self.unigram = torch.from_numpy(tiny).float()
+        self.unigram = self.model.unigram.clamp(min=1e-30).float()  # markers are never predicted, but have a logarithm
         self.tables = [LevelTable(level, counts.vocabulary) for level in reversed(self.model.levels)]
-        none = np.zeros(0, dtype=np.int64)  # the tables hold all of a level but its contexts
-        bare = [replace(level, ngrams=none, mass=none.astype(float), offsets=none) for level in self.model.levels]
-        self.model.levels = bare
+        none = counts.counts[:0]  # the tables hold all of a level but its contexts
+        self.model.levels = [replace(level, ngrams=none, mass=none, offsets=none) for level in self.model.levels]
 
-    def log_distribution(self, window: Ints) -> Tensor:
+    def log_distribution(self, window: Tensor) -> Tensor:
         """log p_v(· | context) for windows (m, lookback), nearest token last: (m, N)."""
-        context = np.stack([window[:, -distance] for distance in reversed(self.view.distances)], axis=1)
+        context = torch.stack([window[:, -distance] for distance in reversed(self.view.distances)], dim=1)
         matches = self.model.matches(context if self.classes is None else self.classes[context])
-        numbers = [torch.from_numpy(number) for _, number in matches]  # longest contexts first, as the tables
-        weights = [torch.ones(len(window))]
+        numbers = [number for _, number in matches]  # longest contexts first, as the tables
+        weights = [self.unigram.new_ones(len(window))]
         for table, number in zip(self.tables, numbers, strict=True):
             weights.append(weights[-1] * table.backoff[number])
         probabilities = torch.outer(weights[-1], self.unigram)
@@ -103,12 +105,12 @@ class Product:
     """The calibrated product, with the manners of a `Network`: targets in, logits over the vocabulary out."""
 
     def __init__(
-        self, config: SaffuConfig, counts: ViewCounts, classes: dict[str, Ints], prior: Tensor, exponents: Tensor
+        self, config: SaffuConfig, counts: ViewCounts, classes: dict[str, Tensor], prior: Tensor, exponents: Tensor
     ):
         self.config, self.counts, self.classes, self.exponents = config, counts, classes, exponents
         self.prior = prior  # (N,) log f
         self.vocabulary = len(prior)
-        self.device = torch.device("cpu")
+        self.device = prior.device
 
     @cached_property
     def parts(self) -> list[Part]:
@@ -128,13 +130,12 @@ class Product:
     def lookback(self) -> int:
         return max(distance for view in views_of(self.config) for distance in view.distances)
 
-    def windows(self, targets: Targets) -> Ints:
+    def windows(self, targets: Targets) -> Tensor:
         """The tokens before each target, nearest last; `<sod>` before the first, `<pad>` before that."""
-        distance = torch.arange(self.lookback, 0, -1)
-        window = targets.past[targets.at[:, None] - distance]
-        window[distance > targets.positions[:, None]] = PAD
-        window[distance == targets.positions[:, None] + 1] = SOD
-        return np.asarray(window.numpy())
+        distance = torch.arange(self.lookback, 0, -1, device=targets.past.device)
+        window = look_up(targets.past, targets.at[:, None] - distance).long()
+        window.masked_fill_(distance > targets.positions[:, None], PAD)
+        return window.masked_fill_(distance == targets.positions[:, None] + 1, SOD)
 
     def features(self, targets: Targets) -> Tensor:
         """What the exponents weigh, (n, 1 + views, N): log f, and for each view log p, less log f for a slot."""
@@ -143,10 +144,17 @@ class Product:
         logs = [log - self.prior if part.view.is_slot else log for log, part in zip(logs, self.parts, strict=True)]
         return torch.stack([self.prior.expand(len(window), -1), *logs], dim=1)
 
-    def calibration(self, corpus: TokenCorpus) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches of features and targets, as calibration takes them; the markers below `<eod>` are left out."""
+    def calibration(self, corpus: TokenCorpus) -> Batches:
+        """Features and targets as calibration takes them, again and again; a GPU has room to keep them."""
+        if self.device.type == "cuda":
+            kept = list(self._calibration(corpus))
+            return lambda: kept
+        return lambda: self._calibration(corpus)
+
+    def _calibration(self, corpus: TokenCorpus) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches of features and targets; the markers below `<eod>` are left out."""
         with tqdm(total=corpus.targets, desc="calibrate", unit=" tokens", disable=None, leave=False) as bar:
-            for targets in corpus.batches(ROWS, self.lookback):
+            for targets in corpus.batches(ROWS[self.device.type], self.lookback):
                 yield self.features(targets)[:, :, EOD:], targets.ids - EOD
                 bar.update(len(targets.ids))
 
@@ -168,43 +176,50 @@ class Product:
 
     def batch_size(self) -> int:
         _ = self.parts  # solved by whoever asks how to predict, before threads that would each solve them
-        return ROWS
+        return ROWS[self.device.type]
 
     def references(self) -> NgramCounts | None:
         """Trigram counts, which the memory holds if it is long enough."""
         memory = self.counts.stored.get("memory")
-        return None if memory is None or memory.order < 3 else memory.shortened(3)
+        return None if memory is None or memory.order < 3 else memory.shortened(3).to("cpu")
 
     def frequencies(self) -> Tensor:
         """How often each token is a target, (N,), float64: every stored n-gram ends with one."""
         counts = next(iter(self.counts.stored.values()))
         targets = counts.column(counts.order - 1)
-        return torch.from_numpy(np.bincount(targets, weights=counts.counts, minlength=self.vocabulary))
+        return torch.bincount(targets, weights=counts.counts.double(), minlength=self.vocabulary).cpu()
+
+    def to(self, device: torch.device | str) -> "Product":
+        """The same on another device; its views are solved there."""
+        prior = self.prior.to(device)
+        if prior is self.prior:
+            return self
+        classes = {name: classes.to(device) for name, classes in self.classes.items()}
+        return Product(self.config, self.counts.to(device), classes, prior, self.exponents)
 
     def parameter_count(self) -> int:
         """Distinct counts kept, classes, prior and exponents."""
-        kept = sum(counts.counts.size for counts in self.counts.stored.values())
-        return kept + sum(c.size for c in self.classes.values()) + self.vocabulary + len(self.exponents)
+        kept = sum(counts.distinct for counts in self.counts.stored.values())
+        return kept + sum(c.numel() for c in self.classes.values()) + self.vocabulary + len(self.exponents)
 
     def state_dict(self) -> dict[str, Tensor]:
         """All that the model is, to be stored."""
         state = {"exponents": self.exponents, "prior": self.prior}
-        state |= {f"classes.{name}": torch.from_numpy(c.astype(np.int32)) for name, c in self.classes.items()}
+        state |= {f"classes.{name}": classes.int() for name, classes in self.classes.items()}
         for name, counts in self.counts.stored.items():
-            state |= {f"counts.{name}.{key}": torch.from_numpy(array) for key, array in counts.tensors().items()}
+            state |= {f"counts.{name}.{key}": tensor for key, tensor in counts.tensors().items()}
         return state
 
     @classmethod
-    def from_state(cls, config: SaffuConfig, state: dict[str, Any]) -> "Product":
+    def from_state(cls, config: SaffuConfig, state: dict[str, Tensor]) -> "Product":
         views = views_of(config)
-        arrays = {name: tensor.numpy() for name, tensor in state.items()}
-        classes = {name[8:]: a.astype(np.int64) for name, a in arrays.items() if name.startswith("classes.")}
+        classes = {name[8:]: classes.long() for name, classes in state.items() if name.startswith("classes.")}
         stored = {
             view.name: NgramCounts.from_tensors(
-                {key: arrays[f"counts.{view.name}.{key}"] for key in ("shape", "keys", "counts")}
+                {key: state[f"counts.{view.name}.{key}"] for key in ("shape", "keys", "counts")}
             )
             for view in views
-            if f"counts.{view.name}.keys" in arrays
+            if f"counts.{view.name}.keys" in state
         }
         fitting = all(counts.order == len(view.distances) + 1 for view in views if (counts := stored.get(view.name)))
         if not fitting or len(state["exponents"]) != len(views) + 1:
@@ -219,26 +234,34 @@ def log_prior(frequencies: Tensor) -> Tensor:
     return torch.log(prior / prior.sum()).float()
 
 
-def fit_product(config: SaffuConfig, corpus: TokenCorpus, vocabulary: int, counts: ViewCounts | None = None) -> Product:
+def fit_product(
+    config: SaffuConfig,
+    corpus: TokenCorpus,
+    vocabulary: int,
+    counts: ViewCounts | None = None,
+    device: torch.device | str = "cpu",
+) -> Product:
     """Count everything, if that is not done; calibrate on held-out documents, their counts subtracted; keep all."""
-    counts = counts or ViewCounts.count(corpus, config, vocabulary)
+    held_out = corpus.every(HELD_OUT if corpus.documents >= 20 * HELD_OUT else 5)
+    samples = [held_out.thinned(CALIBRATION_TARGETS // 4), held_out.thinned(CALIBRATION_TARGETS)]
+    corpus = corpus.to(device)
+    counts = counts.to(device) if counts else ViewCounts.count(corpus, config, vocabulary)
     frequencies = corpus.frequencies(vocabulary)
     prior = log_prior(frequencies)
     names = [view.name for view in views_of(config)]
     exponents = torch.tensor([0.0 if "memory" in names else 1.0, *(0.7 if n == "memory" else 0.1 for n in names)])
-    held_out = corpus.every(HELD_OUT if corpus.documents >= 20 * HELD_OUT else 5)
-    known = (
-        counts if held_out.documents == corpus.documents else counts - ViewCounts.count(held_out, config, vocabulary)
-    )
+    known = counts
+    if held_out.documents < corpus.documents:
+        known = counts - ViewCounts.count(held_out.to(device), config, vocabulary)
     classes = {}
     if config.memory > 1 and config.classes > 1:
         vectors = token_vectors(known.stored["memory"])
         coarse = [view for view in views_of(config) if view.classes]
-        classes = {view.name: token_classes(vectors, frequencies, view.classes) for view in coarse}
+        classes = {view.name: token_classes(vectors, frequencies.cpu(), view.classes).to(device) for view in coarse}
     if known is not counts:
         trial = Product(config, known, classes, prior, exponents)
-        for targets, tolerance in ((CALIBRATION_TARGETS // 4, 1e-3), (CALIBRATION_TARGETS, 1e-4)):
-            sample = held_out.thinned(targets)  # most steps on few targets, the last on all
-            exponents = calibrated_exponents(lambda sample=sample: trial.calibration(sample), exponents, tolerance)  # type: ignore[misc]
-        del trial, known, sample  # before the same is built of all counts
+        for sample, tolerance in zip(samples, (1e-3, 1e-4), strict=True):  # most steps on few targets, the last on all
+            batches = trial.calibration(sample.to(device))
+            exponents = calibrated_exponents(batches, exponents, tolerance)
+        del trial, known, batches  # before the same is built of all counts
     return Product(config, counts, classes, prior, exponents)

@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-import numpy as np
-
 from saffu.config import SaffuConfig
 from saffu.corpus import TokenCorpus
 from saffu.errors import SaffuError
@@ -39,7 +37,6 @@ def _calibrated_shape(
 ) -> SaffuConfig | None:
     """The first of the shapes whose counts are few enough: each distinct n-gram and pair is a parameter."""
     corpus = TokenCorpus.build(documents, tokenizer)
-    ids, starts = corpus.ids.numpy(), corpus.starts.numpy()
     distinct: dict[tuple[int, ...], int] = {}
     for memory, radius in CALIBRATED_SHAPES:
         shaped = replace(config, memory=memory, radius=radius)
@@ -51,8 +48,8 @@ def _calibrated_shape(
             elif view.name == "memory" or view.distances[0] >= memory:
                 if view.distances not in distinct:
                     order = len(view.distances) + 1
-                    counts = NgramCounts.count(ids, starts, order, len(tokenizer), view.distances)
-                    distinct[view.distances] = int(np.size(counts.counts))
+                    counts = NgramCounts.count(corpus.ids, corpus.starts, order, len(tokenizer), view.distances)
+                    distinct[view.distances] = counts.distinct
                 total += distinct[view.distances]
         if total <= parameters:
             return shaped

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -12,8 +10,6 @@ from saffu.config import SaffuConfig
 from saffu.corpus import TokenCorpus
 from saffu.ngram import NgramCounts
 from saffu.tokenizer import EOD
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -47,20 +43,26 @@ class ViewCounts:
 
     @classmethod
     def count(cls, corpus: TokenCorpus, config: SaffuConfig, vocabulary: int) -> "ViewCounts":
-        ids, starts = corpus.ids.numpy(), corpus.starts.numpy()
         stored = {}
         for view in tqdm(views_of(config), desc="count views", disable=None, leave=False):
             within = view.name != "memory" and max(view.distances) < config.memory
             if not view.classes and not within:
                 order = len(view.distances) + 1
-                stored[view.name] = NgramCounts.count(ids, starts, order, vocabulary, view.distances)
+                stored[view.name] = NgramCounts.count(corpus.ids, corpus.starts, order, vocabulary, view.distances)
         return cls(stored)
 
-    def of(self, view: View, classes: Ints | None = None) -> NgramCounts:
+    def of(self, view: View, classes: Tensor | None = None) -> NgramCounts:
         """What the view saw."""
         if view.name in self.stored:
             return self.stored[view.name]
         return self.stored["memory"].seen_at(view.distances, classes)
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.stored.values())).counts.device
+
+    def to(self, device: torch.device | str) -> "ViewCounts":
+        return ViewCounts({name: counts.to(device) for name, counts in self.stored.items()})
 
     def __sub__(self, other: "ViewCounts") -> "ViewCounts":
         return ViewCounts({name: counts - other.stored[name] for name, counts in self.stored.items()})
@@ -78,9 +80,8 @@ def token_vectors(memory: NgramCounts, dimensions: int = 100) -> Tensor:
     N = memory.vocabulary
     described = []
     for distance in range(1, min(3, memory.order)):
-        pairs = memory.seen_at((distance,))
-        before, after = (torch.from_numpy(pairs.column(index)) for index in (0, 1))
-        counts = torch.from_numpy(pairs.counts).float()
+        pairs = memory.seen_at((distance,)).to("cpu")
+        before, after, counts = pairs.column(0), pairs.column(1), pairs.counts.float()
         for token, neighbour in ((before, after), (after, before)):
             total = torch.zeros(N).index_add_(0, token, counts)
             share = torch.sqrt(counts / (total[token] + 1))
@@ -92,7 +93,7 @@ def token_vectors(memory: NgramCounts, dimensions: int = 100) -> Tensor:
     return torch.nn.functional.normalize(left * scale, dim=1)
 
 
-def token_classes(vectors: Tensor, frequencies: Tensor, number: int, rounds: int = 15) -> Ints:
+def token_classes(vectors: Tensor, frequencies: Tensor, number: int, rounds: int = 15) -> Tensor:
     """A class for each token, (N,): spherical k-means around the most frequent ones; special tokens stay alone."""
     centres = vectors[torch.argsort(frequencies, descending=True, stable=True)[:number]]
     weight = torch.sqrt(frequencies.float())[:, None]
@@ -100,6 +101,6 @@ def token_classes(vectors: Tensor, frequencies: Tensor, number: int, rounds: int
         nearest = (vectors @ centres.T).argmax(1)
         sums = torch.zeros_like(centres).index_add_(0, nearest, vectors * weight)
         centres = torch.nn.functional.normalize(sums, dim=1)
-    classes = nearest.numpy() + EOD + 1
-    classes[: EOD + 1] = np.arange(EOD + 1)
-    return np.asarray(classes, dtype=np.int64)
+    classes = nearest + EOD + 1
+    classes[: EOD + 1] = torch.arange(EOD + 1)
+    return classes
