@@ -120,9 +120,11 @@ def test_agrees_where_discounts_are_estimated_and_rows_need_two_words():
     assert count(zipf_documents(0, 40), 5, 1 << 17).keys.shape[0] == 2
 
 
-def test_two_words_hold_large_ids():
-    documents = zipf_documents(2, 20, 1 << 17)
-    counts = count(documents, 5, 1 << 17)
+@pytest.mark.parametrize(("vocabulary", "words"), [(7131, 1), (7132, 2), (1 << 17, 2)])
+def test_words_hold_large_ids(vocabulary, words):
+    documents = [*zipf_documents(2, 20, vocabulary), [vocabulary - 1] * 6]
+    counts = count(documents, 5, vocabulary)
+    assert len(counts.keys) == words
     rows = [(0, 0, 0, SOD, *map(int, d), EOD) for d in documents]
     expected = Counter(t[i : i + 5] for t in rows for i in range(len(t) - 4))
     contexts = [counts.column(index).tolist() for index in (3, 2, 1, 0, 4)]
@@ -247,3 +249,10 @@ def test_what_is_undefined_is_refused():
     ):
         with pytest.raises(SaffuError, match=r"[;:] "):
             refused()
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=20), st.integers(1, 2**62))
+def test_division_of_unsigned_words(numbers, divisor):
+    words = torch.from_numpy(np.array(numbers, dtype=np.uint64).view(np.int64))
+    quotients = ngram._divided(words, divisor).numpy().view(np.uint64)
+    assert quotients.tolist() == [number // divisor for number in numbers]

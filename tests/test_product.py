@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import saffu
 from conftest import sentences
 from saffu import SaffuConfig, SaffuError, SaffuLM, Tokenizer
-from saffu.calibrate import calibrated_exponents, moments
+from saffu.calibrate import Moments, calibrated_exponents, moments, newton_step
 from saffu.ngram import KneserNey, NgramCounts
 from saffu.product import Product, fit_product
 from saffu.tokenizer import EOD, PAD, SOD
@@ -220,3 +220,18 @@ def test_wrong_settings():
         SaffuConfig.preset("calibrated", block=16)
     with pytest.raises(SaffuError, match="preset calibrated"):
         SaffuConfig(memory=3)
+
+
+@given(st.integers(0, 10**6))
+def test_a_newton_step_stays_in_bounds_and_is_flat_inside(seed):
+    generator = torch.Generator().manual_seed(seed)
+    root = torch.randn(5, 5, dtype=torch.float64, generator=generator)
+    gradient = 3 * torch.randn(5, dtype=torch.float64, generator=generator)
+    now = Moments(torch.zeros(()), gradient, root @ root.T + torch.eye(5), 1)
+    a = torch.rand(5, dtype=torch.float64, generator=generator)
+    step = newton_step(a, now)
+    left = now.gradient - now.covariance @ step
+    inside = a + step > 0
+    assert (a + step >= 0).all()
+    assert torch.allclose(left[inside], torch.zeros_like(left[inside]), atol=1e-3)
+    assert gradient @ step - step @ now.covariance @ step / 2 >= 0  # no worse than staying

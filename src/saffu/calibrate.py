@@ -51,23 +51,34 @@ def moments(batches: Iterable[tuple[Tensor, Tensor]], exponents: Tensor) -> Mome
     return Moments(likelihood.cpu(), gradient.cpu(), covariance.cpu(), targets)
 
 
-def calibrated_exponents(batches: Batches, start: Tensor, tolerance: float = 1e-5, rounds: int = 30) -> Tensor:
-    """The exponents a ≥ 0 that maximise the likelihood of the targets: projected Newton steps, halved if too long.
+def newton_step(a: Tensor, now: Moments) -> Tensor:
+    """From exponents a ≥ 0 to where, within that bound, the likelihood would be highest if it were quadratic.
 
-    A part whose exponent would fall below zero is left out (zero), and comes back if the gradient asks for it.
+    An exponent that would fall below zero stops there, and the others make up for it.
     """
+    ridge = 1e-6 * now.covariance.diagonal().mean().clamp(min=1e-9)
+    curvature = now.covariance + ridge * torch.eye(len(a))
+    step, free = torch.zeros_like(a), (a > 0) | (now.gradient > 0)
+    while free.any():
+        step[free] = 0
+        asked = now.gradient - curvature @ step
+        step[free] = torch.linalg.solve(curvature[free][:, free], asked[free])
+        below = free & (a + step < 0)
+        if not below.any():
+            break
+        step[below] = -a[below]
+        free &= ~below
+    return step
+
+
+def calibrated_exponents(batches: Batches, start: Tensor, tolerance: float = 1e-5, rounds: int = 30) -> Tensor:
+    """The exponents a ≥ 0 that maximise the likelihood of the targets: projected Newton steps, halved if too long."""
     a = start.double()
     now = moments(batches(), a)
     if now.targets == 0:
         raise SaffuError("there is no held-out text to calibrate on; give more documents")
     for _ in range(rounds):
-        free = (a > 0) | (now.gradient > 0)
-        if not free.any():
-            break
-        ridge = 1e-6 * now.covariance.diagonal().mean().clamp(min=1e-9)
-        inverse = torch.linalg.inv(now.covariance[free][:, free] + ridge * torch.eye(int(free.sum())))
-        step = torch.zeros_like(a)
-        step[free] = inverse @ now.gradient[free]
+        step = newton_step(a, now)
         for _ in range(12):
             candidate = (a + step).clamp(min=0)
             after = moments(batches(), candidate)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,6 +28,7 @@ from saffu.tokenizer import EOD, PAD, SOD
 
 CHUNK = {"cpu": 1 << 20, "cuda": 1 << 25}  # tokens counted at a time
 NEVER = torch.iinfo(torch.int64).max  # a key that no look-up asks for
+TOP_BIT = torch.iinfo(torch.int64).min
 
 
 def context_windows(ids: Tensor, starts: Tensor, lo: int, hi: int, width: int) -> Tensor:
@@ -46,18 +48,34 @@ def context_windows(ids: Tensor, starts: Tensor, lo: int, hi: int, width: int) -
 
 
 def _ids_per_word(vocabulary: int) -> int:
-    """How many token ids fit a 64-bit word, as digits of a number in base `vocabulary`: 5 up to 6,208 tokens."""
+    """How many token ids fit a 64-bit word, as digits of a number in base `vocabulary`: 5 up to 7,131 tokens."""
     fitting = 1
-    while vocabulary ** (fitting + 1) <= 2**63:
+    while vocabulary ** (fitting + 1) <= 2**64:
         fitting += 1
     return fitting
 
 
+def _divided(words: Tensor, divisor: int) -> Tensor:
+    """words // divisor, where words are unsigned numbers of 64 bits."""
+    half = (words >> 1 & NEVER) // divisor * 2  # of numbers below 2⁶³, then corrected
+    return half + (words - half * divisor >= divisor)
+
+
+def _order(keys: Tensor) -> Tensor:
+    """What sorts the columns of keys (words, m), the first word first. On a CPU, numpy sorts several times faster."""
+    if not keys.is_cuda:
+        words = keys.numpy()
+        return torch.from_numpy(np.argsort(words[0]) if len(words) == 1 else np.lexsort(words[::-1]))
+    order = keys[-1].argsort(stable=True)
+    for word in reversed(keys[:-1]):
+        order = order[word[order].argsort(stable=True)]
+    return order
+
+
 def _sum_by_key(keys: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     """Sort the columns of keys (words, m), add the counts of equal ones, and drop those that come to zero."""
-    for word in range(len(keys) - 1, -1, -1):  # by the last word first, so that the first has the last say
-        order = keys[word].argsort(stable=len(keys) > 1)
-        keys, counts = keys[:, order], counts[order]
+    order = _order(keys)
+    keys, counts = keys[:, order], counts[order]
     first = torch.ones_like(counts, dtype=torch.bool)
     first[1:] = (keys[:, 1:] != keys[:, :-1]).any(0)
     begins = first.nonzero().squeeze(1)
@@ -78,7 +96,7 @@ class NgramCounts:
 
     order: int
     vocabulary: int  # number of token ids, specials included
-    keys: Tensor  # (words, m) int64: the distinct rows, packed and sorted
+    keys: Tensor  # (words, m) the distinct rows, packed and sorted; int64, the top bit flipped to sort as unsigned
     counts: Tensor  # (m,) int64, all positive
 
     @classmethod
@@ -116,7 +134,7 @@ class NgramCounts:
             word = torch.zeros_like(counts)
             for column in columns[first : first + per_word]:
                 word.mul_(vocabulary).add_(column)
-            words.append(word)
+            words.append(word ^ TOP_BIT)
         return cls(len(columns), vocabulary, *_sum_by_key(torch.stack(words), counts))
 
     @property
@@ -132,8 +150,12 @@ class NgramCounts:
         per_word = _ids_per_word(self.vocabulary)
         word, place = divmod(index, per_word)
         held = min(per_word, self.order - word * per_word)
-        lower_digits: int = self.vocabulary ** (held - 1 - place)
-        return self.keys[word] // lower_digits % self.vocabulary
+        packed = self.keys[word] ^ TOP_BIT
+        others = _divided(packed, self.vocabulary)  # all digits but the last
+        if place == held - 1:
+            return packed - others * self.vocabulary
+        lower: int = self.vocabulary ** (held - 2 - place)
+        return others // lower % self.vocabulary
 
     def shortened(self, order: int) -> NgramCounts:
         """The counts of a lower order: the oldest tokens of every row dropped."""
@@ -171,15 +193,14 @@ class NgramCounts:
             kind for kind in (torch.uint8, torch.int16, torch.int32, torch.int64) if most <= torch.iinfo(kind).max
         )
         shape = torch.tensor([self.order, self.vocabulary])
-        return {"shape": shape, "keys": self.keys.contiguous(), "counts": self.counts.to(smallest)}
+        return {"shape": shape, "keys": (self.keys ^ TOP_BIT).view(torch.uint64), "counts": self.counts.to(smallest)}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> NgramCounts:
         """The counts whose `tensors()` these are."""
         order, vocabulary = tensors["shape"].tolist()
-        if len(tensors["keys"]) != -(-order // _ids_per_word(vocabulary)):
-            raise SaffuError("its n-grams were packed by an earlier version of saffu; train again")
-        return cls(order, vocabulary, tensors["keys"].view(torch.int64), tensors["counts"].long())
+        keys = tensors["keys"].view(torch.int64) ^ TOP_BIT
+        return cls(order, vocabulary, keys, tensors["counts"].long())
 
 
 def discounts(counts: Tensor) -> Tensor:

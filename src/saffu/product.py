@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from saffu.calibrate import Batches, calibrated_exponents
+from saffu.calibrate import Batches, calibrated_exponents, moments, newton_step
 from saffu.config import SaffuConfig
 from saffu.corpus import Targets, TokenCorpus
 from saffu.explicit import look_up
@@ -31,7 +31,7 @@ from saffu.tokenizer import EOD, PAD, SOD
 from saffu.views import View, ViewCounts, token_classes, token_vectors, views_of
 
 HELD_OUT = 20  # every so-many-th training document calibrates; it is counted too, afterwards
-CALIBRATION_TARGETS = 6000
+CALIBRATION_TARGETS = 1500, 6000  # few, for most steps, and many, for the last
 ROWS = {"cpu": 128, "cuda": 2048}  # predicted at a time: on a CPU, arrays stay small enough to be reused
 DENSE = 1 << 28  # most numbers of a table on a GPU all of whose rows are dense
 PRIOR = "prior"
@@ -87,7 +87,7 @@ class Part:
         none = counts.counts[:0]  # the tables hold all of a level but its contexts
         self.model.levels = [replace(level, ngrams=none, mass=none, offsets=none) for level in self.model.levels]
 
-    def log_distribution(self, window: Tensor) -> Tensor:
+    def log_distribution(self, window: Tensor, out: Tensor | None = None) -> Tensor:
         """log p_v(· | context) for windows (m, lookback), nearest token last: (m, N)."""
         context = torch.stack([window[:, -distance] for distance in reversed(self.view.distances)], dim=1)
         matches = self.model.matches(context if self.classes is None else self.classes[context])
@@ -95,7 +95,7 @@ class Part:
         weights = [self.unigram.new_ones(len(window))]
         for table, number in zip(self.tables, numbers, strict=True):
             weights.append(weights[-1] * table.backoff[number])
-        probabilities = torch.outer(weights[-1], self.unigram)
+        probabilities = torch.outer(weights[-1], self.unigram, out=out)
         for table, number, weight in zip(self.tables, numbers, weights[:-1], strict=True):
             table.add_to(probabilities, number, weight)
         return probabilities.log_()
@@ -140,9 +140,13 @@ class Product:
     def features(self, targets: Targets) -> Tensor:
         """What the exponents weigh, (n, 1 + views, N): log f, and for each view log p, less log f for a slot."""
         window = self.windows(targets)
-        logs = [part.log_distribution(window) for part in self.parts]
-        logs = [log - self.prior if part.view.is_slot else log for log, part in zip(logs, self.parts, strict=True)]
-        return torch.stack([self.prior.expand(len(window), -1), *logs], dim=1)
+        features = self.prior.new_empty(1 + len(self.parts), len(window), self.vocabulary)
+        features[0] = self.prior
+        for part, feature in zip(self.parts, features[1:], strict=True):
+            part.log_distribution(window, out=feature)
+            if part.view.is_slot:
+                feature -= self.prior
+        return features.transpose(0, 1)
 
     def calibration(self, corpus: TokenCorpus) -> Batches:
         """Features and targets as calibration takes them, again and again; a GPU has room to keep them."""
@@ -243,7 +247,6 @@ def fit_product(
 ) -> Product:
     """Count everything, if that is not done; calibrate on held-out documents, their counts subtracted; keep all."""
     held_out = corpus.every(HELD_OUT if corpus.documents >= 20 * HELD_OUT else 5)
-    samples = [held_out.thinned(CALIBRATION_TARGETS // 4), held_out.thinned(CALIBRATION_TARGETS)]
     corpus = corpus.to(device)
     counts = counts.to(device) if counts else ViewCounts.count(corpus, config, vocabulary)
     frequencies = corpus.frequencies(vocabulary)
@@ -260,8 +263,9 @@ def fit_product(
         classes = {view.name: token_classes(vectors, frequencies.cpu(), view.classes).to(device) for view in coarse}
     if known is not counts:
         trial = Product(config, known, classes, prior, exponents)
-        for sample, tolerance in zip(samples, (1e-3, 1e-4), strict=True):  # most steps on few targets, the last on all
-            batches = trial.calibration(sample.to(device))
-            exponents = calibrated_exponents(batches, exponents, tolerance)
-        del trial, known, batches  # before the same is built of all counts
+        few, many = (trial.calibration(held_out.thinned(n).to(device)) for n in CALIBRATION_TARGETS)
+        exponents = calibrated_exponents(few, exponents, tolerance=1e-3).double()
+        # From so near, one step on many targets arrives: what is left is the square of the way.
+        exponents = (exponents + newton_step(exponents, moments(many(), exponents))).clamp(min=0).float()
+        del trial, known, few, many  # before the same is built of all counts
     return Product(config, counts, classes, prior, exponents)

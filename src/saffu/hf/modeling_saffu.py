@@ -254,11 +254,11 @@ def unpacked(stored: Any) -> list[np.ndarray]:
     """Packed n-grams by column (the context's tokens, nearest first, then the target), and their counts."""
     order, base = stored.shape.tolist()
     keys, counts = stored.keys.cpu().numpy(), stored.counts.cpu().numpy()
-    per_word = max(n for n in range(1, 64) if base**n <= 2**63)
+    per_word = max(n for n in range(1, 64) if base**n <= 2**64)
     columns = []
     for word, first in zip(keys, range(0, order, per_word), strict=True):
         digits = min(per_word, order - first)
-        columns += [word // base ** (digits - 1 - n) % base for n in range(digits)]
+        columns += [word // np.uint64(base ** (digits - 1 - n)) % np.uint64(base) for n in range(digits)]
     return [column.astype(np.int64) for column in (*columns, counts)]
 
 
