@@ -1,0 +1,80 @@
+"""A GPU gives what a CPU gives."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import saffu
+from conftest import SMALL, sentences
+from saffu import SaffuConfig, SaffuLM, TrainingConfig
+from saffu.network import Network
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+
+SLOTS = SaffuConfig.preset("calibrated", radius=4, memory=0, classes=0, kept_words=0)
+KINDS = {
+    "paper": SMALL,
+    "documents": replace(SMALL, documents=3),
+    "straight": replace(SMALL, hidden_dimension=0),
+    "tuned": replace(SMALL, tune=2),
+    "measured": replace(SMALL, calibrate=True),
+    "network": SaffuConfig.preset("network", radius_dimension=24, kept_words=0),
+    "slots": SLOTS,
+    "calibrated": SaffuConfig.preset("calibrated", classes=20, kept_words=0),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request, train_text):
+    config = KINDS[request.param]
+    return SaffuLM(config, device="cpu").fit(train_text), SaffuLM(config, device="cuda").fit(train_text)
+
+
+def test_the_same_model(pair, dev_text):
+    cpu, gpu = pair
+    assert gpu.network_.device.type == "cuda"
+    assert gpu.score(dev_text).nll == pytest.approx(cpu.score(dev_text).nll, rel=1e-5)
+    assert gpu.parameters_ == cpu.parameters_
+    ours, theirs = gpu.network_.state_dict(), cpu.network_.state_dict()
+    assert list(ours) == list(theirs)
+    if not isinstance(cpu.network_, Network):
+        for name, tensor in theirs.items():
+            if name.startswith("counts."):
+                assert torch.equal(ours[name].cpu().view(tensor.dtype), tensor), name
+        assert torch.allclose(gpu.network_.exponents, cpu.network_.exponents, atol=1e-3)
+
+
+def test_saved_there_and_read_here(pair, dev_text, tmp_path):
+    _, gpu = pair
+    gpu.save(tmp_path / "model")
+    here, there = (saffu.load(tmp_path / "model", device=device) for device in ("cpu", "cuda"))
+    assert here.score(dev_text).nll == pytest.approx(gpu.score(dev_text).nll, rel=1e-5)
+    assert there.score(dev_text).nll == pytest.approx(gpu.score(dev_text).nll, rel=1e-6)
+
+
+def test_it_writes_and_explains(pair):
+    cpu, gpu = pair
+    prompts = ["the", "a small dog", ""]
+    assert len(gpu.generate_batch(prompts, seed=1)) == 3
+    assert gpu.generate("the small", seed=2) == gpu.generate("the small", seed=2)
+    assert gpu.explain("the small").likeliest(3) == cpu.explain("the small").likeliest(3)
+
+
+def test_living_models(train_text, dev_text):
+    for config in (replace(SMALL, counting="float64"), KINDS["calibrated"]):
+        whole = SaffuLM(config, device="cuda").fit(train_text)
+        more = sentences(5, 50)
+        before = whole.score(dev_text).nll
+        whole.update(more)
+        assert whole.network_.device.type == "cuda"
+        assert whole.score(dev_text).nll != before
+        whole.forget(more)
+        assert whole.score(dev_text).nll == before
+
+
+def test_backpropagation_goes_on(train_text, dev_text):
+    lm = SaffuLM(SMALL, device="cuda").fit(train_text)
+    before = lm.perplexity(dev_text)
+    lm.backprop(train_text, dev_text, TrainingConfig(max_folds=2, batch=256))
+    assert lm.perplexity(dev_text) < before
