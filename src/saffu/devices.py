@@ -13,8 +13,9 @@ def usable_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise SaffuError(f"device {name!r} cannot be used ({reason}); use --device cpu") from None
+        reason = f" ({str(error).splitlines()[0]})" if name.startswith("cuda:") or name == "cuda" else ""
+        remedy = "use cpu, or cuda, cuda:1, … where there is such a GPU"
+        raise SaffuError(f"device {name!r} cannot be used{reason}; {remedy}") from None
     return device
 
 

@@ -277,7 +277,7 @@ class SaffuLM:
     def reference_scores(self, documents: Text) -> dict[str, Score]:
         """Scores of a unigram and of Kneser–Ney bigram and trigram models of the training text."""
         if self.references_ is None:
-            raise SaffuError("this model keeps no n-gram references; name its training text with --train")
+            raise SaffuError("this model keeps no n-gram references; fit it with references=True")
         return evaluate.evaluate_references(self.references_, self.tokenize(documents))
 
     def generate(self, prompt: str = "", **sampling: Any) -> str:

@@ -232,13 +232,13 @@ def settings(options: argparse.Namespace) -> tuple[SaffuConfig, TrainingConfig |
             )
         if options.tensorboard:
             raise SaffuError("--tensorboard shows the course of --backprop; add --backprop")
-        return SaffuConfig.preset(options.preset or PRESET, **chosen), None
+        return SaffuConfig.preset(options.preset or chosen.get("solution", PRESET), **chosen), None
     training = TrainingConfig(**{**TRAINING_PRESETS.get(options.preset, {}), **of_training})
     if training.start == "uniform":
         if chosen.get("attention") == "explicit":
             raise SaffuError("--start uniform means --attention uniform; leave one of them out")
         chosen["attention"] = "uniform"
-    config = SaffuConfig.preset(options.preset or "paper", **chosen)
+    config = SaffuConfig.preset(options.preset or chosen.get("solution", "paper"), **chosen)
     if config.solution == "calibrated":
         raise SaffuError("a calibrated model has counts, no weights to train; use --preset network with --backprop")
     if training.leave_out and not config.hidden_dimension:
