@@ -16,6 +16,7 @@ import saffu as saffu_package
 from conftest import sentences
 from saffu import SaffuConfig, SaffuError
 from saffu.cli import as_typed, main
+from saffu.wording import number_of
 
 SMALL = ["--block", "16", "--radius", "4", "--block-dimension", "16", "--radius-dimension", "12"]
 SMALL += ["--hidden-dimension", "32", "--preset", "paper"]
@@ -224,6 +225,14 @@ def test_errors_of_settings_name_options(saffu, arguments, message):
 def test_a_solution_alone_means_its_preset(saffu):
     facts = json.loads(saffu("train", "train.txt", "--out", "m", "--json", "--solution", "paper", *SMALL[:-2]).out)
     assert facts["config"]["count_by"] == "types"
+
+
+def test_one_is_no_plural(saffu, model, tmp_path):
+    assert [number_of(n, "document") for n in (0, 1, 2000)] == ["0 documents", "1 document", "2,000 documents"]
+    (tmp_path / "one.txt").write_text("a line\n")
+    assert "a corpus of 1 document is too small" in saffu("train", "one.txt", "--out", "m").err
+    trained = saffu("train", "train.txt", "--out", "t", *SMALL, "--backprop", "--max-folds", 1)
+    assert "stopped: 1 fold done; " in trained.out
 
 
 def test_only_settings_of_the_verb_are_shown_as_options(saffu, tmp_path):

@@ -303,6 +303,10 @@ def test_the_whole_way(command, tmp_path):
     assert "can update, forget and merge" in command("info all")[1]
     assert json.loads(command("info base --json")[1])["encoder"] == json.loads(command("info all --json")[1])["encoder"]
     shutil.copytree("base", "copy")
+    assert "merged 1 model: 200 documents, " in command("merge base --out alone")[1]
+    (tmp_path / "one.txt").write_text("a small dog found the sea .\n")
+    assert command("update alone one.txt")[1].startswith("counted 1 document more, ")
+    assert "update       1 document\n" in command("info alone")[1]
     assert "200 documents are in more than one" in command("merge base copy --out twice")[2]
     assert sorted(path.name for path in tmp_path.glob(".*")) == []
 

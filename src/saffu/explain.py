@@ -32,6 +32,7 @@ from saffu.network import Network
 from saffu.product import PRIOR, Part, Product
 from saffu.tokenizer import EOD, PAD, SPECIAL_TOKENS, Tokenizer
 from saffu.unit import Unit
+from saffu.wording import number_of
 
 Floats = npt.NDArray[np.float64]
 CONSTANT = "the same for all"
@@ -170,7 +171,7 @@ def memory_shares(part: Part, window: npt.NDArray[np.int64], seen: tuple[int, ..
     masses.append(weight * model.unigram)
     total = np.maximum(np.sum(masses, axis=0), 1e-300)
     contexts = [seen[-length:] for length in lengths] + [()]
-    named = [f"{length} token{'s' * (length > 1)}" for length in lengths] + ["none"]
+    named = [number_of(length, "token") for length in lengths] + ["none"]
     return [Term(n, mass / total, context) for n, mass, context in zip(named, masses, contexts, strict=True)]
 
 

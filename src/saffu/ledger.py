@@ -54,9 +54,10 @@ class Ledger:
         if missing and len(missing) == corpus.documents:
             raise SaffuError("nothing of the text is counted; give documents exactly as they were counted")
         if missing:
+            were = "was" if len(missing) == 1 else "were"
             raise SaffuError(
-                f"{len(missing)} of {corpus.documents} documents {'was' if len(missing) == 1 else 'were'} never counted,"
-                f" or not that often (the first is document {missing[0]} of the text); nothing was changed; "
+                f"{len(missing)} of {corpus.documents} documents {were} never counted, or not that often (the first is "
+                f"document {missing[0]} of the text); nothing was changed; "
                 "`skip_uncounted` forgets the others"
             )
         return Ledger(left)

@@ -29,6 +29,7 @@ from saffu.network import Network
 from saffu.own_counts import OwnCounts
 from saffu.shuffle import ShuffledFold, seed_of
 from saffu.signals import interruptions
+from saffu.wording import number_of
 
 if TYPE_CHECKING:
     from saffu.model import SaffuLM
@@ -286,9 +287,9 @@ class Backprop:
         progress, settings = self.progress, self.settings
         progress.ended = ""
         if progress.rises >= settings.rises:
-            progress.ended = f"the perplexity of the held-out text has risen {progress.rises} times"
+            progress.ended = f"the perplexity of the held-out text has risen {number_of(progress.rises, 'time')}"
         elif settings.max_folds and progress.fold > settings.max_folds:
-            progress.ended = f"{settings.max_folds} folds are done"
+            progress.ended = f"{number_of(settings.max_folds, 'fold')} done"
 
     def _read_clock(self) -> float:
         """Seconds since it was last read."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from saffu.commands.common import Verb, print_json, visible
 from saffu.errors import SaffuError
+from saffu.wording import number_of
 
 
 def add(verb: Verb) -> None:
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> None:
             print(f"  {near['cosine']:6.3f}  {visible(near['token'])}")
     if options.out:
         number, size = len(options.words) or len(lm.tokenizer_), embeddings.vectors.shape[1]
-        print(f"{number:,} vectors of {size} numbers in {options.out}")
+        print(f"{number_of(number, 'vector')} of {size} numbers in {options.out}")
 
 
 def write(embeddings: Any, words: list[str], out: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from saffu.commands.common import Verb, print_json, visible
 from saffu.errors import SaffuError
+from saffu.wording import number_of
 
 LABEL, CELL = 40, 8  # characters
 BOLD, DIM, RED, GREEN = "1", "2", "31", "32"
@@ -122,7 +123,7 @@ class Page:
                 self.row(label, [signed(v) for v in values] if term["name"] == "prior" else values)
         others = [term for number, term in enumerate(terms) if number not in kept]
         if others:
-            self.row(f"{len(others)} others", sums([term["values"][shown] for term in others]))
+            self.row(number_of(len(others), "other"), sums([term["values"][shown] for term in others]))
 
 
 def sums(rows: Sequence[Sequence[float]]) -> list[float]:
