@@ -472,6 +472,11 @@ def test_command(small_lm, tmp_path, monkeypatch, capsys):
     assert run("export", "model", "--to", "hf", "--out", "hf") == 0
     assert "trust_remote_code=True" in capsys.readouterr().out
     first = contents(tmp_path / "hf")
+    assert run("export", "model", "--out", "hf", "--force", "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["out"] == "hf"
+    assert facts["bytes"] == sum(path.stat().st_size for path in (tmp_path / "hf").iterdir())
+    assert facts["parameters"] == small_lm.parameters_
     assert run("export", "model", "--to", "hf", "--out", "hf") == 2
     assert "not empty" in capsys.readouterr().err
     assert run("export", "model", "--out", "hf", "--force") == 0
