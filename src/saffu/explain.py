@@ -60,6 +60,8 @@ class Explanation:
     units: dict[str, list[Term]] = field(default_factory=dict)
     # Of a calibrated model's memory: shares of its probability by length of context; they add up to 1.
     memory: list[Term] = field(default_factory=list)
+    # Of a calibrated model: the prior's own part of its weight γ'; the rest is the memories'.
+    prior_exponent: float | None = None
 
     @property
     def log_probabilities(self) -> Floats:
@@ -102,6 +104,8 @@ class Explanation:
             "logits": bits(self.logits),
             "contributions": told(self.terms, bits),  # they add up to the logits
         }
+        if self.prior_exponent is not None:
+            facts["prior_exponent"] = self.prior_exponent
         if self.units:  # each unit's add up to its own mean log-probability of a candidate's bits
             facts["units"] = {name: told(terms, bits) for name, terms in self.units.items()}
         if self.memory:  # shares of the memory's probability, by length of context
@@ -156,7 +160,7 @@ def explain_product(product: Product, targets: Targets, context: list[int]) -> E
         terms.append(Term(name, exponent * evidence, seen, exponent))
         if name == "memory":
             shares = memory_shares(part, window, seen)
-    return Explanation(context, terms, sum_of(terms), memory=shares)
+    return Explanation(context, terms, sum_of(terms), memory=shares, prior_exponent=exponents[PRIOR])
 
 
 def memory_shares(part: Part, window: npt.NDArray[np.int64], seen: tuple[int, ...]) -> list[Term]:

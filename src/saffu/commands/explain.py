@@ -51,6 +51,10 @@ def run(options: argparse.Namespace) -> None:
     lm = SaffuLM.load(options.model)
     explanation = lm.explain(options.prompt)
     named = [candidate(lm.tokenizer_, options.prompt, word) for word in options.target]
+    for word, token in zip(options.target, map(lm.tokenizer_.token, named), strict=True):
+        if token.strip() != word.strip():
+            note = f"the next token can only be its beginning, {visible(token)!r}, which is shown"
+            print(f"saffu: the target {visible(word)!r} is several tokens; {note}", file=sys.stderr)
     chosen = list(dict.fromkeys([*named, *explanation.likeliest(options.top)]))
     facts = explanation.to_dict(lm.tokenizer_, chosen)
     if options.json:
@@ -66,6 +70,9 @@ def tables(facts: dict[str, Any], rows: int = 14, width: int = 80, colour: bool 
     hidden = facts.get("units")
     parts = "unit" if hidden else "part of the context"
     lines = [f"bits that each {parts} adds for (+) or against (−) a next token"]
+    if "memory" in facts:
+        own, weight = facts["prior_exponent"], facts["contributions"][0]["weight"]
+        lines.append(f"(the prior's {weight:.2f} is its exponent {own:.2f} and the memories', told relative to it)")
     fitting = (width - LABEL) // CELL
     for first in range(0, len(facts["candidates"]), fitting):
         shown = slice(first, first + fitting)
