@@ -112,13 +112,15 @@ def assert_same_model(lm: SaffuLM, model, texts: list[str]) -> None:
     for text in texts:
         ids = lm.tokenizer_.encode(text)
         logs = hf_log_probabilities(model, [[SOD, *ids]])[0].gather(1, torch.tensor([*ids, EOD])[:, None])
-        assert -float(logs.double().sum()) == pytest.approx(lm.score([text]).nll, rel=1e-5)
+        assert -float(logs.double().sum()) == pytest.approx(
+            lm.score(TokenCorpus.build([text], lm.tokenizer_)).nll, rel=1e-5
+        )
     network, exact = lm.network_, model
     if isinstance(network, Network):
         network, exact = copy.deepcopy(network).double(), copy.deepcopy(model).double()
     for text in texts:
         ids = lm.tokenizer_.encode(text)
-        expected = saffu_log_probabilities(network, lm.tokenize([text]))[:, EOD:]
+        expected = saffu_log_probabilities(network, TokenCorpus.build([text], lm.tokenizer_))[:, EOD:]
         found = hf_log_probabilities(exact, [[SOD, *ids]])[0, :, EOD:]
         assert found.shape == expected.shape
         assert torch.allclose(found, expected, atol=1e-5, rtol=0), text[:40]

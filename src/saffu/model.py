@@ -106,7 +106,7 @@ class SaffuLM:
         ranks: Ranks = ALONE,
         on_stage: Callable[[dict[str, Any]], None] | None = None,
     ) -> "SaffuLM":
-        """Count the documents and solve the model; returns self.
+        """Count the documents, blank ones left out, and solve the model; returns self.
 
         `dev` is scored after each stage. `embeddings` (N, D), any word vectors by token id, take the place of the
         bit-cipher's. `training`, if `backprop` is to follow, tells what share of the documents to count, or to draw
@@ -259,12 +259,15 @@ class SaffuLM:
         return living.merge([self, *others])
 
     def tokenize(self, documents: Text) -> TokenCorpus:
-        """Documents as a tokenised corpus, in memory (see `TokenCorpus.build` for text that does not fit)."""
+        """Documents as a tokenised corpus, in memory (see `TokenCorpus.build` for text that does not fit).
+
+        Blank ones, empty or all spaces, are no documents, as blank lines of files are none.
+        """
         if isinstance(documents, TokenCorpus):
             return documents
         if isinstance(documents, str):
             raise SaffuError("documents is one string; give a list of documents, such as [text]")
-        return TokenCorpus.build(documents, self.tokenizer_)
+        return TokenCorpus.build((text for text in documents if text.strip()), self.tokenizer_)
 
     def score(self, documents: Text) -> Score:
         """Total surprise (`nll`), targets, bytes, perplexity and bits per byte."""
