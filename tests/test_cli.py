@@ -206,6 +206,7 @@ def test_bad_sampling_is_one_clear_line_that_names_the_option(saffu, arguments):
         ("--block-mode cat", "--block-mode is a setting of the paper solution; use the preset paper"),
         ("--preset network --solution calibrated", "leave out --solution, or use the preset calibrated"),
         ("--preset calibrated --solution paper", "leave out --solution, or use the preset paper"),
+        ("--preset network --tune 2", "--calibrate, which the preset network has, sets attention"),
         ("--preset network --no-calibrate", "add --calibrate, or use --embedding bits"),
         (
             "--preset network --block 16",

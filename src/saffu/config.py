@@ -89,7 +89,7 @@ class SaffuConfig:
                 other = "calibrated" if self.solution == "paper" else "paper"
                 raise SaffuError(f"`{setting.name}` is a setting of the {other} solution; use the preset {other}")
         if self.solution == "calibrated" and not (self.radius or self.memory):
-            raise SaffuError("`radius` and `memory` are both 0; a model needs something to see")
+            raise SaffuError("`radius` and `memory` are both 0; a model needs something to see: give one of them")
         for name in ("memory", "classes"):
             if getattr(self, name) == 1:
                 raise SaffuError(f"`{name}` is 1, which tells nothing; use 2 or more, or 0 for none")
@@ -103,7 +103,7 @@ class SaffuConfig:
             if getattr(self, name) == 1:
                 raise SaffuError(f"`{name}` is 1, but attention needs at least 2 slots; use 2 or more, or 0 for none")
         if not (self.block or self.radius):
-            raise SaffuError("`block` and `radius` are both 0; a model needs at least one unit")
+            raise SaffuError("`block` and `radius` are both 0; a model needs at least one unit: give one of them")
         for name in ("block_dimension", "radius_dimension", "fold"):
             if getattr(self, name) < 2:
                 raise SaffuError(f"`{name}` is {getattr(self, name)}; it must be at least 2")
@@ -116,7 +116,10 @@ class SaffuConfig:
 
     def _check_calibrate(self) -> None:
         if self.calibrate and self.tune:
-            raise SaffuError("`calibrate` sets attention by measurement, `tune` by V; leave one of them out")
+            raise SaffuError(
+                "`calibrate`, which the preset network has, sets attention by measurement, `tune` by V;"
+                " leave one of them out"
+            )
         if self.held_out == "leave-one-out" and (
             not self.calibrate or self.hidden_dimension or self.embedding == "counted"
         ):
