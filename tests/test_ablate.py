@@ -221,12 +221,12 @@ def test_least_attention_is_the_smallest_count(text, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"blocks": [1]}, "block is 1"),
-        ({"radii": [4, 0]}, "radius is 0"),
+        ({"blocks": [1]}, "1 is among `blocks`"),
+        ({"radii": [4, 0]}, "0 is among `radii`"),
         ({"modes": ["sum/mean"]}, "unknown modes 'sum/mean'"),
         ({"documents": 1}, "at least 2 shards"),
-        ({"settings": {"smoothing": [0.0]}}, "smoothing is 0.0"),
-        ({"blocks": []}, "block has no value"),
+        ({"settings": {"smoothing": [0.0]}}, "`smoothing` is 0.0"),
+        ({"blocks": []}, "`blocks` has no value"),
     ],
     ids=str,
 )
@@ -237,7 +237,7 @@ def test_grids_that_make_no_sense(arguments, message):
 
 def test_memory_is_checked_up_front():
     ablate.require_memory(grid(), 3837, ablate.MEMORY)
-    with pytest.raises(SaffuError, match=r"needs about \d\.\d GB, for its .*block of 128, and --memory allows 1\.0 GB"):
+    with pytest.raises(SaffuError, match=r"needs about \d\.\d GB, for its .*block of 128, and `memory` allows 1\.0 GB"):
         ablate.require_memory(grid(), 3837, 10**9)
 
 

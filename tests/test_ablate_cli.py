@@ -51,8 +51,8 @@ def test_the_whole_way(saffu, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--blocks", "1,2"], "block is 1"),
-        (["--radii", "0"], "radius is 0"),
+        (["--blocks", "1,2"], "1 is among --blocks"),
+        (["--radii", "0"], "0 is among --radii"),
         (["--radii", "two"], "'two' is no list of values such as 2,4,8"),
         (["--modes", "sum/mean"], "unknown modes 'sum/mean'; they are block/radius: sum/sum"),
         (["--dev", "train.txt"], "train.txt is both training and held-out text"),
@@ -60,7 +60,7 @@ def test_the_whole_way(saffu, tmp_path):
         (["--dev", "copy.txt", "--tokens", "500"], "the held-out text is the training text"),
         (["--memory", "10M"], "the grid needs about"),
         (["--memory", "much"], "'much' is no number of bytes"),
-        (["--attention", "none"], "attention is 'none'"),
+        (["--attention", "none"], "--attention is 'none'"),
         (["--accumulate", "maybe"], "'maybe' is no list of values such as yes,no"),
         (["--hold-out", "1"], "needs held-out text"),
         (["--out", "train.txt"], "train.txt is a file"),

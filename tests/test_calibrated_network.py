@@ -323,9 +323,9 @@ def test_paper_models_keep_their_weights():
 def test_wrong_settings():
     with pytest.raises(SaffuError, match="tune"):
         SaffuConfig(calibrate=True, tune=1)
-    with pytest.raises(SaffuError, match="add calibrate"):
+    with pytest.raises(SaffuError, match="add `calibrate`"):
         SaffuConfig(**COUNTED)
     with pytest.raises(SaffuError, match="more than its own column"):
         SaffuConfig(**SHAPE, calibrate=True, held_out="leave-one-out")
-    with pytest.raises(SaffuError, match="block 0"):
+    with pytest.raises(SaffuError, match="`block` 0"):
         SaffuConfig(**{**COUNTED, "block": 4}, calibrate=True)

@@ -1,15 +1,22 @@
 """The command as a person meets it: each test runs `main` in an empty folder."""
 
+import ast
 import gzip
 import json
 import math
+import re
 import subprocess
 import sys
+from argparse import Namespace
+from pathlib import Path
 
 import pytest
 
+import saffu as saffu_package
 from conftest import sentences
-from saffu.cli import main
+from saffu import SaffuConfig, SaffuError
+from saffu.cli import as_typed, main
+from saffu.wording import number_of
 
 SMALL = ["--block", "16", "--radius", "4", "--block-dimension", "16", "--radius-dimension", "12"]
 SMALL += ["--hidden-dimension", "32", "--preset", "paper"]
@@ -149,7 +156,7 @@ def spoil(tmp_path):
         ("train train.txt --tokens none --out m", "no such number"),
         ("train train.txt --hold-out 1 --out m", "--hold-out"),
         ("train train.txt --preset paper --radius-dimension 4 --out m", "dimension of at least"),
-        ("train train.txt --device warp --out m", "cannot be used"),
+        ("train train.txt --device warp --out m", "device 'warp' cannot be used; use cpu, or cuda, cuda:1, … where"),
         ("train train.txt --out taken", "not empty"),
         ("train train.txt --out taken --force", "none of a model's files"),
         ("train train.txt --out .", "inside it"),
@@ -183,11 +190,74 @@ def test_bad_input_is_one_clear_line(saffu, tmp_path, arguments, message):
     "arguments",
     ["--temperature -1", "--top-p 0", "--top-k -2", "--max-tokens 0", "--count 0", "--seed one", "--seed -1"],
 )
-def test_bad_sampling_is_one_clear_line(saffu, model, arguments):
-    result = saffu("generate", "model", *arguments.split())
+def test_bad_sampling_is_one_clear_line_that_names_the_option(saffu, arguments):
+    result = saffu("generate", "nowhere", *arguments.split())
     assert result.status == 2
     assert len(result.err.strip().splitlines()) == 1
+    assert arguments.split()[0] in result.err
     assert result.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--preset paper --block-dimension 1", "--block-dimension is 1; it must"),
+        ("--preset paper --documents 3 --hidden-dimension 0", "give a --hidden-dimension above 0"),
+        ("--block-mode cat", "--block-mode is a setting of the paper solution; use the preset paper"),
+        ("--preset network --solution calibrated", "leave out --solution, or use the preset calibrated"),
+        ("--preset calibrated --solution paper", "leave out --solution, or use the preset paper"),
+        ("--preset network --tune 2", "--calibrate, which the preset network has, sets attention"),
+        ("--preset network --no-calibrate", "add --calibrate, or use --embedding bits"),
+        (
+            "--preset network --block 16",
+            "use --block 0, --hidden-dimension 0 and --radius-mode cat, or --embedding bits",
+        ),
+        ("--solution calibrated --backprop", "use --preset network with --backprop"),
+        ("--preset paper --backprop --dropout 2", "--dropout is 2.0"),
+    ],
+)
+def test_errors_of_settings_name_options(saffu, arguments, message):
+    result = saffu("train", "train.txt", "--out", "m", *arguments.split())
+    assert result.status == 2
+    assert message in result.err
+    assert "`" not in result.err
+
+
+def test_a_solution_alone_means_its_preset(saffu):
+    facts = json.loads(saffu("train", "train.txt", "--out", "m", "--json", "--solution", "paper", *SMALL[:-2]).out)
+    assert facts["config"]["count_by"] == "types"
+
+
+def test_one_is_no_plural(saffu, model, tmp_path):
+    assert [number_of(n, "document") for n in (0, 1, 2000)] == ["0 documents", "1 document", "2,000 documents"]
+    (tmp_path / "one.txt").write_text("a line\n")
+    assert "a corpus of 1 document is too small" in saffu("train", "one.txt", "--out", "m").err
+    trained = saffu("train", "train.txt", "--out", "t", *SMALL, "--backprop", "--max-folds", 1)
+    assert "stopped: 1 fold done; " in trained.out
+
+
+def test_only_settings_of_the_verb_are_shown_as_options(saffu, tmp_path):
+    (tmp_path / "hold_out").mkdir()
+    assert "hold_out is no model folder" in saffu("eval", "hold_out", "dev.txt.gz").err
+    message = as_typed("raise `smoothing`, not `top_k`: `saffu --help`", Namespace(smoothing=1.0))
+    assert message == "raise --smoothing, not `top_k`: `saffu --help`"
+
+
+def test_in_python_settings_have_their_python_names():
+    with pytest.raises(SaffuError, match="`block_dimension` is 1"):
+        SaffuConfig(block_dimension=1)
+    for path in Path(saffu_package.__file__).parent.glob("*.py"):
+        for message in messages(path):
+            words = re.sub(r"\(.*?\)|`[^`]* .*?`", "", message)  # both ways to say it, or a whole command
+            assert not re.search(r"(?<![\w-])--[a-z]", words), (path.name, message)
+
+
+def messages(path):
+    """The texts of the errors a file raises."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "SaffuError":
+            parts = ast.walk(node)
+            yield "".join(p.value for p in parts if isinstance(p, ast.Constant) and isinstance(p.value, str))
 
 
 def test_replacing_takes_force(saffu, model):

@@ -112,7 +112,7 @@ def test_bad_runs_are_one_clear_line(command, runs):
         (["empty"], "no run at empty"),
         (["solved"], "no curve"),
         (["broken"], "damaged"),
-        (["warm", "cold", "--names", "A"], "1 names for 2 runs"),
+        (["warm", "cold", "--names", "A"], "1 name for 2 runs"),
         ([], "RUN"),
     ]:
         status, out, err = command(*arguments)

@@ -125,7 +125,7 @@ def test_fetch(host, tmp_path, year, files, names, size):
     assert asked == len(manifest["archives"])
     assert fetch_babylm(year, size, tmp_path / "babylm", sources=served.sources(year)) == manifest
     assert len(served.ranges) == asked  # all is there: nothing is asked
-    with pytest.raises(SaffuError, match="choose another --out"):
+    with pytest.raises(SaffuError, match="choose another `out`"):
         fetch_babylm(year, "10M" if size == "100M" else "100M", tmp_path / "babylm", sources=served.sources(year))
 
 

@@ -88,9 +88,13 @@ def test_the_verb(calibrated, tmp_path, capsys, monkeypatch):
         captured = capsys.readouterr()
         return exit.value.code, captured.out, captured.err
 
-    status, out, _ = run("dog", "xylophone", "--top", "3")
+    status, out, err = run("dog", "xylophone", "dog saw", "--top", "3")
     assert status == 0
-    assert len(out.splitlines()) == 8
+    assert len(out.splitlines()) == 12
+    assert err.splitlines() == [
+        "saffu: 'xylophone' does not occur in what the model has counted; its vector tells little",
+        "saffu: 'dog▁saw' is no token of this model; its vector is the mean of its 2 pieces",
+    ]
     facts = json.loads(run("dog", "--json")[1])
     assert facts["words"][0]["vector"] == pytest.approx(calibrated.embeddings_["dog"].tolist(), abs=1e-5)
     assert run("--out", "all.txt")[0] == 0

@@ -15,6 +15,7 @@ from saffu import SaffuConfig, SaffuError, SaffuLM, Tokenizer
 from saffu.cli import main
 from saffu.commands.common import visible
 from saffu.commands.explain import tables
+from saffu.corpus import TokenCorpus
 from saffu.explain import candidate
 from saffu.ngram import KneserNey
 from saffu.tokenizer import EOD, PAD, SOD
@@ -46,7 +47,7 @@ def lm(request, tokenizer, train_text):
 def logits(lm, prompt, network=None):
     """As `eval` computes them: of the last target of the prompt as a document."""
     network = network or lm.network_
-    *_, target = lm.tokenize([prompt]).batches(1, network.lookback)
+    *_, target = TokenCorpus.build([prompt], lm.tokenizer_).batches(1, network.lookback)
     with torch.no_grad():
         return network(target)[0].double().numpy()
 
@@ -74,7 +75,7 @@ def test_slots_add_up_to_the_unit_s_own_logits(lm, prompt):
     bits = ciphered(len(lm.tokenizer_), lm.config.hidden_dimension, lm.frequencies_).double().numpy()
     bits /= bits.sum(1, keepdims=True)
     exact = copy.deepcopy(lm.network_).double()
-    *_, target = lm.tokenize([prompt]).batches(1, exact.lookback)
+    *_, target = TokenCorpus.build([prompt], lm.tokenizer_).batches(1, exact.lookback)
     for name, terms in lm.explain(prompt).units.items():
         with torch.no_grad():
             own = torch.log_softmax(exact.unit_logits(name, target), dim=1)[0].numpy()
@@ -148,8 +149,8 @@ def run(capsys, *arguments):
 
 
 def test_the_verb(capsys, folder):
-    status, out, _ = run(capsys, "explain", folder, "the small", "--target", "dog", "<eod>", "--top", 3, "--json")
-    assert status == 0
+    status, out, err = run(capsys, "explain", folder, "the small", "--target", "dog", "<eod>", "--top", 3, "--json")
+    assert (status, err) == (0, "")
     facts = json.loads(out)
     assert [c["token"] for c in facts["candidates"][:2]] == [" dog", "<eod>"]
     assert 3 <= len(facts["candidates"]) <= 5
@@ -162,6 +163,29 @@ def test_the_verb(capsys, folder):
     assert "others" in out
     assert max(len(line) for line in out.splitlines()) <= 80
     assert "\033" not in out  # not a terminal
+
+
+def test_a_target_of_several_tokens_is_not_cut_silently(capsys, folder):
+    status, out, err = run(capsys, "explain", folder, "the small", "--target", "dog saw", "--json")
+    assert status == 0
+    assert json.loads(out)["candidates"][0]["token"] == " dog"
+    assert err == (
+        "saffu: the target 'dog▁saw' is several tokens;"
+        " the next token can only be its beginning, '▁dog', which is shown\n"
+    )
+
+
+def test_exponents_are_those_that_info_shows(capsys, tmp_path, tokenizer, train_text):
+    SaffuLM(KINDS["calibrated"], tokenizer=tokenizer).fit(train_text).save(tmp_path / "model")
+    info = run(capsys, "info", tmp_path / "model")[1]
+    shown = {name.strip(): float(value) for name, value in re.findall(r"^  (\S.*?)\s+exponent (\S+)$", info, re.M)}
+    facts = json.loads(run(capsys, "explain", tmp_path / "model", "the small", "--json")[1])
+    weights = {term["name"]: term["weight"] for term in facts["contributions"]}
+    memories = sum(weight for name, weight in weights.items() if name.startswith("memory"))
+    assert weights["prior"] == pytest.approx(facts["prior_exponent"] + memories)
+    assert shown == pytest.approx(weights | {"prior": facts["prior_exponent"]}, abs=6e-4)
+    told = f"(the prior's {weights['prior']:.2f} is its exponent {facts['prior_exponent']:.2f} and the memories'"
+    assert told in run(capsys, "explain", tmp_path / "model", "the small")[1]
 
 
 @pytest.mark.parametrize("arguments", [["--top", "0"], ["--rows", "0"], ["--target", ""], ["--top", "x"]])

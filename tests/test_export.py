@@ -112,13 +112,15 @@ def assert_same_model(lm: SaffuLM, model, texts: list[str]) -> None:
     for text in texts:
         ids = lm.tokenizer_.encode(text)
         logs = hf_log_probabilities(model, [[SOD, *ids]])[0].gather(1, torch.tensor([*ids, EOD])[:, None])
-        assert -float(logs.double().sum()) == pytest.approx(lm.score([text]).nll, rel=1e-5)
+        assert -float(logs.double().sum()) == pytest.approx(
+            lm.score(TokenCorpus.build([text], lm.tokenizer_)).nll, rel=1e-5
+        )
     network, exact = lm.network_, model
     if isinstance(network, Network):
         network, exact = copy.deepcopy(network).double(), copy.deepcopy(model).double()
     for text in texts:
         ids = lm.tokenizer_.encode(text)
-        expected = saffu_log_probabilities(network, lm.tokenize([text]))[:, EOD:]
+        expected = saffu_log_probabilities(network, TokenCorpus.build([text], lm.tokenizer_))[:, EOD:]
         found = hf_log_probabilities(exact, [[SOD, *ids]])[0, :, EOD:]
         assert found.shape == expected.shape
         assert torch.allclose(found, expected, atol=1e-5, rtol=0), text[:40]
@@ -472,6 +474,11 @@ def test_command(small_lm, tmp_path, monkeypatch, capsys):
     assert run("export", "model", "--to", "hf", "--out", "hf") == 0
     assert "trust_remote_code=True" in capsys.readouterr().out
     first = contents(tmp_path / "hf")
+    assert run("export", "model", "--out", "hf", "--force", "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["out"] == "hf"
+    assert facts["bytes"] == sum(path.stat().st_size for path in (tmp_path / "hf").iterdir())
+    assert facts["parameters"] == small_lm.parameters_
     assert run("export", "model", "--to", "hf", "--out", "hf") == 2
     assert "not empty" in capsys.readouterr().err
     assert run("export", "model", "--out", "hf", "--force") == 0

@@ -13,6 +13,7 @@ from saffu import SaffuConfig, SaffuError, SaffuLM, Tokenizer
 from saffu.corpus import TokenCorpus
 from saffu.evaluate import evaluate, evaluate_references
 from saffu.ngram import KneserNey, context_windows
+from saffu.text import read_documents
 from saffu.tokenizer import EOD
 
 
@@ -162,8 +163,20 @@ def test_wrong_text_is_refused(small_lm):
         SaffuLM(SMALL).fit(small_lm.tokenize(["a"]))
 
 
+def test_blank_documents_are_none_as_in_files(train_text, tmp_path):
+    documents = [train_text[0], "", train_text[1], " \t\n", "\u2003"]
+    (tmp_path / "text.txt").write_text("\n".join(documents), "utf-8")
+    read = SaffuLM(SMALL).fit(read_documents([tmp_path / "text.txt"]))
+    lm = SaffuLM(SMALL).fit(documents)
+    assert lm.trained_on_ == read.trained_on_
+    assert lm.trained_on_["documents"] == 2
+    assert lm.score(documents) == lm.score(documents[:1] + documents[2:3])
+    with pytest.raises(SaffuError, match="no text"):
+        lm.perplexity([" "])
+
+
 def test_too_few_bits_name_the_remedy(train_text):
-    with pytest.raises(SaffuError, match="use a dimension of at least 9"):
+    with pytest.raises(SaffuError, match="use `radius_dimension` of at least 9"):
         SaffuLM(replace(SMALL, radius_dimension=4)).fit(train_text)
 
 

@@ -1,6 +1,7 @@
 """The paper's experiments, on a corpus of a few sentences: what is run, in what order, and that it goes on."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,9 @@ def test_logs(corpus, capsys, monkeypatch):
     _, again, _ = run(capsys, *command, 1)
     assert "$ saffu" not in again  # done before
     assert again.splitlines() == out[out.index("\nstep") :].splitlines()
+    status, told, err = run(capsys, *command, 1, "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(told) == {"out": str(Path("paper") / "warm-8"), "log": log}
     _, longer, _ = run(capsys, *command, 2)
     assert "$ saffu train --resume paper/warm-8 --max-folds 2" in longer
     assert "train 2" in longer
@@ -50,7 +54,7 @@ def test_logs(corpus, capsys, monkeypatch):
 
 def test_figure_and_tables_are_made_of_ordinary_commands(corpus, capsys, monkeypatch):
     commands = []
-    monkeypatch.setattr(reproduce, "saffu", lambda *words: commands.append([str(word) for word in words]))
+    monkeypatch.setattr(reproduce, "saffu", lambda _, *words, **__: commands.append([str(word) for word in words]))
     assert run(capsys, "figure", "--data", "babylm", "--out", "p", "--device", "cpu")[0] == 0
     trained, (*_, compared) = commands[:4], commands
     assert [c[c.index("--out") + 1] for c in trained] == ["p/warm-8", "p/cold-8", "p/warm-128", "p/cold-128"]
@@ -63,6 +67,18 @@ def test_figure_and_tables_are_made_of_ordinary_commands(corpus, capsys, monkeyp
     assert ablate[:6] == ["ablate", "babylm/train", "--dev", "babylm/dev", "--out", "p/grid"]
     assert ablate[-2:] == ["--tokens", "1000"]
     assert report == ["report", "p/grid"]
+
+
+def test_with_json_only_the_result_is_on_standard_output(corpus, capsys, monkeypatch):
+    monkeypatch.setattr(reproduce, "TUNED_FOLDS", 1)
+    monkeypatch.setattr(reproduce, "RADII", (2, 3))
+    status, out, err = run(capsys, "figure", "--data", "babylm", "--rate", 0.01, "--max-folds", 1, "--json")
+    assert status == 0
+    facts = json.loads(out)
+    assert [row["run"] for row in facts["runs"]] == ["warm-2", "cold-2", "warm-3", "cold-3"]
+    assert err.count("$ saffu train") == 4
+    assert "$ saffu compare" in err
+    assert all(Path(path).exists() for path in facts["drawn"])
 
 
 def test_files_among_others_are_named_one_by_one(corpus):

@@ -36,7 +36,7 @@ def test_counts_are_foreseen_exactly(train_text):
 
 
 def test_too_little(train_text):
-    with pytest.raises(SaffuError, match="give more --params"):
+    with pytest.raises(SaffuError, match="allow more"):
         fitting(SaffuConfig.preset("calibrated"), train_text, 50)
 
 

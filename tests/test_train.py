@@ -420,7 +420,7 @@ def test_a_finished_run_can_be_prolonged(fitted, tmp_path):
     assert len(short.log_) == 4
     prolonged, run = resumed(tmp_path / "m", corpus, dev, max_folds=3)
     assert_same_weights(weights(lm), weights(prolonged))
-    assert run.progress.ended == "3 folds are done"
+    assert run.progress.ended == "3 folds done"
     again, _ = resumed(tmp_path / "m", corpus, dev)  # nothing is left to do
     assert len(again.log_) == 5
 
@@ -447,7 +447,7 @@ def test_going_on_on_another_kind_of_device(fitted):
     run = train.Backprop(lm, corpus, dev, QUICK)
     run.resumed_random_state = torch.zeros(16, dtype=torch.uint8)  # as a GPU's
     run.run()
-    assert run.progress.ended == "3 folds are done"
+    assert run.progress.ended == "3 folds done"
 
 
 def test_other_text_is_refused(fitted, tmp_path):
@@ -505,7 +505,7 @@ def test_killed_at_random_and_resumed(tmp_path):
         if sitting == 3:
             out, _ = run.communicate()
             assert run.returncode == 0
-            assert b"9 folds are done" in out
+            assert b"9 folds done" in out
             break
         for _ in range(
             moments.randrange(2, 4) + (0 if sitting else 3)
@@ -574,14 +574,14 @@ def test_bad_input_of_training_is_one_clear_line(command, tmp_path):
     for arguments, message in [
         ("text.txt --out m --start cold", "--start is a setting of --backprop"),
         ("text.txt --out m --tensorboard t", "add --backprop"),
-        ("text.txt --out m --backprop --rate -1", "rate is -1.0"),
+        ("text.txt --out m --backprop --rate -1", "--rate is -1.0"),
         ("text.txt --out m --backprop --rate nan", "rate is nan"),
-        ("text.txt --out m --backprop --batch 0", "batch is 0"),
+        ("text.txt --out m --backprop --batch 0", "--batch is 0"),
         ("text.txt --out m --backprop --dropout 1", "dropout is 1.0"),
         ("text.txt --out m --backprop --clip -1", "clip is -1.0"),
-        ("text.txt --out m --backprop --fit-share 1.5", "fit_share is 1.5"),
+        ("text.txt --out m --backprop --fit-share 1.5", "--fit-share is 1.5"),
         ("text.txt --out m --backprop --schedule linear", "invalid choice"),
-        ("text.txt --out m --backprop --schedule cosine", "max_folds"),
+        ("text.txt --out m --backprop --schedule cosine", "with --max-folds"),
         ("text.txt --out m --backprop --start cold --leave-out", "cold start counts nothing"),
         ("text.txt --out m --backprop --start uniform --attention explicit", "--start uniform"),
         ("text.txt --out m --backprop --leave-out --hidden-dimension 0", "final decoder"),

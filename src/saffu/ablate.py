@@ -67,7 +67,7 @@ class Text:
 
 def require_apart(train: TokenCorpus, dev: TokenCorpus) -> None:
     if digests(train) == digests(dev):
-        raise SaffuError("the held-out text is the training text; give other text with --dev")
+        raise SaffuError("the held-out text is the training text; hold out other text")
 
 
 def digests(corpus: TokenCorpus) -> list[str]:
@@ -266,8 +266,8 @@ def require_memory(cells: Sequence[SaffuConfig], vocabulary: int, memory: int) -
     if needed > memory:
         largest = max(parts_of(cells), key=lambda part: fit_memory(part, vocabulary))
         raise SaffuError(
-            f"the grid needs about {needed / 1e9:.1f} GB, for its {describe(largest)}, and --memory allows "
-            f"{memory / 1e9:.1f} GB; leave out its largest sizes, or give more --memory"
+            f"the grid needs about {needed / 1e9:.1f} GB, for its {describe(largest)}, and `memory` allows "
+            f"{memory / 1e9:.1f} GB; leave out its largest sizes, or give more `memory`"
         )
 
 

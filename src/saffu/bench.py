@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from saffu import evaluate, floors, generate, train
+from saffu.calibrated_network import CalibratedFit
 from saffu.capture import side_stream
 from saffu.config import SaffuConfig, TrainingConfig
 from saffu.corpus import TokenCorpus
@@ -143,18 +144,21 @@ def _explicit(bench: Bench) -> None:
     began = time.perf_counter()
     if config.solution == "calibrated":
         lm.network_ = fit_product(config, bench.corpus, vocabulary, device=device)
+        _ = lm.network_.parts  # solved
         settle(device)
         bench.add("explicit", time.perf_counter() - began, bench.corpus.targets)
         return
     corpus = bench.corpus.to(device)
     fragments = corpus.fragments(config.block) if config.block else 0
-    fit = ExplicitFit(config, corpus.frequencies(vocabulary), corpus.documents, fragments, device=device)
+    kind = CalibratedFit if config.calibrate else ExplicitFit
+    fit = kind(config, corpus.frequencies(vocabulary), corpus.documents, fragments, device=device)
     for _ in stages(fit, corpus):
         pass
     settle(device)
     seconds = time.perf_counter() - began
     lm.network_, lm.counts_ = fit.network, fit.counts
-    work = floors.explicit_work(config, bench.corpus, vocabulary, bench.machine) if not config.tune else {}
+    once = not (config.tune or config.calibrate)
+    work = floors.explicit_work(config, bench.corpus, vocabulary, bench.machine) if once else {}
     for name, taken in fit.seconds.items():
         bench.add(name, taken, corpus.targets, work.get(name))
     bench.add("tables and solving", seconds - sum(fit.seconds.values()), corpus.targets)

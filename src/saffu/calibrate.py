@@ -54,21 +54,26 @@ def moments(batches: Iterable[tuple[Tensor, Tensor]], exponents: Tensor) -> Mome
 def newton_step(a: Tensor, now: Moments) -> Tensor:
     """From exponents a ≥ 0 to where, within that bound, the likelihood would be highest if it were quadratic.
 
-    An exponent that would fall below zero stops there, and the others make up for it.
+    On the way there an exponent that meets zero is held, and the others go on; one that would rather be above zero is
+    let go again. Each leg gains; there are few, unless parts say the same and rounding makes the difference.
     """
     ridge = 1e-6 * now.covariance.diagonal().mean().clamp(min=1e-9)
     curvature = now.covariance + ridge * torch.eye(len(a))
-    step, free = torch.zeros_like(a), (a > 0) | (now.gradient > 0)
-    while free.any():
-        step[free] = 0
-        asked = now.gradient - curvature @ step
-        step[free] = torch.linalg.solve(curvature[free][:, free], asked[free])
-        below = free & (a + step < 0)
-        if not below.any():
+    x, free, asked = a, (a > 0) | (now.gradient > 0), now.gradient
+    for _ in range(4 * len(a)):
+        leg = torch.zeros_like(a)
+        leg[free] = torch.linalg.solve(curvature[free][:, free], asked[free])
+        room = torch.where(leg < 0, x / -leg, torch.inf)
+        x = (x + min(1.0, float(room.min())) * leg).clamp(min=0)
+        asked = now.gradient - curvature @ (x - a)
+        if room.min() < 1:
+            x[room.argmin()] = 0
+            free[room.argmin()] = False
+        elif (asked[~free] > 1e-9 * now.gradient.abs().max()).any():
+            free[torch.where(free, -torch.inf, asked).argmax()] = True
+        else:
             break
-        step[below] = -a[below]
-        free &= ~below
-    return step
+    return x - a
 
 
 def calibrated_exponents(batches: Batches, start: Tensor, tolerance: float = 1e-5, rounds: int = 30) -> Tensor:

@@ -133,7 +133,7 @@ class Results:
         if self.run and self.run["text"] != facts["text"]:
             raise SaffuError(
                 f"{self.folder} holds an ablation of other text, another tokenizer or another share of it; "
-                "choose another --out"
+                "choose another folder"
             )
         self.run = {"format": FORMAT, **facts, "runs": self.run.get("runs", [])}
         self.save_run()

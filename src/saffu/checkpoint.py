@@ -49,8 +49,8 @@ def read_state(folder: Path) -> dict[str, Any]:
     manifest = store.read_manifest(folder)
     if STATE not in manifest.get("checksums", {}) or not (folder / STATE).exists():
         raise SaffuError(
-            f"{folder} holds no training to resume: it was made without --backprop, or was stopped before "
-            "backpropagation began; train again with --force"
+            f"{folder} holds no training to resume: it was made without backpropagation, or was stopped before "
+            "that began; train again"
         )
     try:
         state: dict[str, Any] = json.loads(store.read_file(folder, STATE, manifest))
@@ -63,9 +63,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 def restore(run: "Backprop", folder: Path, state: dict[str, Any]) -> None:
     """Bring a new run to where the saved one stood."""
     if run.fingerprint != state["fingerprint"]:
-        raise SaffuError(
-            f"the text is not the text that {folder} was trained on so far; name that text, or train anew with --force"
-        )
+        raise SaffuError(f"the text is not the text that {folder} was trained on so far; name that text, or train anew")
     tensors = store.from_safetensors(
         store.read_file(folder, TENSORS, store.read_manifest(folder)), str(folder / TENSORS)
     )

@@ -12,13 +12,15 @@ from torch import Tensor
 from saffu.errors import SaffuError
 
 
-def bit_cipher(tokens: int, bits: int) -> Tensor:
+def bit_cipher(tokens: int, bits: int, setting: str = "bits") -> Tensor:
     """The first `tokens` bit-vectors of width `bits`, in order of decreasing discernability (Fig. bit-cipher).
 
     First the unit vectors in natural order; then, for each norm d = 2, 3, …, every basis vector from the last to the
     first is added to the norm d−1 vectors in reverse order, keeping what is new. A set of bits is new exactly when
     the added bit i exceeds all others. In the reversed list those smaller sets stand together, C(i, d−1) of them:
     at its front, except that the reversed unit vectors have them at their end. So no search is needed.
+
+    Too few bits are an error that names the `setting` they come from.
 
     >>> ["".join(map(str, row)) for row in bit_cipher(7, 3).tolist()]
     ['100', '010', '001', '011', '101', '110', '111']
@@ -27,7 +29,7 @@ def bit_cipher(tokens: int, bits: int) -> Tensor:
         fitting = max(2, math.ceil(math.log2(tokens + 1)))
         raise SaffuError(
             f"{bits} bits tell at most {2**bits - 1} tokens apart, but there are {tokens}; "
-            f"use a dimension of at least {fitting}"
+            f"use `{setting}` of at least {fitting}"
         )
     cipher = torch.zeros(tokens, bits, dtype=torch.uint8)
     members = torch.arange(bits)[:, None]  # (vectors of norm d, d) the positions of their ones

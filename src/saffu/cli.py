@@ -3,6 +3,7 @@
 import argparse
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         options.run(options)
     except SaffuError as error:
-        fail(str(error))
+        fail(as_typed(str(error), options))
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -55,6 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         print("saffu: interrupted; nothing half-written is left behind", file=sys.stderr)
         sys.exit(130)
     sys.exit(0)
+
+
+def as_typed(message: str, options: argparse.Namespace) -> str:
+    """A message with the settings in its backquotes as options, if the verb has them: `top_k` → --top-k."""
+    return re.sub(r"`(\w+)`", lambda name: "--" + name[1].replace("_", "-") if name[1] in options else name[0], message)
 
 
 def fail(message: str) -> NoReturn:

@@ -19,15 +19,15 @@ def check_kinds(settings: Any) -> None:
         if get_origin(kind) is Literal:
             if value not in get_args(kind):
                 choices = " or ".join(str(choice) for choice in get_args(kind))
-                raise SaffuError(f"{name} is {value!r}; it must be {choices}")
+                raise SaffuError(f"`{name}` is {value!r}; it must be {choices}")
         elif kind is float:
             zero = setting.metadata["zero"]
             if not (isinstance(value, int | float) and 0 <= value < float("inf") and (zero or value)):
-                raise SaffuError(f"{name} is {value!r}; it must be a number {'of 0 or more' if zero else 'above 0'}")
+                raise SaffuError(f"`{name}` is {value!r}; it must be a number {'of 0 or more' if zero else 'above 0'}")
         elif type(value) is not kind:
-            raise SaffuError(f"{name} is {value!r}; it must be of type {kind.__name__}")
+            raise SaffuError(f"`{name}` is {value!r}; it must be of type {kind.__name__}")
         elif kind is int and value < 0:
-            raise SaffuError(f"{name} is {value}; it must not be negative")
+            raise SaffuError(f"`{name}` is {value}; it must not be negative")
 
 
 @dataclass(frozen=True)
@@ -87,51 +87,54 @@ class SaffuConfig:
             foreign = setting.name in CALIBRATED if self.solution == "paper" else setting.name in PAPER
             if foreign and getattr(self, setting.name) != setting.default:
                 other = "calibrated" if self.solution == "paper" else "paper"
-                raise SaffuError(f"{setting.name} is a setting of the {other} solution; use the preset {other}")
+                raise SaffuError(f"`{setting.name}` is a setting of the {other} solution; use the preset {other}")
         if self.solution == "calibrated" and not (self.radius or self.memory):
-            raise SaffuError("radius and memory are both 0; a model needs something to see")
+            raise SaffuError("`radius` and `memory` are both 0; a model needs something to see: give one of them")
         for name in ("memory", "classes"):
             if getattr(self, name) == 1:
-                raise SaffuError(f"{name} is 1, which tells nothing; use 2 or more, or 0 for none")
+                raise SaffuError(f"`{name}` is 1, which tells nothing; use 2 or more, or 0 for none")
         if self.solution == "calibrated" and max(self.radius, self.memory) > 64:
             raise SaffuError(
-                "radius and memory may be 64 at most in a calibrated model; beyond 8 tokens little is gained"
+                "`radius` and `memory` may be 64 at most in a calibrated model; beyond 8 tokens little is gained"
             )
         if self.seed >= 2**63:
-            raise SaffuError(f"seed is {self.seed}; it must be below 2**63")
+            raise SaffuError(f"`seed` is {self.seed}; it must be below 2**63")
         for name in ("block", "radius") if self.solution == "paper" else ():
             if getattr(self, name) == 1:
-                raise SaffuError(
-                    f"{name} is 1, but attention needs at least 2 slots; use {name} 2 or more, or 0 for none"
-                )
+                raise SaffuError(f"`{name}` is 1, but attention needs at least 2 slots; use 2 or more, or 0 for none")
         if not (self.block or self.radius):
-            raise SaffuError("block and radius are both 0; a model needs at least one unit")
+            raise SaffuError("`block` and `radius` are both 0; a model needs at least one unit: give one of them")
         for name in ("block_dimension", "radius_dimension", "fold"):
             if getattr(self, name) < 2:
-                raise SaffuError(f"{name} is {getattr(self, name)}; it must be at least 2")
+                raise SaffuError(f"`{name}` is {getattr(self, name)}; it must be at least 2")
         self._check_calibrate()
         if self.documents == 1:
-            raise SaffuError("documents is 1; a document model tells at least 2 shards apart (0 for none)")
+            raise SaffuError("`documents` is 1; a document model tells at least 2 shards apart (0 for none)")
 
         if self.documents and not self.hidden_dimension:
-            raise SaffuError("the document model speaks to the final decoder; give a hidden_dimension above 0")
+            raise SaffuError("the document model speaks to the final decoder; give a `hidden_dimension` above 0")
 
     def _check_calibrate(self) -> None:
         if self.calibrate and self.tune:
-            raise SaffuError("calibrate sets attention by measurement, tune by V; leave one of them out")
+            raise SaffuError(
+                "`calibrate`, which the preset network has, sets attention by measurement, `tune` by V;"
+                " leave one of them out"
+            )
         if self.held_out == "leave-one-out" and (
             not self.calibrate or self.hidden_dimension or self.embedding == "counted"
         ):
             raise SaffuError(
-                "leave-one-out needs calibrate, hidden_dimension 0 and the bit-cipher's embeddings:"
+                "leave-one-out needs `calibrate`, `hidden_dimension` 0 and `embedding` bits:"
                 " elsewhere a target's own count is in more than its own column"
             )
         if self.embedding == "counted" and not self.calibrate:
-            raise SaffuError("counted embeddings are made for measured exponents; add calibrate")
+            raise SaffuError(
+                "counted embeddings are made for measured exponents; add `calibrate`, or use `embedding` bits"
+            )
         if self.embedding == "counted" and (self.block or self.hidden_dimension or self.radius_mode == "sum"):
             raise SaffuError(
                 "counted embeddings need a radial unit alone, cat, that decodes straight to the vocabulary; use"
-                " block 0, hidden_dimension 0 and radius_mode cat, or the bit-cipher's embeddings"
+                " `block` 0, `hidden_dimension` 0 and `radius_mode` cat, or `embedding` bits"
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -140,6 +143,12 @@ class SaffuConfig:
     @classmethod
     def preset(cls, name: str, **settings: Any) -> "SaffuConfig":
         """The settings of a preset, some of them changed."""
+        own = PRESETS[name].get("solution", "paper")
+        asked = settings.get("solution", own)
+        if asked != own and asked in PRESETS:
+            raise SaffuError(
+                f"the preset {name} has the {own} solution; leave out `solution`, or use the preset {asked}"
+            )
         return cls(**{**PRESETS[name], **settings})
 
     @classmethod
@@ -213,15 +222,15 @@ class TrainingConfig:
         check_kinds(self)
         for name in ("batch", "rises"):
             if getattr(self, name) < 1:
-                raise SaffuError(f"{name} is {getattr(self, name)}; it must be at least 1")
+                raise SaffuError(f"`{name}` is {getattr(self, name)}; it must be at least 1")
         if self.dropout >= 1:
-            raise SaffuError(f"dropout is {self.dropout}; it must be under 1")
+            raise SaffuError(f"`dropout` is {self.dropout}; it must be under 1")
         if self.fit_share > 1:
-            raise SaffuError(f"fit_share is {self.fit_share}; it must be at most 1")
+            raise SaffuError(f"`fit_share` is {self.fit_share}; it must be at most 1")
         if self.schedule == "cosine" and not self.max_folds:
-            raise SaffuError("a cosine schedule falls to the last fold; say which one that is with max_folds")
+            raise SaffuError("a cosine schedule falls to the last fold; say which one that is with `max_folds`")
         if self.start == "cold" and (self.leave_out or self.fit_share < 1):
-            raise SaffuError("a cold start counts nothing: fit_share and leave_out have no meaning for it")
+            raise SaffuError("a cold start counts nothing; leave out `fit_share` and `leave_out`")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -44,7 +44,7 @@ class Curve:
         except (ValueError, KeyError, TypeError):
             raise SaffuError(f"{log} is damaged; restore it or train again") from None
         if not rows:
-            raise SaffuError(f"{run} was not trained by backpropagation, so it has no curve; train it with --backprop")
+            raise SaffuError(f"{run} was not trained by backpropagation, so it has no curve; name one that was")
         return cls(name or (run.name if run.is_dir() else run.parent.name or run.stem), rows)
 
     @property

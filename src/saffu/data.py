@@ -74,12 +74,12 @@ def fetch_babylm(
     wanted = {split: archives[f"train {size}" if split == "train" else split] for split in SPLITS}
     manifest = read_manifest(out)
     if manifest and (manifest["year"], manifest["size"]) != (year, size):
-        raise SaffuError(f"{out} holds BabyLM {manifest['year']} {manifest['size']}; choose another --out")
+        raise SaffuError(f"{out} holds BabyLM {manifest['year']} {manifest['size']}; choose another `out`")
     if manifest and all((out / split).is_dir() for split in SPLITS):
         return manifest
     for split in SPLITS:
         if (out / split).exists():
-            raise SaffuError(f"{out / split} is there already, and not of an earlier run; choose another --out")
+            raise SaffuError(f"{out / split} is there already, and not of an earlier run; choose another `out`")
     folder = out / "archives"
     folder.mkdir(parents=True, exist_ok=True)
     for archive in dict.fromkeys(wanted.values()):
@@ -176,7 +176,7 @@ def compare_checksum(archive: Archive, found: Mapping[str, Any], folder: Path, a
     if archive.md5 and archive.md5 != found["md5"] and not accept_changed:
         raise SaffuError(
             f"{folder / archive.name} has the MD5 {found['md5']}, not the published {archive.md5}; delete it and run "
-            "this again, or take it as it is with --accept-changed"
+            "this again, or take it as it is with `accept_changed`"
         )
 
 
@@ -231,10 +231,10 @@ def find_splits(folder: Path, size: str | None = None) -> dict[str, list[Path]]:
         for named in SIZES
     }
     if all(by_size.values()) and size is None:
-        raise SaffuError(f"{folder} has training text of both sizes; choose one with --size {' or '.join(SIZES)}")
+        raise SaffuError(f"{folder} has training text of both sizes; choose one with `size` {' or '.join(SIZES)}")
     if size and any(by_size.values()):
         if not by_size[size]:
-            raise SaffuError(f"{folder} has no training text of {size}; choose another --size or folder")
+            raise SaffuError(f"{folder} has no training text of {size}; choose another `size` or folder")
         found["train"] = by_size[size]
     return found
 

@@ -9,13 +9,16 @@ from saffu.errors import SaffuError
 
 def usable_device(name: str) -> torch.device:
     """The device, if this machine has it."""
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise SaffuError(f"device {name!r} cannot be used ({reason}); use --device cpu") from None
-    return device
+    reason = ""
+    if name.partition(":")[0] in ("cpu", "cuda"):
+        try:
+            device = torch.device(name)
+            torch.zeros(1, device=device)
+            return device
+        except (RuntimeError, AssertionError) as error:
+            reason = f" ({str(error).splitlines()[0]})"
+    remedy = "use cpu, or cuda, cuda:1, … where there is such a GPU"
+    raise SaffuError(f"device {name!r} cannot be used{reason}; {remedy}")
 
 
 def settle(device: torch.device) -> None:

@@ -2,7 +2,10 @@
 
 
 class SaffuError(ValueError):
-    """One line that says what is wrong and what to do about it; the command prints it and exits with 2."""
+    """One line that says what is wrong and what to do about it; the command prints it and exits with 2.
+
+    A setting or an argument stands in backquotes: `top_k`. The command shows it as it was typed: --top-k.
+    """
 
 
 class NotFittedError(SaffuError, AttributeError):

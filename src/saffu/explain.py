@@ -32,6 +32,7 @@ from saffu.network import Network
 from saffu.product import PRIOR, Part, Product
 from saffu.tokenizer import EOD, PAD, SPECIAL_TOKENS, Tokenizer
 from saffu.unit import Unit
+from saffu.wording import number_of
 
 Floats = npt.NDArray[np.float64]
 CONSTANT = "the same for all"
@@ -59,6 +60,8 @@ class Explanation:
     units: dict[str, list[Term]] = field(default_factory=dict)
     # Of a calibrated model's memory: shares of its probability by length of context; they add up to 1.
     memory: list[Term] = field(default_factory=list)
+    # Of a calibrated model: the prior's own part of its weight γ'; the rest is the memories'.
+    prior_exponent: float | None = None
 
     @property
     def log_probabilities(self) -> Floats:
@@ -101,6 +104,8 @@ class Explanation:
             "logits": bits(self.logits),
             "contributions": told(self.terms, bits),  # they add up to the logits
         }
+        if self.prior_exponent is not None:
+            facts["prior_exponent"] = self.prior_exponent
         if self.units:  # each unit's add up to its own mean log-probability of a candidate's bits
             facts["units"] = {name: told(terms, bits) for name, terms in self.units.items()}
         if self.memory:  # shares of the memory's probability, by length of context
@@ -143,7 +148,7 @@ def next_target(context: Sequence[int], lookback: int) -> Targets:
 
 def explain_product(product: Product, targets: Targets, context: list[int]) -> Explanation:
     window = product.windows(targets)
-    prior = product.prior.double().cpu().numpy()
+    prior = product.prior.double().numpy()
     exponents = dict(zip(product.names, product.exponents.tolist(), strict=True))
     plain = sum(exponents[part.view.name] for part in product.parts if not part.view.is_slot)
     terms = [Term(PRIOR, (exponents[PRIOR] + plain) * prior, weight=exponents[PRIOR] + plain)]
@@ -151,28 +156,26 @@ def explain_product(product: Product, targets: Targets, context: list[int]) -> E
     for part in product.parts:
         name, exponent = part.view.name, exponents[part.view.name]
         seen = tuple(int(window[0, -distance]) for distance in sorted(part.view.distances, reverse=True))
-        evidence = part.log_distribution(window)[0].double().cpu().numpy() - prior
+        evidence = part.log_distribution(window)[0].double().numpy() - prior
         terms.append(Term(name, exponent * evidence, seen, exponent))
         if name == "memory":
             shares = memory_shares(part, seen)
-    return Explanation(context, terms, sum_of(terms), memory=shares)
+    return Explanation(context, terms, sum_of(terms), memory=shares, prior_exponent=exponents[PRIOR])
 
 
 def memory_shares(part: Part, seen: tuple[int, ...]) -> list[Term]:
     """How much of the memory's probability of each token comes from contexts of each length, longest first."""
     model, lengths = part.model, range(len(seen), 0, -1)
     masses, weight = [], 1.0
-    for table, (_, number) in zip(
-        part.tables, model.matches(torch.tensor([seen], device=part.unigram.device)), strict=True
-    ):
+    for table, (_, number) in zip(part.tables, model.matches(torch.tensor([seen])), strict=True):
         mass = torch.zeros_like(part.unigram)[None]
         table.add_to(mass, number, mass.new_full((1,), weight))
-        masses.append(mass[0].double().cpu().numpy())
+        masses.append(mass[0].double().numpy())
         weight *= float(table.backoff[number[0]])
-    masses.append(weight * model.unigram.cpu().numpy())
+    masses.append(weight * model.unigram.numpy())
     total = np.maximum(np.sum(masses, axis=0), 1e-300)
     contexts = [seen[-length:] for length in lengths] + [()]
-    named = [f"{length} token{'s' * (length > 1)}" for length in lengths] + ["none"]
+    named = [number_of(length, "token") for length in lengths] + ["none"]
     return [Term(n, mass / total, context) for n, mass, context in zip(named, masses, contexts, strict=True)]
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from saffu.model import SaffuLM
 from saffu.tokenizer import EOD, FRG, PAD, SOD, SPECIAL_TOKENS
 from saffu.views import views_of
+from saffu.wording import number_of
 
 MODELING = "modeling_saffu.py"
 UNDERSTOOD = {"E", "W", "b", "U", "D", "M", "log_prior", "exponents", "prior", "classes", "counts"}
@@ -112,7 +113,7 @@ def model_card(lm: SaffuLM, name: str) -> str:
         "| --- | --- |",
         f"| parameters | {lm.parameters_:,} |",
         f"| vocabulary | {len(lm.tokenizer_):,} tokens, byte-level BPE |",
-        f"| counted | {seen['tokens']:,} tokens, {seen['documents']:,} documents, {seen['bytes']:,} bytes |",
+        f"| counted | {seen['tokens']:,} tokens, {number_of(seen['documents'], 'document')}, {seen['bytes']:,} bytes |",
         "",
     ]
     if rows:

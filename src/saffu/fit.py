@@ -64,7 +64,9 @@ class ExplicitFit:
         self.seconds: dict[str, float] = {}  # of counting, by what was counted
         seen = frequencies.clone()  # the markers are never targets, but they are seen as inputs
         seen[PAD], seen[SOD], seen[FRG] = documents, documents, max(1, fragments)
-        bits = ciphered(vocabulary, config.hidden_dimension, frequencies) if config.hidden_dimension else None
+        width, bits = config.hidden_dimension, None
+        if width:
+            bits = ciphered(vocabulary, width, frequencies, "hidden_dimension")
         self.hidden = HiddenTargets(None if bits is None else bits.double().to(device), vocabulary)
         if embeddings is not None and embeddings.shape[0] != vocabulary:
             raise SaffuError(f"embeddings have {embeddings.shape[0]} rows for {vocabulary} tokens; give one a token id")
@@ -75,7 +77,9 @@ class ExplicitFit:
             if embeddings is not None:
                 by_unit[name] = cipher.coerced_embeddings(embeddings)
             elif getattr(config, name):
-                by_unit[name] = cipher.noised_embeddings(ciphered(vocabulary, dimension, seen), seen)
+                by_unit[name] = cipher.noised_embeddings(
+                    ciphered(vocabulary, dimension, seen, f"{name}_dimension"), seen
+                )
         self.network = Network(config, {k: v.float().to(device) for k, v in by_unit.items()}, vocabulary)
         self.frozen = frozen(self.network)
 
@@ -269,9 +273,9 @@ def batch_on(device: torch.device | str) -> int:
     return BATCH["cuda" if torch.device(device).type == "cuda" else "cpu"]
 
 
-def ciphered(vocabulary: int, dimension: int, frequencies: Tensor) -> Tensor:
+def ciphered(vocabulary: int, dimension: int, frequencies: Tensor, setting: str = "dimension") -> Tensor:
     """Bit-vectors of all tokens by id."""
-    return cipher.assign_by_frequency(cipher.bit_cipher(vocabulary, dimension), frequencies)
+    return cipher.assign_by_frequency(cipher.bit_cipher(vocabulary, dimension, setting), frequencies)
 
 
 def stages(

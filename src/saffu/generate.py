@@ -31,15 +31,15 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
-            raise SaffuError(f"max_tokens is {self.max_tokens}; it must be at least 1")
+            raise SaffuError(f"`max_tokens` is {self.max_tokens}; it must be at least 1")
         if not 0 <= self.temperature < float("inf"):
-            raise SaffuError(f"temperature is {self.temperature}; it must be 0 or more")
+            raise SaffuError(f"`temperature` is {self.temperature}; it must be 0 or more")
         if self.top_k < 0:
-            raise SaffuError(f"top_k is {self.top_k}; it must be 0 (all tokens) or more")
+            raise SaffuError(f"`top_k` is {self.top_k}; it must be 0 (all tokens) or more")
         if self.seed is not None and not 0 <= self.seed < 2**63:
-            raise SaffuError(f"seed is {self.seed}; it must be 0 or more and below 2**63")
+            raise SaffuError(f"`seed` is {self.seed}; it must be 0 or more and below 2**63")
         if not 0 < self.top_p <= 1:
-            raise SaffuError(f"top_p is {self.top_p}; it must be above 0 and at most 1")
+            raise SaffuError(f"`top_p` is {self.top_p}; it must be above 0 and at most 1")
 
     @property
     def from_all(self) -> bool:

@@ -36,12 +36,12 @@ def grid(
     With `documents`, the pair sum/cat comes a second time, with a document model of so many shards (where it is not
     among the modes, all of them do).
     """
-    for name, values in {"block": blocks, "radius": radii, **(settings or {})}.items():
+    for name, values in {"blocks": blocks, "radii": radii, **(settings or {})}.items():
         if not values:
-            raise SaffuError(f"{name} has no value; give at least one")
-    for name, size in [("block", b) for b in blocks] + [("radius", r) for r in radii]:
+            raise SaffuError(f"`{name}` has no value; give at least one")
+    for name, size in [("blocks", b) for b in blocks] + [("radii", r) for r in radii]:
         if size < 2:
-            raise SaffuError(f"{name} is {size}, but attention needs at least 2 slots; use {name} 2 or more")
+            raise SaffuError(f"{size} is among `{name}`, but attention needs at least 2 slots; use 2 or more")
     for pair in modes:
         if pair not in MODES:
             raise SaffuError(f"unknown modes {pair!r}; they are block/radius: {', '.join(MODES)}")

@@ -51,10 +51,14 @@ class Ledger:
         """These documents counted no more; refused if one of them is not there as often as it is named."""
         left = {salt: Counter(hashes) for salt, hashes in self.pages.items()}
         missing = [number for number, document in enumerate(token_bytes(corpus), 1) if not _strike(left, document)]
+        if missing and len(missing) == corpus.documents:
+            raise SaffuError("nothing of the text is counted; give documents exactly as they were counted")
         if missing:
+            were = "was" if len(missing) == 1 else "were"
             raise SaffuError(
-                f"{len(missing)} of {corpus.documents} documents were never counted, or not that often (the first is "
-                f"document {missing[0]} of the text); nothing was changed; --skip-uncounted forgets the others"
+                f"{len(missing)} of {corpus.documents} documents {were} never counted, or not that often (the first is "
+                f"document {missing[0]} of the text); nothing was changed; "
+                "`skip_uncounted` forgets the others"
             )
         return Ledger(left)
 

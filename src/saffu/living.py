@@ -202,7 +202,9 @@ def ledger_of(lm: "SaffuLM") -> Ledger:
     else:
         why = "it keeps no ledger of the documents it has counted"
     remedy = (
-        "fit one of another preset" if lm.config.calibrate else "count text with its encoder: saffu train --encoder"
+        "fit one of another preset"
+        if lm.config.calibrate
+        else "fit one with its encoder (saffu train --encoder, SaffuLM(encoder=…))"
     )
     raise SaffuError(f"this model cannot change: {why}; {remedy}")
 
@@ -211,12 +213,12 @@ def difference(one: "SaffuLM", other: "SaffuLM") -> str:
     """Why two models do not share an encoder; empty if they do."""
     here, there = fingerprints(one), fingerprints(other)
     if here["tokenizer"] != there["tokenizer"]:
-        return "their tokenizers differ; fit one with --encoder of the other"
+        return "their tokenizers differ; fit one with the encoder of the other"
     settings, others = one.config.to_dict(), other.config.to_dict()
     if changed := [name for name, value in settings.items() if value != others[name]]:
         return f"{changed[0]} is {settings[changed[0]]} in one and {others[changed[0]]} in the other"
     if here["encoder"] != there["encoder"]:
-        return "their encoders were fitted on different text; fit one with --encoder of the other"
+        return "their encoders were fitted on different text; fit one with the encoder of the other"
     return ""
 
 

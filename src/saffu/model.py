@@ -1,6 +1,5 @@
 """SaffuLM: a language model in scikit-learn's manners. Settings in the constructor, text in `fit`."""
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from saffu import checkpoint, evaluate, generate, living, store, train
+from saffu import checkpoint, evaluate, generate, living, model_files, store, train
 from saffu.calibrated_network import CalibratedFit
 from saffu.config import SaffuConfig, TrainingConfig
 from saffu.corpus import TokenCorpus
@@ -106,7 +105,7 @@ class SaffuLM:
         ranks: Ranks = ALONE,
         on_stage: Callable[[dict[str, Any]], None] | None = None,
     ) -> "SaffuLM":
-        """Count the documents and solve the model; returns self.
+        """Count the documents, blank ones left out, and solve the model; returns self.
 
         `dev` is scored after each stage. `embeddings` (N, D), any word vectors by token id, take the place of the
         bit-cipher's. `training`, if `backprop` is to follow, tells what share of the documents to count, or to draw
@@ -259,12 +258,15 @@ class SaffuLM:
         return living.merge([self, *others])
 
     def tokenize(self, documents: Text) -> TokenCorpus:
-        """Documents as a tokenised corpus, in memory (see `TokenCorpus.build` for text that does not fit)."""
+        """Documents as a tokenised corpus, in memory (see `TokenCorpus.build` for text that does not fit).
+
+        Blank ones, empty or all spaces, are no documents, as blank lines of files are none.
+        """
         if isinstance(documents, TokenCorpus):
             return documents
         if isinstance(documents, str):
             raise SaffuError("documents is one string; give a list of documents, such as [text]")
-        return TokenCorpus.build(documents, self.tokenizer_)
+        return TokenCorpus.build((text for text in documents if text.strip()), self.tokenizer_)
 
     def score(self, documents: Text) -> Score:
         """Total surprise (`nll`), targets, bytes, perplexity and bits per byte."""
@@ -277,7 +279,7 @@ class SaffuLM:
     def reference_scores(self, documents: Text) -> dict[str, Score]:
         """Scores of a unigram and of Kneser–Ney bigram and trigram models of the training text."""
         if self.references_ is None:
-            raise SaffuError("this model keeps no n-gram references; name its training text with --train")
+            raise SaffuError("this model keeps no n-gram references; fit it with references=True")
         return evaluate.evaluate_references(self.references_, self.tokenize(documents))
 
     def generate(self, prompt: str = "", **sampling: Any) -> str:
@@ -334,33 +336,7 @@ class SaffuLM:
 
         Further `facts` go into config.json.
         """
-        manifest = {
-            "model_type": "saffu",
-            "config": self.config.to_dict(),
-            "vocabulary": len(self.tokenizer_),
-            "parameters": self.parameters_,
-            "trained_on": self.trained_on_,
-            **(facts or {}),
-        }
-        counts = {"frequencies": self.frequencies_}
-        for layer, sums in self.counts_.items():
-            counts |= {f"{layer}.F": sums.F, f"{layer}.norm": sums.norm, f"{layer}.targets": sums.targets}
-        weights = self.network_.state_dict()
-        if self.config.store == "float16":
-            weights = store.narrowed(weights)
-        files: dict[str, Any] = {
-            "model.safetensors": lambda: store.to_safetensors(weights),
-            "tokenizer.json": self.tokenizer_.to_json().encode(),
-            "counts.safetensors": lambda: store.to_safetensors(counts),
-            "log.jsonl": "".join(json.dumps(row) + "\n" for row in self.log_).encode(),
-        }
-        if self.references_ is not None and not living.views_hold_references(self):
-            references = self.references_.tensors()
-            files["ngrams.safetensors"] = lambda: store.to_safetensors(references)
-        if self.ledger_ is not None:
-            entries = self.ledger_.tensors()
-            files["ledger.safetensors"] = lambda: store.to_safetensors(entries)
-        store.write_folder(Path(folder), manifest, files | dict(beside or {}))
+        model_files.write(self, Path(folder), beside or {}, facts or {})
 
     def export_hf(self, folder: str | Path) -> None:
         """Write a folder that transformers loads, and `saffu.load` too. Atomic."""
@@ -371,68 +347,4 @@ class SaffuLM:
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> "SaffuLM":
         """The model that `save` wrote, its checksums tested."""
-        folder = Path(folder)
-        while True:
-            manifest = store.read_manifest(folder)
-            try:
-                return cls._load(folder, manifest, device)
-            except SaffuError:
-                if store.read_manifest(folder) == manifest:  # else it was replaced while it was read
-                    raise
-
-    @classmethod
-    def _load(cls, folder: Path, manifest: dict[str, Any], device: str) -> "SaffuLM":
-        try:
-            config, vocabulary = SaffuConfig.from_dict(manifest["config"]), int(manifest["vocabulary"])
-            trained_on = dict(manifest["trained_on"])
-            if not all(isinstance(trained_on[key], int) for key in ("documents", "tokens", "bytes")):
-                raise TypeError("trained_on")
-        except (KeyError, TypeError, ValueError) as error:
-            raise SaffuError(f"{folder / store.MANIFEST} is damaged ({error}); train again") from None
-
-        def tensors(name: str) -> dict[str, Tensor]:
-            return store.from_safetensors(store.read_file(folder, name, manifest), str(folder / name))
-
-        tokenizer = Tokenizer.from_json(store.read_file(folder, "tokenizer.json", manifest).decode())
-        if len(tokenizer) != vocabulary:
-            raise SaffuError(
-                f"{folder} has a tokenizer of {len(tokenizer)} tokens for a vocabulary of {vocabulary}; train again"
-            )
-        lm = cls(config, tokenizer=tokenizer, device=device)
-        lm.tokenizer_, lm.trained_on_ = tokenizer, trained_on
-        recorded = manifest["checksums"]  # an exported model that transformers saved again has no log and no counts
-        log = store.read_file(folder, "log.jsonl", manifest).decode() if "log.jsonl" in recorded else ""
-        lm.log_ = [json.loads(line) for line in log.splitlines()]
-        half = (torch.float16, torch.bfloat16)  # as transformers may have saved them
-        weights = {n: w.float() if w.dtype in half else w for n, w in tensors("model.safetensors").items()}
-        try:
-            lm.network_ = loaded_network(config, vocabulary, weights)
-        except (RuntimeError, KeyError):
-            raise SaffuError(f"{folder} has weights that do not fit its config.json; train again") from None
-        lm.network_ = lm.network_.to(lm.device)
-        counts = tensors("counts.safetensors") if "counts.safetensors" in recorded else {}
-        if "frequencies" not in counts:
-            unknown = torch.full((vocabulary,), torch.nan, dtype=torch.float64)
-            counts["frequencies"] = lm.network_.frequencies() if isinstance(lm.network_, Product) else unknown
-        lm.frequencies_ = counts.pop("frequencies")
-        layers = dict.fromkeys(name.rsplit(".", 1)[0] for name in counts)
-        lm.counts_ = {
-            layer: Counts(*(counts[f"{layer}.{part}"] for part in ("F", "norm", "targets"))) for layer in layers
-        }
-        lm.references_ = lm.network_.references() if isinstance(lm.network_, Product) else None
-        if "ngrams.safetensors" in recorded:
-            lm.references_ = NgramCounts.from_tensors(tensors("ngrams.safetensors"))
-        lm.ledger_ = None
-        if "ledger.safetensors" in manifest["checksums"]:
-            lm.ledger_ = Ledger.from_tensors(tensors("ledger.safetensors"))
-        return lm
-
-
-def loaded_network(config: SaffuConfig, vocabulary: int, weights: dict[str, Tensor]) -> Network | Product:
-    """The network that has these weights."""
-    if config.solution == "calibrated":
-        return Product.from_state(config, weights)
-    units = [name for name in ("block", "radius") if getattr(config, name)]
-    network = Network(config, {name: weights[f"units.{name}.E"].float() for name in units}, vocabulary)
-    network.load_state_dict(weights)
-    return network
+        return model_files.read(cls, Path(folder), device)

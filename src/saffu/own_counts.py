@@ -27,9 +27,9 @@ class OwnCounts:
     @classmethod
     def of(cls, lm: "SaffuLM") -> "OwnCounts":
         if "final" not in lm.counts_:
-            raise SaffuError("leave_out needs the counts of a final decoder; use fit_share in its place")
+            raise SaffuError("`leave_out` needs the counts of a final decoder; use `fit_share` in its place")
         if lm.config.calibrate:
-            raise SaffuError("leave_out knows the paper's decoders, not calibrated ones; use fit_share in its place")
+            raise SaffuError("`leave_out` knows the paper's decoders, not calibrated ones; use `fit_share` instead")
         parts = len(lm.trainable_network().units) + bool(lm.config.documents)
         return cls(lm.counts_["final"], lm.config.smoothing, parts, lm.device)
 

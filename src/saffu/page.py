@@ -7,6 +7,7 @@ from typing import Any
 from saffu import figures
 from saffu.tables import Sweep, Table
 from saffu.verdicts import FAILS, HOLDS, IN_PART, Verdict, change
+from saffu.wording import number_of
 
 STYLE = """
 :root{--ground:#fbfaf7;--card:#fff;--ink:#1c2430;--faint:#687586;--rule:#d9dee5;--accent:#0a5c8a;
@@ -71,7 +72,7 @@ def page(
     scale = figures.Scale(tables)
     width, height, drawn = figures.legend(scale)
     sections = [
-        f"<h1>{sum(len(table.cells) for table in tables)} models, one text</h1>",
+        f"<h1>{number_of(sum(len(table.cells) for table in tables), 'model')}, one text</h1>",
         f'<p class="faint">An ablation of SAFFU language models by their explicit solution: no weight was trained. '
         f"Every cell is scored on the same targets; lower perplexity is better. {escape(usual)}</p>",
         facts_list(facts, tables),

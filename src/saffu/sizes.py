@@ -26,9 +26,7 @@ def fitting(config: SaffuConfig, documents: Iterable[str], parameters: int) -> t
         if found is not None:
             return found, tokenizer
         if config.kept_words <= LEAST_KEPT_WORDS:
-            raise SaffuError(
-                f"no shape of this preset needs only {parameters:,} parameters on this text; give more --params"
-            )
+            raise SaffuError(f"no shape of this preset needs only {parameters:,} parameters on this text; allow more")
         config = replace(config, kept_words=config.kept_words // 2)  # a smaller vocabulary
 
 

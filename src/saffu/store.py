@@ -29,12 +29,12 @@ def require_writable(folder: Path, force: bool) -> None:
     """Fail now rather than after the work: on a folder that holds something, or a place that cannot be written."""
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
-        raise SaffuError(f"{folder} is a file, and a model is a folder; choose another --out")
+        raise SaffuError(f"{folder} is a file, and a model is a folder; choose another place")
     if os.path.ismount(folder):  # Path.is_mount knows no Windows before Python 3.12
-        raise SaffuError(f"{folder} cannot be replaced as a whole; name a folder inside it as --out")
+        raise SaffuError(f"{folder} cannot be replaced as a whole; name a folder inside it")
     if folder.exists() and any(folder.iterdir()):
         if not force:
-            raise SaffuError(f"{folder} is not empty; choose another --out, or --force to replace it")
+            raise SaffuError(f"{folder} is not empty; choose another folder, or replace it with `force`")
         foreign = {path.name for path in folder.iterdir()} - {MANIFEST, *_recorded_names(folder)}
         if foreign:
             raise SaffuError(f"{folder} holds {min(foreign)!r}, which is none of a model's files; move it away first")

@@ -109,7 +109,7 @@ def _lines(path: Path, errors: str) -> Iterator[str]:
                 except UnicodeDecodeError as error:
                     raise SaffuError(
                         f"{path} is not UTF-8 at line {number}, byte {offset + error.start}; "
-                        "convert it, or pass --encoding-errors replace"
+                        "convert it, or replace such bytes (--encoding-errors replace, errors='replace')"
                     ) from None
                 yield text.removeprefix("\ufeff") if number == 1 else text
                 offset += len(line)

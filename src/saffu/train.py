@@ -29,6 +29,7 @@ from saffu.network import Network
 from saffu.own_counts import OwnCounts
 from saffu.shuffle import ShuffledFold, seed_of
 from saffu.signals import interruptions
+from saffu.wording import number_of
 
 if TYPE_CHECKING:
     from saffu.model import SaffuLM
@@ -81,13 +82,13 @@ class Backprop:
         Of several processes (`ranks`), each takes its part of every batch, and gradients are averaged.
         """
         if not dev.targets:
-            raise SaffuError("backpropagation needs held-out text to know when to stop; give some as dev (--dev)")
+            raise SaffuError("backpropagation needs held-out text to know when to stop; give some as `dev`")
         self.lm, self.settings, self.text = lm, settings, text
         self.fingerprint = checkpoint.fingerprint(corpus)
         if settings.fit_share < 1:
             corpus = corpus.divided(settings.fit_share)[1]
         if not corpus.targets:
-            raise SaffuError("no documents are left to train on; lower fit_share or give more text")
+            raise SaffuError("no documents are left to train on; lower `fit_share` or give more text")
         self.corpus, self.device, self.ranks = corpus, lm.device, ranks
         self.dev = ranks.share(dev.thinned(DEV_TARGETS)).to(lm.device)
         self.network = copy.deepcopy(lm.trainable_network())
@@ -286,9 +287,9 @@ class Backprop:
         progress, settings = self.progress, self.settings
         progress.ended = ""
         if progress.rises >= settings.rises:
-            progress.ended = f"the perplexity of the held-out text has risen {progress.rises} times"
+            progress.ended = f"the perplexity of the held-out text has risen {number_of(progress.rises, 'time')}"
         elif settings.max_folds and progress.fold > settings.max_folds:
-            progress.ended = f"{settings.max_folds} folds are done"
+            progress.ended = f"{number_of(settings.max_folds, 'fold')} done"
 
     def _read_clock(self) -> float:
         """Seconds since it was last read."""
@@ -369,4 +370,4 @@ def require_bfloat16() -> None:
     """Some CPUs announce instructions for bfloat16 that end the process when used, so another process tries them."""
     attempt = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
     if subprocess.run([sys.executable, "-c", attempt], capture_output=True, check=False).returncode:
-        raise SaffuError("this CPU cannot multiply in bfloat16; use --precision float32")
+        raise SaffuError("this CPU cannot multiply in bfloat16; use `precision` float32")

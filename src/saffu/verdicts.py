@@ -11,6 +11,7 @@ from typing import Any
 
 from saffu.cells import Cell
 from saffu.grid import MODES, cell_settings
+from saffu.wording import number_of
 
 HOLDS, IN_PART, FAILS, UNTOLD = "holds", "holds in part", "does not hold", "not in this grid"
 PAPER_BEST = {"sum/cat": 44.7, "cat/cat": 44.8, "cat/sum": 51.9, "sum/sum": 52.1}  # its order
@@ -126,8 +127,8 @@ def documents(grid: Grid) -> Verdict:
         return Verdict(4, claim, UNTOLD, "It takes cells with and without a document model.")
     gains, shares = sorted(a - b for a, b in pairs), sorted(1 - b / a for a, b in pairs)
     told = (
-        f"Over {len(gains)} pairs it gains {100 * median(shares):+.2f} % in the middle, from {100 * shares[0]:+.2f} % "
-        f"to {100 * shares[-1]:+.2f} % ({gains[0]:+.1f} to {gains[-1]:+.1f} of perplexity)."
+        f"Over {number_of(len(gains), 'pair')} it gains {100 * median(shares):+.2f} % in the middle, from "
+        f"{100 * shares[0]:+.2f} % to {100 * shares[-1]:+.2f} % ({gains[0]:+.1f} to {gains[-1]:+.1f} of perplexity)."
     )
     small, harmless = shares[-1] <= 0.0025, shares[0] >= -0.0025
     verdict = HOLDS if small and harmless else IN_PART if small else FAILS
@@ -195,7 +196,7 @@ def percent(ratio: float) -> str:
 def ratios(pairs: list[tuple[float, float]], what: str) -> tuple[float, str]:
     """By what share the other perplexity lies above ours in the middle, and that in words."""
     found = sorted(other / own for own, other in pairs)
-    told = f"{what} is {percent_fine(median(found))} in the middle of {len(found)} pairs"
+    told = f"{what} is {percent_fine(median(found))} in the middle of {number_of(len(found), 'pair')}"
     told = f"{told[0].upper()}{told[1:]}, from {percent_fine(found[0])} to {percent_fine(found[-1])}."
     return median(found) - 1, told
 

@@ -79,15 +79,14 @@ def token_vectors(memory: NgramCounts, dimensions: int = 100) -> Tensor:
     """
     N = memory.vocabulary
     described = []
-    for distance in range(1, min(3, memory.order)):
-        pairs = memory.seen_at((distance,)).to("cpu")
-        before, after, counts = pairs.column(0), pairs.column(1), pairs.counts.float()
-        for token, neighbour in ((before, after), (after, before)):
-            total = torch.zeros(N).index_add_(0, token, counts)
-            share = torch.sqrt(counts / (total[token] + 1))
-            places = torch.stack([token, neighbour])
-            described.append(torch.sparse_coo_tensor(places, share, (N, N), check_invariants=True))
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), torch.sparse.check_sparse_tensor_invariants():
+        for distance in range(1, min(3, memory.order)):
+            pairs = memory.seen_at((distance,)).to("cpu")
+            before, after, counts = pairs.column(0), pairs.column(1), pairs.counts.float()
+            for token, neighbour in ((before, after), (after, before)):
+                total = torch.zeros(N).index_add_(0, token, counts)
+                share = torch.sqrt(counts / (total[token] + 1))
+                described.append(torch.sparse_coo_tensor(torch.stack([token, neighbour]), share, (N, N)))
         torch.manual_seed(0)
         left, scale, _ = torch.svd_lowrank(torch.cat(described, dim=1).coalesce(), q=min(dimensions, N), niter=2)
     return torch.nn.functional.normalize(left * scale, dim=1)

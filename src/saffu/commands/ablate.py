@@ -13,6 +13,7 @@ from saffu.commands.train import HOLD_OUT, documents, tokenised
 from saffu.config import SaffuConfig
 from saffu.errors import SaffuError
 from saffu.grid import DOCUMENTS, MODES, SIZES, SWEPT, grid
+from saffu.wording import number_of
 
 if TYPE_CHECKING:
     from saffu.cells import Cell
@@ -160,13 +161,13 @@ def run(options: argparse.Namespace) -> None:
         text = ablate.Text.of(corpus, dev, tokenizer, options.sample)
         say(
             options,
-            f"{corpus.targets:,} tokens in {corpus.documents:,} documents, vocabulary {len(tokenizer):,}; scored on "
-            f"{text.samples['train'].targets:,} of them and {text.samples['dev'].targets:,} held out",
+            f"{corpus.targets:,} tokens in {number_of(corpus.documents, 'document')}, vocabulary {len(tokenizer):,}; "
+            f"scored on {text.samples['train'].targets:,} of them and {text.samples['dev'].targets:,} held out",
         )
         try:
             ablation = ablate.Ablation(results, text, device, memory)
             finished = sum(cell_key(cell) in results.cells for cell in cells)
-            say(options, f"{len(cells)} cells" + (f", {finished} of them done before" if finished else ""))
+            say(options, number_of(len(cells), "cell") + (f", {finished} of them done before" if finished else ""))
             done = ablation.run(cells)
         except KeyboardInterrupt:
             print(f"saffu: interrupted; the same command goes on where it stopped in {options.out}", file=sys.stderr)
@@ -211,7 +212,7 @@ def tell(options: argparse.Namespace, done: list["Cell"], facts: dict[str, Any])
         scores = f"{row['train_perplexity']:>10.2f} {row['dev_perplexity']:>10.2f}"
         print(f"{name:<20} {row['block']:>4} {row['radius']:>4} {scores} {row['parameters']:>12,}")
     for why in dict.fromkeys(failures):
-        print(f"{failures.count(why)} cells could not be fitted: {why}")
+        print(f"{number_of(failures.count(why), 'cell')} could not be fitted: {why}")
     print(f"tables, figures and a page: saffu report {options.out}")
 
 

@@ -15,6 +15,7 @@ from saffu.commands.common import (
 )
 from saffu.config import PRESETS, SaffuConfig
 from saffu.errors import SaffuError
+from saffu.wording import number_of
 
 if TYPE_CHECKING:
     from saffu.bench import Bench
@@ -52,8 +53,6 @@ def run(options: argparse.Namespace) -> None:
     if not 0 <= options.adam_seconds < float("inf"):
         raise SaffuError(f"--adam-seconds is {options.adam_seconds}; it must be 0 or more")
     device = usable_device(options.device)
-    if device.type != "cpu" and config.solution == "calibrated":
-        raise SaffuError("a calibrated model is counted on the CPU; leave out --device")
     if options.peer:
         peer.require()  # before anything long
     bench = measure(Documents(options.corpus, options), config, device, options.tokens, options.adam_seconds)
@@ -69,7 +68,7 @@ def print_bench(bench: "Bench") -> None:
     from saffu.network import Network
 
     machine, corpus = bench.machine, bench.corpus
-    print(f"{machine.name}, {machine.threads} thread{'s' if machine.threads > 1 else ''}: ", end="")
+    print(f"{machine.name}, {number_of(machine.threads, 'thread')}: ", end="")
     print(f"{machine.operations_per_second / 1e9:,.0f} Gflop/s, ", end="")
     print(f"{machine.bytes_per_second / 1e9:,.1f} GB/s copied, {machine.gathered_per_second / 1e9:,.1f} GB/s gathered")
     print(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from saffu.commands.common import Verb, print_json
 from saffu.errors import SaffuError
+from saffu.wording import number_of
 
 
 def add(verb: Verb) -> None:
@@ -35,7 +36,9 @@ def run(options: argparse.Namespace) -> None:
         raise SaffuError("two runs have the same name; give each its own")
     names = options.names or [""] * len(options.runs)
     if len(names) != len(options.runs):
-        raise SaffuError(f"{len(names)} names for {len(options.runs)} runs; give one for each")
+        raise SaffuError(
+            f"{number_of(len(names), 'name')} for {number_of(len(options.runs), 'run')}; give one for each"
+        )
     read = [curves.Curve.read(folder, name) for folder, name in zip(options.runs, names, strict=True)]
     if len({curve.name for curve in read}) < len(read):
         read = [curves.Curve(str(folder), curve.rows) for folder, curve in zip(options.runs, read, strict=True)]

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from saffu.commands.common import Verb, print_json
+from saffu.wording import number_of
 
 
 def add(verb: Verb) -> None:
@@ -45,6 +46,6 @@ def run(options: argparse.Namespace) -> None:
         return
     for split, files in manifest["files"].items():
         size = sum(file["bytes"] for file in files.values())
-        print(f"{options.out / split}  {len(files)} files, {size:,} bytes")
+        print(f"{options.out / split}  {number_of(len(files), 'file')}, {size:,} bytes")
     for name, archive in manifest["archives"].items():
         print(f"{name}  sha256 {archive['sha256']}")

@@ -2,12 +2,17 @@
 
 import argparse
 import os
+import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from saffu.commands.common import Verb, print_json, visible
 from saffu.errors import SaffuError
+from saffu.wording import number_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def add(verb: Verb) -> None:
@@ -48,6 +53,9 @@ def run(options: argparse.Namespace) -> None:
         }
         for word in options.words
     ]
+    for word in options.words:
+        if warning := doubt(word, lm.frequencies_[embeddings.tokens(word)]):
+            print(f"saffu: {warning}", file=sys.stderr)
     if options.out:
         write(embeddings, options.words, options.out)
     if options.json:
@@ -62,7 +70,16 @@ def run(options: argparse.Namespace) -> None:
             print(f"  {near['cosine']:6.3f}  {visible(near['token'])}")
     if options.out:
         number, size = len(options.words) or len(lm.tokenizer_), embeddings.vectors.shape[1]
-        print(f"{number:,} vectors of {size} numbers in {options.out}")
+        print(f"{number_of(number, 'vector')} of {size} numbers in {options.out}")
+
+
+def doubt(word: str, frequencies: "Tensor") -> str:
+    """Why the vector of a word whose tokens have these frequencies may not be the word's; empty if it is."""
+    if (frequencies == 0).any():
+        return f"{visible(word)!r} does not occur in what the model has counted; its vector tells little"
+    if len(frequencies) > 1:
+        return f"{visible(word)!r} is no token of this model; its vector is the mean of its {len(frequencies)} pieces"
+    return ""
 
 
 def write(embeddings: Any, words: list[str], out: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from saffu.commands.common import Verb, print_json, visible
 from saffu.errors import SaffuError
+from saffu.wording import number_of
 
 LABEL, CELL = 40, 8  # characters
 BOLD, DIM, RED, GREEN = "1", "2", "31", "32"
@@ -50,6 +51,10 @@ def run(options: argparse.Namespace) -> None:
     lm = SaffuLM.load(options.model)
     explanation = lm.explain(options.prompt)
     named = [candidate(lm.tokenizer_, options.prompt, word) for word in options.target]
+    for word, token in zip(options.target, map(lm.tokenizer_.token, named), strict=True):
+        if token.strip() != word.strip():
+            note = f"the next token can only be its beginning, {visible(token)!r}, which is shown"
+            print(f"saffu: the target {visible(word)!r} is several tokens; {note}", file=sys.stderr)
     chosen = list(dict.fromkeys([*named, *explanation.likeliest(options.top)]))
     facts = explanation.to_dict(lm.tokenizer_, chosen)
     if options.json:
@@ -65,6 +70,9 @@ def tables(facts: dict[str, Any], rows: int = 14, width: int = 80, colour: bool 
     hidden = facts.get("units")
     parts = "unit" if hidden else "part of the context"
     lines = [f"bits that each {parts} adds for (+) or against (−) a next token"]
+    if "memory" in facts:
+        own, weight = facts["prior_exponent"], facts["contributions"][0]["weight"]
+        lines.append(f"(the prior's {weight:.2f} is its exponent {own:.2f} and the memories', told relative to it)")
     fitting = (width - LABEL) // CELL
     for first in range(0, len(facts["candidates"]), fitting):
         shown = slice(first, first + fitting)
@@ -122,7 +130,7 @@ class Page:
                 self.row(label, [signed(v) for v in values] if term["name"] == "prior" else values)
         others = [term for number, term in enumerate(terms) if number not in kept]
         if others:
-            self.row(f"{len(others)} others", sums([term["values"][shown] for term in others]))
+            self.row(number_of(len(others), "other"), sums([term["values"][shown] for term in others]))
 
 
 def sums(rows: Sequence[Sequence[float]]) -> list[float]:

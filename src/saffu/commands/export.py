@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from saffu.commands.common import Verb
+from saffu.commands.common import Verb, model_facts, print_json
 from saffu.errors import SaffuError
 
 
@@ -18,6 +18,7 @@ def add(verb: Verb) -> None:
     parser.add_argument("--to", choices=("hf",), default="hf", help="hf: for transformers and lm_eval (default)")
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
     parser.add_argument("--force", action="store_true", help="replace what --out holds")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -30,8 +31,12 @@ def run(options: argparse.Namespace) -> None:
 
     from saffu.model import SaffuLM
 
-    SaffuLM.load(options.model).export_hf(options.out)
+    lm = SaffuLM.load(options.model)
+    lm.export_hf(options.out)
     size = sum(path.stat().st_size for path in options.out.iterdir())
+    if options.json:
+        print_json(model_facts(lm) | {"out": str(options.out), "bytes": size})
+        return
     print(f"wrote {options.out} ({size / 1e6:.1f} MB); load it with")
     for loader in ("AutoModelForCausalLM", "AutoTokenizer"):
         print(f'  {loader}.from_pretrained("{options.out.as_posix()}", trust_remote_code=True)')

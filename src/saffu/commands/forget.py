@@ -3,7 +3,8 @@
 import argparse
 
 from saffu.commands.common import Verb
-from saffu.commands.update import add_options, changed_model, number, report
+from saffu.commands.update import add_options, changed_model, report
+from saffu.wording import number_of
 
 
 def add(verb: Verb) -> None:
@@ -20,4 +21,4 @@ def run(options: argparse.Namespace) -> None:
     with changed_model(options) as (lm, corpus):
         forgotten = lm.forget(corpus, options.skip_uncounted)
         some = f"{forgotten:,} of " if forgotten < corpus.documents else ""
-    report(options, lm, f"forgot {some}{number(corpus.documents)}", {"forgotten": forgotten})
+    report(options, lm, f"forgot {some}{number_of(corpus.documents, 'document')}", {"forgotten": forgotten})

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from saffu.commands.common import Verb
@@ -27,22 +28,19 @@ def add(verb: Verb) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from saffu.generate import Sampling
     from saffu.model import SaffuLM
 
     if options.count < 1:
         raise SaffuError(f"--count is {options.count}; it must be at least 1")
     if any("\ud800" <= character <= "\udfff" for character in options.prompt):
         raise SaffuError("the prompt is not UTF-8; give it in that encoding")
+    chosen = {setting.name: getattr(options, setting.name) for setting in fields(Sampling)}
+    Sampling(**chosen)  # what is wrong with it is said before the model is read
     lm = SaffuLM.load(options.model, options.device)
     for number in range(options.count):
-        pieces = lm.stream(
-            options.prompt,
-            max_tokens=options.max_tokens,
-            temperature=options.temperature,
-            top_k=options.top_k,
-            top_p=options.top_p,
-            seed=None if options.seed is None else options.seed + number,
-        )
+        seed = None if options.seed is None else options.seed + number
+        pieces = lm.stream(options.prompt, **chosen | {"seed": seed})
         print(options.prompt, end="", flush=True)
         for piece in pieces:
             print(harmless(piece) if sys.stdout.isatty() else piece, end="", flush=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from saffu.commands.common import Verb, model_facts, print_json
 from saffu.config import CALIBRATED, PAPER, SaffuConfig
+from saffu.wording import number_of
 
 
 def add(verb: Verb) -> None:
@@ -35,14 +36,15 @@ def run(options: argparse.Namespace) -> None:
         for name, exponent in (lm.log_[0].get("exponents", {}) if lm.log_ else {}).items():
             print(f"  {name:<18} exponent {exponent:.3f}")
     print(f"vocabulary   {len(lm.tokenizer_):,}")
-    print(f"trained on   {seen['tokens']:,} tokens, {seen['documents']:,} documents, {seen['bytes']:,} bytes")
+    documents = number_of(seen["documents"], "document")
+    print(f"trained on   {seen['tokens']:,} tokens, {documents}, {seen['bytes']:,} bytes")
     print(f"encoder      {encoder[:16]}, {'can' if lm.ledger_ is not None else 'cannot'} update, forget and merge")
     for row in lm.log_:
         if "dev_perplexity" in row:
             perplexity, bits = row["dev_perplexity"], row["dev_bits_per_byte"]
             print(f"{row['stage']:<12} dev perplexity {perplexity:.2f}, {bits:.3f} bits/byte")
         elif "documents" in row:
-            print(f"{row['stage']:<12} {row['documents']:,} documents")
+            print(f"{row['stage']:<12} {number_of(row['documents'], 'document')}")
     print("settings     (* not the preset's)")
     preset = SaffuConfig.preset("network" if lm.config.calibrate else lm.config.solution).to_dict()
     foreign = PAPER if lm.config.solution == "calibrated" else CALIBRATED

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from saffu.commands.common import Verb, model_facts, print_json
 from saffu.errors import SaffuError
+from saffu.wording import number_of
 
 
 def add(verb: Verb) -> None:
@@ -35,12 +36,10 @@ def run(options: argparse.Namespace) -> None:
         lm = living.merge(SaffuLM.load(folder) for folder in options.models)
         lm.save(options.out)
     if shared := lm.log_[-1]["shared"]:
-        print(f"saffu: {shared:,} documents are in more than one of the models, and count as often", file=sys.stderr)
+        are = "document is" if shared == 1 else "documents are"
+        print(f"saffu: {shared:,} {are} in more than one of the models, counted in each", file=sys.stderr)
     if options.json:
         print_json(model_facts(lm) | {"out": str(options.out)})
         return
-    counted = lm.trained_on_
-    print(
-        f"merged {len(options.models)} models: {counted['documents']:,} documents, {counted['tokens']:,} tokens, "
-        f"saved in {options.out}"
-    )
+    documents, tokens = number_of(lm.trained_on_["documents"], "document"), lm.trained_on_["tokens"]
+    print(f"merged {number_of(len(options.models), 'model')}: {documents}, {tokens:,} tokens, saved in {options.out}")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from saffu.commands.common import Verb, print_json
 from saffu.errors import SaffuError
+from saffu.wording import number_of
 
 
 def add(verb: Verb) -> None:
@@ -40,4 +41,4 @@ def run(options: argparse.Namespace) -> None:
         return
     for verdict in report.verdicts:
         print(f"{verdict.number:>2} {verdict.verdict + ':':<17} {verdict.claim}\n{'':<21}{verdict.evidence}")
-    print(f"{len(report.cells)} cells; the page is {out / 'index.html'}, tables and figures are beside it")
+    print(f"{number_of(len(report.cells), 'cell')}; the page is {out / 'index.html'}, tables and figures are beside it")

@@ -3,10 +3,12 @@
 import argparse
 import json
 import shlex
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 
-from saffu.commands.common import Verb, count
+from saffu.commands.common import Verb, add_common_options, count, print_json
 from saffu.errors import SaffuError
 
 RADII = (8, 128)
@@ -31,7 +33,7 @@ def add(verb: Verb) -> None:
     parser.add_argument(
         "--max-folds", type=int, metavar="N", help="of backpropagation (default: until it stops itself)"
     )
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, … (default: cpu)")
+    add_common_options(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -53,9 +55,12 @@ def named(files: list[Path]) -> list[str]:
 def logs(options: argparse.Namespace, train: list[str], dev: list[str]) -> None:
     """The 'best' model (sum blocks of 128, cat radius of 8): solved, tuned, trained; and its log."""
     folder = trained(options, train, dev, "warm", RADII[0])
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
+    if options.json:
+        print_json({"out": str(folder), "log": log})
+        return
     print(f"\n{'step':<14} {'dev ppl':>9}  sample")
-    for line in (folder / "log.jsonl").read_text("utf-8").splitlines():
-        row = json.loads(line)
+    for row in log:
         if "dev_perplexity" in row:
             print(f"{row['stage']:<14} {row['dev_perplexity']:>9.2f}  {' '.join(row.get('sample', '').split())}")
     print(f"the whole log is {folder / 'log.jsonl'}")
@@ -64,14 +69,16 @@ def logs(options: argparse.Namespace, train: list[str], dev: list[str]) -> None:
 def figure(options: argparse.Namespace, train: list[str], dev: list[str]) -> None:
     """Warm against cold starts, for both radii."""
     runs = [trained(options, train, dev, start, radius) for radius in RADII for start in ("warm", "cold")]
-    saffu("compare", *runs, "--out", options.out / "figure", "--title", "warm against cold starts")
+    drawn = ["--out", options.out / "figure", "--title", "warm against cold starts"]
+    saffu(options, "compare", *runs, *drawn, last=True)
 
 
 def tables(options: argparse.Namespace, train: list[str], dev: list[str]) -> None:
     """The ablation of about 250 models, and the report made of it."""
     given = ["--tokens", options.tokens] if options.tokens else []
-    saffu("ablate", *train, "--dev", *dev, "--out", options.out / "grid", "--device", options.device, *given)
-    saffu("report", options.out / "grid")
+    place = ["--out", options.out / "grid", "--device", options.device]
+    saffu(options, "ablate", *train, "--dev", *dev, *place, *given)
+    saffu(options, "report", options.out / "grid", last=True)
 
 
 EXPERIMENTS: dict[str, Callable[[argparse.Namespace, list[str], list[str]], None]] = {
@@ -93,21 +100,23 @@ def trained(options: argparse.Namespace, train: list[str], dev: list[str], start
             raise SaffuError(f"{folder} was trained at the rate {state['settings'].rate:g}; choose another --out")
         longer = (options.max_folds or 0) > state["settings"].max_folds > 0
         if longer or not state["progress"]["ended"]:
-            saffu("train", "--resume", folder, *further)
+            saffu(options, "train", "--resume", folder, *further)
         return folder
     given = [*further, *(["--rate", options.rate] if options.rate else [])]
     given += ["--tokens", options.tokens] if options.tokens else []
     given += ["--tune", TUNED_FOLDS] if start == "warm" else []
     shape = ["--preset", "paper", "--radius", radius, "--backprop", "--start", start, "--device", options.device]
-    saffu("train", *train, "--dev", *dev, "--out", folder, "--force", *shape, *given)
+    saffu(options, "train", *train, "--dev", *dev, "--out", folder, "--force", *shape, *given)
     return folder
 
 
-def saffu(*arguments: object) -> None:
-    """Run another verb, and show its command."""
+def saffu(options: argparse.Namespace, *arguments: object, last: bool = False) -> None:
+    """Run another verb, and show its command. With --json only what the last one prints is for standard output."""
     from saffu.cli import parser
 
-    words = [str(argument) for argument in arguments]
-    print("$ " + shlex.join(["saffu", *words]), flush=True)
-    options = parser().parse_args(words)
-    options.run(options)
+    words = [str(argument) for argument in arguments] + ["--json"] * (options.json and last)
+    shown = sys.stderr if options.json else sys.stdout
+    print("$ " + shlex.join(["saffu", *words]), file=shown, flush=True)
+    verb = parser().parse_args(words)
+    with redirect_stdout(sys.stdout if last else shown):
+        verb.run(verb)

@@ -23,6 +23,7 @@ from saffu.commands.common import (
 )
 from saffu.config import PRESETS, TRAINING_PRESETS, SaffuConfig, TrainingConfig
 from saffu.errors import SaffuError
+from saffu.wording import number_of
 
 if TYPE_CHECKING:
     from saffu.corpus import TokenCorpus
@@ -148,7 +149,7 @@ def make(options: argparse.Namespace, config: SaffuConfig, training: TrainingCon
     with tempfile.TemporaryDirectory(prefix="saffu-", ignore_cleanup_errors=True) as scratch:
         corpus, dev = tokenised(text, tokenizer, Path(scratch), ranks)
         log.say(
-            f"{corpus.targets:,} tokens in {corpus.documents:,} documents, vocabulary {len(tokenizer):,}, "
+            f"{corpus.targets:,} tokens in {number_of(corpus.documents, 'document')}, vocabulary {len(tokenizer):,}, "
             f"tokenised in {time.perf_counter() - began:.1f} s"
         )
 
@@ -206,7 +207,9 @@ def resume(options: argparse.Namespace, ranks: "Ranks") -> None:
         further = Backprop(lm, corpus, dev, training, text, ranks)
         checkpoint.restore(further, options.resume, state)
         progress = further.progress
-        log.say(f"resuming in fold {progress.fold} after {progress.steps:,} steps, {progress.tokens:,} tokens")
+        log.say(
+            f"resuming in fold {progress.fold} after {number_of(progress.steps, 'step')}, {progress.tokens:,} tokens"
+        )
         train_further(further, options.resume, log)
     if ranks.is_first:
         finish(lm, options.resume, options, log)
@@ -232,13 +235,13 @@ def settings(options: argparse.Namespace) -> tuple[SaffuConfig, TrainingConfig |
             )
         if options.tensorboard:
             raise SaffuError("--tensorboard shows the course of --backprop; add --backprop")
-        return SaffuConfig.preset(options.preset or PRESET, **chosen), None
+        return SaffuConfig.preset(options.preset or chosen.get("solution", PRESET), **chosen), None
     training = TrainingConfig(**{**TRAINING_PRESETS.get(options.preset, {}), **of_training})
     if training.start == "uniform":
         if chosen.get("attention") == "explicit":
             raise SaffuError("--start uniform means --attention uniform; leave one of them out")
         chosen["attention"] = "uniform"
-    config = SaffuConfig.preset(options.preset or "paper", **chosen)
+    config = SaffuConfig.preset(options.preset or chosen.get("solution", "paper"), **chosen)
     if config.solution == "calibrated":
         raise SaffuError("a calibrated model has counts, no weights to train; use --preset network with --backprop")
     if training.leave_out and not config.hidden_dimension:
@@ -271,8 +274,8 @@ def tokenised(
         raise SaffuError("the text of --dev is empty; give files with at least one non-empty line")
     if not dev_corpus.targets and text["hold_out"]:
         raise SaffuError(
-            f"a corpus of {corpus.documents} documents is too small to hold every {text['hold_out']}th out; "
-            "give --dev FILE, a smaller --hold-out, or --hold-out 0"
+            f"a corpus of {number_of(corpus.documents, 'document')} is too small to hold every "
+            f"{text['hold_out']}th out; give --dev FILE, a smaller --hold-out, or --hold-out 0"
         )
     return corpus, dev_corpus
 

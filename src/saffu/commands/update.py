@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from saffu.commands.common import Documents, Parser, Verb, add_common_options, add_text_options, model_facts, print_json
 from saffu.errors import SaffuError
+from saffu.wording import number_of
 
 if TYPE_CHECKING:
     from saffu.corpus import TokenCorpus
@@ -22,7 +23,7 @@ def add(verb: Verb) -> None:
 def run(options: argparse.Namespace) -> None:
     with changed_model(options) as (lm, corpus):
         lm.update(corpus)
-        said = f"counted {number(corpus.documents)} more, {corpus.targets:,} tokens"
+        said = f"counted {number_of(corpus.documents, 'document')} more, {corpus.targets:,} tokens"
     report(options, lm, said, {"updated": corpus.documents})
 
 
@@ -54,9 +55,5 @@ def report(options: argparse.Namespace, lm: "SaffuLM", said: str, facts: dict[st
     if options.json:
         print_json(facts | model_facts(lm))
         return
-    counted = lm.trained_on_
-    print(f"{said}; {options.model} now counts {number(counted['documents'])}, {counted['tokens']:,} tokens")
-
-
-def number(documents: int) -> str:
-    return f"{documents:,} document{'' if documents == 1 else 's'}"
+    documents, tokens = number_of(lm.trained_on_["documents"], "document"), lm.trained_on_["tokens"]
+    print(f"{said}; {options.model} now counts {documents}, {tokens:,} tokens")
