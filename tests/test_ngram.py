@@ -127,7 +127,7 @@ def test_words_hold_large_ids(vocabulary, words):
     assert len(counts.keys) == words
     rows = [(0, 0, 0, SOD, *map(int, d), EOD) for d in documents]
     expected = Counter(t[i : i + 5] for t in rows for i in range(len(t) - 4))
-    contexts = [counts.column(index).tolist() for index in (3, 2, 1, 0, 4)]
+    contexts = [counts.columns()[index].tolist() for index in (3, 2, 1, 0, 4)]
     assert dict(zip(zip(*contexts, strict=True), counts.counts.tolist(), strict=True)) == expected
 
 

@@ -45,7 +45,7 @@ def counted_layer(pairs: list[NgramCounts], log_f: Tensor, dimension: int) -> tu
     tokens = len(log_f)
     met = torch.ones(tokens)
     for counts in pairs:
-        met.index_add_(0, counts.column(0), counts.counts.float())
+        met.index_add_(0, counts.columns()[0], counts.counts.float())
     met[PAD] += met[SOD]
     rows, columns = torch.sqrt(met / met.sum()), torch.exp(log_f / 2)
     tables = torch.cat([rows[:, None] * ratios * columns for ratios in log_ratios(pairs, log_f)], dim=1)  # (N, K·N)

@@ -168,8 +168,9 @@ def memory_shares(part: Part, seen: tuple[int, ...]) -> list[Term]:
     model, lengths = part.model, range(len(seen), 0, -1)
     masses, weight = [], 1.0
     for table, (_, number) in zip(part.tables, model.matches(torch.tensor([seen])), strict=True):
-        mass = torch.zeros_like(part.unigram)[None]
-        table.add_to(mass, number, mass.new_full((1,), weight))
+        row = int(table.row[number])
+        mass = weight * part.rows[row : row + 1] if row else torch.zeros_like(part.rows[:1])
+        table.add_lists(mass, number, mass.new_full((1,), weight))
         masses.append(mass[0].double().numpy())
         weight *= float(table.backoff[number[0]])
     masses.append(weight * model.unigram.numpy())

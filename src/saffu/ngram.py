@@ -57,8 +57,13 @@ def _ids_per_word(vocabulary: int) -> int:
 
 def _divided(words: Tensor, divisor: int) -> Tensor:
     """words // divisor, where words are unsigned numbers of 64 bits."""
-    half = (words >> 1 & NEVER) // divisor * 2  # of numbers below 2⁶³, then corrected
+    half = _quotient(words >> 1 & NEVER, divisor) * 2  # of numbers below 2⁶³, then corrected
     return half + (words - half * divisor >= divisor)
+
+
+def _quotient(numbers: Tensor, divisor: int) -> Tensor:
+    """numbers // divisor, for none below zero: quicker than with an eye on the sign."""
+    return torch.div(numbers, divisor, rounding_mode="trunc")
 
 
 def _order(keys: Tensor) -> Tensor:
@@ -145,17 +150,17 @@ class NgramCounts:
     def to(self, device: torch.device | str) -> NgramCounts:
         return NgramCounts(self.order, self.vocabulary, self.keys.to(device), self.counts.to(device))
 
-    def column(self, index: int) -> Tensor:
-        """One token of every row: index 0 is the newest of the context, order − 1 the predicted token."""
-        per_word = _ids_per_word(self.vocabulary)
-        word, place = divmod(index, per_word)
-        held = min(per_word, self.order - word * per_word)
-        packed = self.keys[word] ^ TOP_BIT
-        others = _divided(packed, self.vocabulary)  # all digits but the last
-        if place == held - 1:
-            return packed - others * self.vocabulary
-        lower: int = self.vocabulary ** (held - 2 - place)
-        return others // lower % self.vocabulary
+    def columns(self) -> list[Tensor]:
+        """The tokens of every row: the context's, newest first, and at last the predicted ones."""
+        per_word, columns = _ids_per_word(self.vocabulary), []
+        for word, first in zip(self.keys ^ TOP_BIT, range(0, self.order, per_word), strict=True):
+            digits = []
+            for place in range(min(per_word, self.order - first)):
+                higher = (_quotient if place else _divided)(word, self.vocabulary)
+                digits.append(word - higher * self.vocabulary)
+                word = higher
+            columns += reversed(digits)
+        return columns
 
     def shortened(self, order: int) -> NgramCounts:
         """The counts of a lower order: the oldest tokens of every row dropped."""
@@ -165,10 +170,11 @@ class NgramCounts:
 
     def seen_at(self, distances: Sequence[int], classes: Tensor | None = None) -> NgramCounts:
         """The counts of a poorer view: only the context tokens at these distances, each as its class if given."""
-        context = [self.column(distance - 1) for distance in distances]
+        columns = self.columns()
+        context = [columns[distance - 1] for distance in distances]
         if classes is not None:
             context = [classes[column] for column in context]
-        return self._from_rows([*context, self.column(self.order - 1)], self.counts, self.vocabulary)
+        return self._from_rows([*context, columns[-1]], self.counts, self.vocabulary)
 
     def __add__(self, other: NgramCounts) -> NgramCounts:
         return self._merged(other, other.counts)
@@ -238,7 +244,7 @@ def _append(values: Tensor, last: float) -> Tensor:
 
 def _level(contexts: Tensor, ngrams: Tensor, counts: Tensor, discount: Tensor, vocabulary: int) -> Level:
     """Discount and normalise the counts within each context; the share taken off is the backoff."""
-    context = ngrams // vocabulary
+    context = _quotient(ngrams, vocabulary)
     begins = torch.searchsorted(context, torch.arange(contexts.numel() + 1, device=context.device))
     total = _sums_between(counts, begins)
     kind = counts.clamp(max=3)
@@ -259,13 +265,13 @@ def _adjusted_counts(counts: NgramCounts) -> list[tuple[Tensor, Tensor, Tensor]]
     any other counts the distinct tokens that precede it.
     """
     vocabulary, order = counts.vocabulary, counts.order
-    targets = counts.column(order - 1)
-    lengths = sum((counts.column(k) != PAD for k in range(order - 1)), start=torch.zeros_like(targets))
+    *tokens, targets = counts.columns()
+    lengths = sum((column != PAD for column in tokens), start=torch.zeros_like(targets))
     context = torch.zeros_like(targets)  # of each row: the number of its context among those of this length
     contexts, raw = [context.new_zeros(1)], []
     for length in range(order):
         if length:
-            key = context * vocabulary + counts.column(length - 1)
+            key = context * vocabulary + tokens[length - 1]
             first = lengths >= length
             first[1:] &= key[1:] != key[:-1]
             contexts.append(key[first])
@@ -275,8 +281,8 @@ def _adjusted_counts(counts: NgramCounts) -> list[tuple[Tensor, Tensor, Tensor]]
     ngrams, totals = raw[-1]
     adjusted = [(contexts[-1], ngrams, totals)]
     for length in reversed(range(order - 1)):
-        parents = contexts[length + 1] // vocabulary
-        preceded = parents[ngrams // vocabulary] * vocabulary + ngrams % vocabulary
+        parents, owner = _quotient(contexts[length + 1], vocabulary), _quotient(ngrams, vocabulary)
+        preceded = ngrams + (parents[owner] - owner) * vocabulary
         keys = torch.cat([raw[length][0], preceded])
         values = torch.cat([raw[length][1], torch.ones_like(preceded)])
         (ngrams,), totals = _sum_by_key(keys[None], values)

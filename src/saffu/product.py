@@ -20,6 +20,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 from tqdm import tqdm
 
 from saffu.calibrate import Batches, calibrated_exponents, moments, newton_step
@@ -32,7 +33,7 @@ from saffu.views import View, ViewCounts, token_classes, token_vectors, views_of
 
 HELD_OUT = 20  # every so-many-th training document calibrates; it is counted too, afterwards
 CALIBRATION_TARGETS = 1500, 6000  # few, for most steps, and many, for the last
-ROWS = {"cpu": 128, "cuda": 2048}  # predicted at a time: on a CPU, arrays stay small enough to be reused
+ROWS = {"cpu": 256, "cuda": 2048}  # predicted at a time: on a CPU, arrays stay small enough to be reused
 DENSE = 1 << 28  # most numbers of a table on a GPU all of whose rows are dense
 PRIOR = "prior"
 
@@ -45,35 +46,31 @@ class LevelTable:
     """
 
     def __init__(self, level: Level, vocabulary: int):
-        self.contexts, self.vocabulary = level.contexts, vocabulary
+        self.vocabulary = vocabulary
         self.backoff = level.backoff.float()
         sizes = torch.diff(level.offsets)
         fewest = 0 if sizes.is_cuda and sizes.numel() * vocabulary <= DENSE else vocabulary // 16
         many = (sizes > fewest).nonzero().squeeze(1)
-        # Number of the dense row of each context; row 0 is empty, for all other contexts.
-        self.row = torch.zeros_like(sizes)
+        self.row = torch.zeros_like(sizes)  # of each context: the number of its dense row, from 1; 0 if it has none
         self.row[many] = torch.arange(1, len(many) + 1, device=many.device)
         self.sizes, self.begins = torch.where(self.row == 0, sizes, 0), level.offsets[:-1]
-        self.has_rows, self.has_lists = len(many) > 0, bool(self.sizes.any())
-        self.tokens = (level.ngrams[:-1] % vocabulary).int()
-        self.mass = level.mass[:-1].float()
+        self.has_lists = bool(self.sizes.any())
+        self.tokens, self.mass = (level.ngrams[:-1] % vocabulary).int(), level.mass[:-1].float()
         owner = self.row.repeat_interleave(sizes)
-        in_rows = (owner > 0).nonzero().squeeze(1)
-        self.rows = self.mass.new_zeros(len(many) + 1, vocabulary)
-        self.rows[owner[in_rows], self.tokens[in_rows].long()] = self.mass[in_rows]
+        dense = owner.nonzero().squeeze(1)
+        self.rows = self.mass.new_zeros(len(many), vocabulary)
+        self.rows[owner[dense] - 1, self.tokens[dense].long()] = self.mass[dense]
 
-    def add_to(self, probabilities: Tensor, numbers: Tensor, weight: Tensor) -> None:
-        """probabilities (m, N) += weight · mass(context, ·) of the contexts with these numbers."""
-        rows = self.row[numbers]
-        if self.has_rows and (rows.is_cuda or rows.any()):
-            probabilities.addcmul_(weight[:, None], self.rows[rows])
+    def add_lists(self, probabilities: Tensor, numbers: Tensor, weight: Tensor) -> None:
+        """probabilities (m, N) += weight · mass(context, ·) of those contexts with these numbers that are lists."""
         if not self.has_lists:
             return
-        sizes = self.sizes[numbers]
+        sizes = look_up(self.sizes, numbers)
         row = torch.arange(len(numbers), device=sizes.device).repeat_interleave(sizes)  # one entry for each n-gram
-        entry = torch.arange(len(row), device=row.device) + (self.begins[numbers] - (sizes.cumsum(0) - sizes))[row]
-        place = row * self.vocabulary + self.tokens[entry]
-        probabilities.view(-1).index_add_(0, place, self.mass[entry] * weight[row])
+        shift = look_up(self.begins, numbers) - (sizes.cumsum(0) - sizes)
+        entry = torch.arange(len(row), device=row.device) + look_up(shift, row)
+        place = row * self.vocabulary + look_up(self.tokens, entry)
+        probabilities.view(-1).index_add_(0, place, look_up(self.mass, entry) * look_up(weight, row))
 
 
 class Part:
@@ -86,6 +83,12 @@ class Part:
         self.tables = [LevelTable(level, counts.vocabulary) for level in reversed(self.model.levels)]
         none = counts.counts[:0]  # the tables hold all of a level but its contexts
         self.model.levels = [replace(level, ngrams=none, mass=none, offsets=none) for level in self.model.levels]
+        rows = [self.unigram[None]]  # and the dense rows of all levels, one after the other
+        for table in self.tables:
+            table.row[table.row > 0] += sum(map(len, rows)) - 1
+            rows.append(table.rows)
+            del table.rows
+        self.rows = torch.cat(rows)
 
     def log_distribution(self, window: Tensor, out: Tensor | None = None) -> Tensor:
         """log p_v(· | context) for windows (m, lookback), nearest token last: (m, N)."""
@@ -94,11 +97,15 @@ class Part:
         numbers = [number for _, number in matches]  # longest contexts first, as the tables
         weights = [self.unigram.new_ones(len(window))]
         for table, number in zip(self.tables, numbers, strict=True):
-            weights.append(weights[-1] * table.backoff[number])
-        probabilities = torch.outer(weights[-1], self.unigram, out=out)
-        for table, number, weight in zip(self.tables, numbers, weights[:-1], strict=True):
-            table.add_to(probabilities, number, weight)
-        return probabilities.log_()
+            weights.append(weights[-1] * look_up(table.backoff, number))
+        rows = [look_up(table.row, number) for table, number in zip(self.tables, numbers, strict=True)]
+        index = torch.stack([*rows, torch.zeros_like(rows[0])], dim=1)  # at last the unigrams
+        weight = torch.stack(weights, dim=1)
+        weight[:, :-1].masked_fill_(index[:, :-1] == 0, 0)  # no dense row
+        probabilities = embedding_bag(index, self.rows, per_sample_weights=weight, mode="sum")
+        for table, number, share in zip(self.tables, numbers, weights[:-1], strict=True):
+            table.add_lists(probabilities, number, share)
+        return torch.log(probabilities, out=probabilities if out is None else out)
 
 
 class Product:
@@ -158,7 +165,7 @@ class Product:
     def _calibration(self, corpus: TokenCorpus) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches of features and targets; the markers below `<eod>` are left out."""
         with tqdm(total=corpus.targets, desc="calibrate", unit=" tokens", disable=None, leave=False) as bar:
-            for targets in corpus.batches(ROWS[self.device.type], self.lookback):
+            for targets in corpus.batches(ROWS[self.device.type] // 4, self.lookback):
                 yield self.features(targets)[:, :, EOD:], targets.ids - EOD
                 bar.update(len(targets.ids))
 
@@ -190,7 +197,7 @@ class Product:
     def frequencies(self) -> Tensor:
         """How often each token is a target, (N,), float64: every stored n-gram ends with one."""
         counts = next(iter(self.counts.stored.values()))
-        targets = counts.column(counts.order - 1)
+        targets = counts.columns()[-1]
         return torch.bincount(targets, weights=counts.counts.double(), minlength=self.vocabulary).cpu()
 
     def to(self, device: torch.device | str) -> "Product":

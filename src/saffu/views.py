@@ -74,22 +74,36 @@ class ViewCounts:
 def token_vectors(memory: NgramCounts, dimensions: int = 100) -> Tensor:
     """A unit vector for each token, by the company it keeps: (N, dimensions).
 
-    Tokens are described by the square roots of their neighbours' shares (one and two places before and after),
-    compressed by a singular value decomposition.
+    Tokens are described by the square roots of their neighbours' shares (one and two places before and after), and
+    the descriptions compressed to the subspace that holds most of them; how near two tokens are is what matters.
     """
-    N = memory.vocabulary
-    described = []
-    with torch.random.fork_rng(devices=[]), torch.sparse.check_sparse_tensor_invariants():
+    N, described = memory.vocabulary, []
+    with torch.sparse.check_sparse_tensor_invariants():
         for distance in range(1, min(3, memory.order)):
-            pairs = memory.seen_at((distance,)).to("cpu")
-            before, after, counts = pairs.column(0), pairs.column(1), pairs.counts.float()
+            pairs = memory.seen_at((distance,))
+            (before, after), counts = pairs.columns(), pairs.counts.float()
             for token, neighbour in ((before, after), (after, before)):
-                total = torch.zeros(N).index_add_(0, token, counts)
+                total = counts.new_zeros(N).index_add_(0, token, counts)
                 share = torch.sqrt(counts / (total[token] + 1))
                 described.append(torch.sparse_coo_tensor(torch.stack([token, neighbour]), share, (N, N)))
-        torch.manual_seed(0)
-        left, scale, _ = torch.svd_lowrank(torch.cat(described, dim=1).coalesce(), q=min(dimensions, N), niter=2)
-    return torch.nn.functional.normalize(left * scale, dim=1)
+        return torch.nn.functional.normalize(compressed(torch.cat(described, dim=1).coalesce(), dimensions), dim=1)
+
+
+def compressed(rows: Tensor, dimensions: int, rounds: int = 2) -> Tensor:
+    """Short rows (m, dimensions) with about the inner products of long, sparse ones (m, n), by subspace iteration.
+
+    It begins at random, but is the same on any device, except for rounding.
+    """
+    across = rows.T.coalesce()
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(rows.shape[1], min(dimensions, *rows.shape), generator=generator)
+    basis = torch.linalg.qr(rows @ start.to(rows.device)).Q  # (m, dimensions)
+    for _ in range(rounds):
+        basis = torch.linalg.qr(rows @ torch.linalg.qr(across @ basis).Q).Q
+    within = (across @ basis).double()  # (n, dimensions): the rows' parts in the subspace are basis · withinᵀ
+    squares, axes = torch.linalg.eigh(within.T @ within)
+    vectors: Tensor = basis @ (axes * squares.clamp(min=0).sqrt()).float()
+    return vectors
 
 
 def token_classes(vectors: Tensor, frequencies: Tensor, number: int, rounds: int = 15) -> Tensor:
