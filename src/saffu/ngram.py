@@ -194,12 +194,12 @@ class NgramCounts:
 
     def tensors(self) -> dict[str, Tensor]:
         """What to store; the counts in the smallest type that holds them."""
+        kinds = (torch.uint8, torch.uint16, torch.int32, torch.int64)
         most = int(self.counts.max()) if self.distinct else 0
-        smallest = next(
-            kind for kind in (torch.uint8, torch.int16, torch.int32, torch.int64) if most <= torch.iinfo(kind).max
-        )
+        smallest = next(kind for kind in kinds if most <= torch.iinfo(kind).max)
         shape = torch.tensor([self.order, self.vocabulary])
-        return {"shape": shape, "keys": (self.keys ^ TOP_BIT).view(torch.uint64), "counts": self.counts.to(smallest)}
+        keys = (self.keys ^ TOP_BIT).view(torch.uint64)
+        return {"shape": shape, "keys": keys, "counts": self.counts.cpu().to(smallest)}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> NgramCounts:
