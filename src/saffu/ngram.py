@@ -234,8 +234,8 @@ class Level:
 
 def _find(keys: Tensor, wanted: Tensor) -> Tensor:
     """The index of each wanted key; of the last key, which is `NEVER`, if it is not there."""
-    index = torch.searchsorted(keys, wanted)
-    return torch.where(keys[index] == wanted, index, keys.numel() - 1)
+    index = torch.searchsorted(keys, wanted.contiguous())
+    return index.masked_fill_(keys.index_select(0, index) != wanted, keys.numel() - 1)
 
 
 def _append(values: Tensor, last: float) -> Tensor:
@@ -339,18 +339,19 @@ class KneserNey:
             probabilities.view(-1).index_add_(0, places, level.mass[ngrams] * weight[row])
         return probabilities
 
-    def _checked(self, contexts: Tensor) -> Tensor:
+    def _checked(self, contexts: Tensor) -> list[Tensor]:
+        """The tokens of contexts (m, ≥ order − 1), newest first."""
         if contexts.shape[1] < self.order - 1:
             raise SaffuError(f"contexts are shorter than {self.order - 1} tokens; widen their windows")
         if contexts.numel() and not 0 <= contexts.min() <= contexts.max() < self.vocabulary:
             raise SaffuError(f"contexts hold ids outside 0..{self.vocabulary - 1}; tokenise the text again")
-        return contexts.long()
+        return [contexts[:, -length].long() for length in range(1, self.order)]
 
-    def matches(self, contexts: Tensor) -> list[tuple[Level, Tensor]]:
-        """Each level, longest contexts first, with the number there of every row's context."""
+    def matches(self, tokens: Sequence[Tensor]) -> list[tuple[Level, Tensor]]:
+        """Each level, longest contexts first, with the number there of each row's context (its tokens newest first)."""
         matches: list[tuple[Level, Tensor]] = []
-        context = contexts.new_zeros(len(contexts))
-        for length, level in enumerate(self.levels, start=1):
-            context = _find(level.contexts, context * self.vocabulary + contexts[:, -length])
+        context: Tensor | None = None
+        for level, token in zip(self.levels, tokens, strict=True):
+            context = _find(level.contexts, token if context is None else context * self.vocabulary + token)
             matches.insert(0, (level, context))
         return matches

@@ -63,14 +63,16 @@ class LevelTable:
 
     def add_lists(self, probabilities: Tensor, numbers: Tensor, weight: Tensor) -> None:
         """probabilities (m, N) += weight · mass(context, ·) of those contexts with these numbers that are lists."""
-        if not self.has_lists:
+        sizes = self.sizes.index_select(0, numbers)
+        entries = int(sizes.sum()) if self.has_lists else 0
+        if not entries:
             return
-        sizes = look_up(self.sizes, numbers)
-        row = torch.arange(len(numbers), device=sizes.device).repeat_interleave(sizes)  # one entry for each n-gram
-        shift = look_up(self.begins, numbers) - (sizes.cumsum(0) - sizes)
-        entry = torch.arange(len(row), device=row.device) + look_up(shift, row)
-        place = row * self.vocabulary + look_up(self.tokens, entry)
-        probabilities.view(-1).index_add_(0, place, look_up(self.mass, entry) * look_up(weight, row))
+        row = torch.arange(len(numbers), device=sizes.device).repeat_interleave(sizes, output_size=entries)
+        shift = self.begins.index_select(0, numbers) - (sizes.cumsum(0) - sizes)
+        entry = torch.arange(entries, device=row.device) + shift.index_select(0, row)  # of each n-gram of each row
+        place = row * self.vocabulary + self.tokens.index_select(0, entry)
+        mass = self.mass.index_select(0, entry) * weight.index_select(0, row)
+        probabilities.view(-1).index_add_(0, place, mass)
 
 
 class Part:
@@ -92,13 +94,15 @@ class Part:
 
     def log_distribution(self, window: Tensor, out: Tensor | None = None) -> Tensor:
         """log p_v(· | context) for windows (m, lookback), nearest token last: (m, N)."""
-        context = torch.stack([window[:, -distance] for distance in reversed(self.view.distances)], dim=1)
-        matches = self.model.matches(context if self.classes is None else self.classes[context])
+        seen = [window[:, -distance] for distance in self.view.distances]
+        if self.classes is not None:
+            seen = [self.classes.index_select(0, tokens) for tokens in seen]
+        matches = self.model.matches(seen)
         numbers = [number for _, number in matches]  # longest contexts first, as the tables
         weights = [self.unigram.new_ones(len(window))]
         for table, number in zip(self.tables, numbers, strict=True):
-            weights.append(weights[-1] * look_up(table.backoff, number))
-        rows = [look_up(table.row, number) for table, number in zip(self.tables, numbers, strict=True)]
+            weights.append(weights[-1] * table.backoff.index_select(0, number))
+        rows = [table.row.index_select(0, number) for table, number in zip(self.tables, numbers, strict=True)]
         index = torch.stack([*rows, torch.zeros_like(rows[0])], dim=1)  # at last the unigrams
         weight = torch.stack(weights, dim=1)
         weight[:, :-1].masked_fill_(index[:, :-1] == 0, 0)  # no dense row
