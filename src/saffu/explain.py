@@ -167,9 +167,8 @@ def memory_shares(part: Part, seen: tuple[int, ...]) -> list[Term]:
     """How much of the memory's probability of each token comes from contexts of each length, longest first."""
     model, lengths = part.model, range(len(seen), 0, -1)
     masses, weight = [], 1.0
-    for table, (_, number) in zip(
-        part.tables, model.matches([torch.tensor([token]) for token in reversed(seen)]), strict=True
-    ):
+    matches = model.matches([torch.tensor([token]) for token in reversed(seen)])
+    for table, (_, number) in zip(part.tables, matches, strict=True):
         row = int(table.row[number])
         mass = weight * part.rows[row : row + 1] if row else torch.zeros_like(part.rows[:1])
         table.add_lists(mass, number, mass.new_full((1,), weight))

@@ -271,7 +271,7 @@ def fit_product(
     if config.memory > 1 and config.classes > 1:
         vectors = token_vectors(known.stored["memory"])
         coarse = [view for view in views_of(config) if view.classes]
-        classes = {view.name: token_classes(vectors, frequencies.cpu(), view.classes).to(device) for view in coarse}
+        classes = {view.name: token_classes(vectors, frequencies, view.classes) for view in coarse}
     if known is not counts:
         trial = Product(config, known, classes, prior, exponents)
         few, many = (trial.calibration(held_out.thinned(n).to(device)) for n in CALIBRATION_TARGETS)

@@ -115,5 +115,5 @@ def token_classes(vectors: Tensor, frequencies: Tensor, number: int, rounds: int
         sums = torch.zeros_like(centres).index_add_(0, nearest, vectors * weight)
         centres = torch.nn.functional.normalize(sums, dim=1)
     classes = nearest + EOD + 1
-    classes[: EOD + 1] = torch.arange(EOD + 1)
+    classes[: EOD + 1] = torch.arange(EOD + 1, device=classes.device)
     return classes
