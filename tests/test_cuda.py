@@ -1,5 +1,6 @@
 """A GPU gives what a CPU gives."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -35,6 +36,9 @@ def test_the_same_model(pair, dev_text):
     cpu, gpu = pair
     assert gpu.network_.device.type == "cuda"
     assert gpu.score(dev_text).nll == pytest.approx(cpu.score(dev_text).nll, rel=1e-5)
+    moved = copy.copy(cpu)
+    moved.network_ = copy.deepcopy(cpu.network_).to("cuda")
+    assert moved.score(dev_text).nll == pytest.approx(cpu.score(dev_text).nll, rel=1e-5)
     assert gpu.parameters_ == cpu.parameters_
     ours, theirs = gpu.network_.state_dict(), cpu.network_.state_dict()
     assert list(ours) == list(theirs)

@@ -102,7 +102,8 @@ def compressed(rows: Tensor, dimensions: int, rounds: int = 2) -> Tensor:
         basis = torch.linalg.qr(rows @ torch.linalg.qr(across @ basis).Q).Q
     within = (across @ basis).double()  # (n, dimensions): the rows' parts in the subspace are basis · withinᵀ
     squares, axes = torch.linalg.eigh(within.T @ within)
-    vectors: Tensor = basis @ (axes * squares.clamp(min=0).sqrt()).float()
+    lengths = squares.where(squares > 1e-10 * squares.max(), 0).sqrt()  # what is less is rounding
+    vectors: Tensor = basis @ (axes * lengths).float()
     return vectors
 
 
@@ -111,7 +112,7 @@ def token_classes(vectors: Tensor, frequencies: Tensor, number: int, rounds: int
     centres = vectors[torch.argsort(frequencies, descending=True, stable=True)[:number]]
     weight = torch.sqrt(frequencies.float())[:, None]
     for _ in range(rounds):
-        nearest = (vectors @ centres.T).argmax(1)
+        nearest = (vectors @ centres.T * 1e5).round_().argmax(1)  # the first of those that rounding alone tells apart
         sums = torch.zeros_like(centres).index_add_(0, nearest, vectors * weight)
         centres = torch.nn.functional.normalize(sums, dim=1)
     classes = nearest + EOD + 1
