@@ -10,6 +10,8 @@ import saffu
 from conftest import SMALL, sentences
 from saffu import SaffuConfig, SaffuLM, TrainingConfig
 from saffu.network import Network
+from saffu.ngram import KneserNey, NgramCounts
+from saffu.tokenizer import EOD
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
@@ -82,3 +84,19 @@ def test_backpropagation_goes_on(train_text, dev_text):
     before = lm.perplexity(dev_text)
     lm.backprop(train_text, dev_text, TrainingConfig(max_folds=2, batch=256))
     assert lm.perplexity(dev_text) < before
+
+
+@pytest.mark.parametrize("vocabulary", [300, 7131, 1 << 17])
+def test_ngrams_are_the_same(vocabulary):
+    """Of one word and of two, with the top bit set and without."""
+    ids = torch.randint(EOD, vocabulary, (5000,), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    starts = torch.arange(0, 5001, 50)
+    here = NgramCounts.count(ids, starts, 5, vocabulary)
+    there = NgramCounts.count(ids.cuda(), starts.cuda(), 5, vocabulary)
+    assert torch.equal(there.keys.cpu(), here.keys)
+    assert torch.equal(there.counts.cpu(), here.counts)
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(there.columns(), here.columns(), strict=True))
+    contexts = torch.stack(here.columns()[3::-1], dim=1)[:200]
+    p = KneserNey(there).distribution(contexts.cuda()) if vocabulary < 10_000 else None
+    if p is not None:
+        assert torch.allclose(p.cpu(), KneserNey(here).distribution(contexts), rtol=1e-9, atol=1e-15)

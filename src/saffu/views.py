@@ -57,10 +57,6 @@ class ViewCounts:
             return self.stored[view.name]
         return self.stored["memory"].seen_at(view.distances, classes)
 
-    @property
-    def device(self) -> torch.device:
-        return next(iter(self.stored.values())).counts.device
-
     def to(self, device: torch.device | str) -> "ViewCounts":
         return ViewCounts({name: counts.to(device) for name, counts in self.stored.items()})
 
