@@ -27,6 +27,12 @@ def settle(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def forget_peak(device: torch.device) -> None:
+    """From now on `peak_memory` speaks of what comes, on a GPU."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def peak_memory(device: torch.device) -> int:
     """Most bytes held so far: on a GPU by tensors, else by the process; 0 where the system does not tell."""
     if device.type == "cuda":
