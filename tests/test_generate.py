@@ -114,3 +114,11 @@ def test_top_k_and_top_p_cut_the_tail(small_lm):
 def test_wrong_sampling_is_refused(small_lm, wrong):
     with pytest.raises(SaffuError, match=next(iter(wrong))):
         small_lm.generate("the", **wrong)
+
+
+def test_next_to_temperature_zero_the_likeliest_is_drawn(small_lm):
+    prompts = ["the small", "a"]
+    coldest = small_lm.generate_batch(prompts, temperature=0)
+    for temperature in (1e-3, 1e-5, 1e-40, 5e-324):
+        assert small_lm.generate(prompts[0], temperature=temperature, seed=1) == coldest[0]
+        assert small_lm.generate_batch(prompts, temperature=temperature, seed=1) == coldest

@@ -7,7 +7,7 @@ so the logits are two sums, of which only the first is computed for every token 
     l_n = Σ_{i large} h_i M_in + Σ_{i small} h_i M_in,      the second at most B = Σ_{i small} h_i max_n M_in
 
 A token drawn by the first sum alone is kept with probability exp(Σ_{i small} h_i M_in − B), else drawn again. What is
-kept is distributed as softmax(l), not nearly but exactly.
+kept is distributed as softmax(l): not nearly but exactly, as far as float32 can tell.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,7 @@ from saffu.unit import Unit
 Array = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
-LARGE = (
-    4e-3  # a probability that is large, at temperature 1: then 1 draw of 3 is thrown away, and 30 rows of M are read
-)
+LARGE = 4e-3  # a large probability, at temperature 1: some 30 are, and a third of the draws is thrown away
 NOTHING = 1e-8  # one that changes no logit by more than rounding does
 TRIES = 8  # until all of M is read after all
 BEGIN = torch.zeros(1, dtype=torch.int64)

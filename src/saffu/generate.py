@@ -17,6 +17,7 @@ from saffu.tokenizer import EOD, PAD, Tokenizer
 from saffu.workers import cores_an_operation
 
 FEW = 8  # documents written at the same time
+COLDEST = 1e-5  # a temperature below which float32 knows no tokens but the likeliest
 
 
 @dataclass(frozen=True)
@@ -44,13 +45,13 @@ class Sampling:
     @property
     def from_all(self) -> bool:
         """Whether any token may be drawn, by the model's distribution at this temperature."""
-        return self.temperature > 0 and not self.top_k and self.top_p == 1
+        return self.temperature >= COLDEST and not self.top_k and self.top_p == 1
 
 
 def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:
     """One token id for each row of logits (n, N). Only what can be a target is ever drawn: no `<pad>`, no marker."""
     candidates = logits[:, EOD:].float()
-    if sampling.temperature == 0:
+    if sampling.temperature < COLDEST:
         return candidates.argmax(1) + EOD
     candidates = candidates / sampling.temperature
     if 0 < sampling.top_k < candidates.shape[1]:
