@@ -1,0 +1,138 @@
+"""What every model can do. Evaluation, generation, living models and folders are written against this alone.
+
+A model is *counted*, then *solved*: `count` is the only thing that sees text, its sums add and subtract, and `solved`
+turns sums into a model. So for any model
+
+    fit      solved(count(corpus))
+    update   solved(held + count(new))
+    forget   solved(held − count(old))
+    merge    solved(held + other)
+
+with one encoder: all that `solved` leaves alone (embeddings, attention, classes, exponents). Classes need not inherit
+from these protocols, and nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from saffu.text.corpus import TokenCorpus
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+Arrays = Mapping[str, Array]
+State = Hashable
+"""Where a document stands: all that a model remembers of its tokens so far. Copied freely, never changed in place."""
+
+S = TypeVar("S", bound="Sums")
+
+
+class Sums(Protocol):
+    """All that a decoder follows from, summed over documents: `+` adds documents, `−` takes them away again."""
+
+    def __add__(self: S, other: S) -> S: ...
+
+    def __sub__(self: S, other: S) -> S:
+        """Refused with a SaffuError where a count would fall below zero."""
+        ...
+
+    def arrays(self) -> Arrays:
+        """What is stored, by name."""
+        ...
+
+
+class Model(Protocol):
+    """A fitted language model over token ids."""
+
+    @property
+    def config(self) -> Any:
+        """The settings it was made with; their class says which solution this is."""
+        ...
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    @property
+    def sums(self) -> Any:
+        """The counts its decoder follows from; None if it no longer follows from counts."""
+        ...
+
+    def log_probabilities(self, corpus: TokenCorpus, progress: str | None = None) -> Floats:
+        """ln p of every target of the corpus, (targets,)."""
+        ...
+
+    def start(self, context: Iterable[int] = ()) -> State:
+        """The state of a document that begins with these tokens."""
+        ...
+
+    def advance(self, state: State, token: int) -> State:
+        """The state after one more token."""
+        ...
+
+    def next_log_probabilities(self, states: Sequence[State]) -> Array:
+        """ln p of every token after each state, (states, N) float32; −inf for what is never predicted."""
+        ...
+
+    def explain(self, context: Sequence[int]) -> Explanation:
+        """The prediction of the token after a context, split into what each part of the context adds."""
+        ...
+
+    def vectors(self) -> dict[str, Array]:
+        """Token vectors (N, D) by kind, the most useful first."""
+        ...
+
+    def count(self, corpus: TokenCorpus) -> Any:
+        """The sums of a corpus, seen through this model's encoder."""
+        ...
+
+    def solved(self, sums: Any) -> Model:
+        """A new model: this encoder, and the decoder that follows from these sums."""
+        ...
+
+    def arrays(self) -> Arrays:
+        """All that is stored of the model but its sums, by name."""
+        ...
+
+    def encoder_arrays(self) -> Arrays:
+        """What update, forget and merge leave alone; models merge if these are equal."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many stored numbers shape a prediction."""
+        ...
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A step of a fit that gave a model: "calibrated", "init", "tune 1", …"""
+
+    name: str
+    model: Model
+    facts: Mapping[str, Any]  # to be logged: exponents, warnings, …
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """What one part of a model adds to the log-probability of every token, in nats."""
+
+    name: str
+    values: Floats  # (N,)
+    seen: tuple[int, ...] = ()  # the tokens it saw, oldest first
+    weight: float | None = None  # its exponent, or the attention it gets
+    slots: int = 1  # how many slots it stands for: `<pad>` fills many
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """The prediction of one token. The terms add up to `log_probabilities` exactly, normalizers included."""
+
+    context: tuple[int, ...]
+    terms: Sequence[Term]
+    log_probabilities: Floats  # (N,); −inf for what is never predicted
+    details: Mapping[str, Sequence[Term]]  # further readings of the same prediction, by title

@@ -1,0 +1,17 @@
+"""Progress bars: on standard error, in notebooks too, silent where nobody watches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tqdm.auto import tqdm
+
+
+def progress_bar(title: str | None, total: int | None = None, unit: str = " tokens", **options: Any) -> tqdm[Any]:
+    """A bar that disappears when it is done; none at all without a title, or where standard error is no terminal.
+
+    >>> with progress_bar(None, total=2) as bar:
+    ...     _ = bar.update(2)
+    """
+    disable = True if title is None else None
+    return tqdm(desc=title, total=total, unit=unit, unit_scale=True, leave=False, disable=disable, **options)

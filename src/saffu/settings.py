@@ -1,0 +1,71 @@
+"""Settings as small frozen dataclasses: one line of meaning for each field, checked when made, to and from JSON.
+
+The command line's options and config.json are made from these classes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from saffu.errors import SaffuError
+
+C = TypeVar("C", bound="Settings")
+
+
+def setting(
+    default: Any, meaning: str, *, low: float | None = 0, high: float = math.inf, off: bool = False, rare: bool = False
+) -> Any:
+    """A field with its meaning and its limits, low ≤ value ≤ high; `off` also allows 0.
+
+    A `rare` setting is no option of the command line; it is given as --set name=value.
+    """
+    return field(default=default, metadata={"meaning": meaning, "low": low, "high": high, "off": off, "rare": rare})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Base of all settings classes: checks values when made.
+
+    >>> @dataclass(frozen=True)
+    ... class Shape(Settings):
+    ...     order: int = setting(5, "length of the longest n-gram", low=2, high=8)
+    >>> Shape(order=9)
+    Traceback (most recent call last):
+    saffu.errors.SaffuError: `order` is 9; it must be an integer from 2 to 8
+    """
+
+    preset: ClassVar[str] = ""  # the name of the solution that these settings choose, if they choose one
+
+    def __post_init__(self) -> None:
+        kinds = get_type_hints(type(self))
+        for entry in fields(self):
+            problem = _problem(kinds[entry.name], getattr(self, entry.name), entry.metadata)
+            if problem:
+                raise SaffuError(f"`{entry.name}` is {getattr(self, entry.name)!r}; it must be {problem}")
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls: type[C], values: dict[str, Any]) -> C:
+        known = [entry.name for entry in fields(cls)]
+        for name in values:
+            if name not in known:
+                raise SaffuError(f"unknown setting {name!r}; there are {', '.join(known)}")
+        return cls(**values)
+
+
+def _problem(kind: Any, value: Any, limits: Any) -> str:
+    """What a value must be instead; empty if it is fine."""
+    if get_origin(kind) is Literal:
+        return "" if value in get_args(kind) else " or ".join(str(choice) for choice in get_args(kind))
+    if kind is bool or kind is str:
+        return "" if type(value) is kind else {bool: "true or false", str: "a string"}[kind]
+    low, high, off = limits["low"], limits["high"], limits["off"]
+    right_kind = type(value) is int if kind is int else isinstance(value, int | float) and not isinstance(value, bool)
+    if right_kind and ((low is None or value >= low) and value <= high and math.isfinite(value) or (off and value == 0)):
+        return ""
+    bounds = f" from {low:g} to {high:g}" if high < math.inf else f" of at least {low:g}"
+    return f"{'an integer' if kind is int else 'a number'}{bounds}{', or 0 for none' if off else ''}"

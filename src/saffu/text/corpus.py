@@ -1,0 +1,199 @@
+"""A tokenized corpus: documents, their lines, and the token ids of both, memory-mapped where they are many.
+
+Every line ends with `<eod>`, so a document of two lines, "a b" and "c", holds the ids `a b <eod> c <eod>`. Contexts
+reach back to the start of their document and never further. Every entry of `ids` is one target of prediction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from saffu.progress import progress_bar
+from saffu.text.tokenizer import EOD, Tokenizer
+
+Integers = npt.NDArray[Any]
+Line = tuple[bool, str]
+"""Whether it begins a document, and its text without the newline."""
+
+BATCH = 1024  # lines tokenized at a time
+PIECE = 1 << 16  # characters of a long line tokenized at a time
+SAFE_CUT = re.compile(r"(?<=[A-Za-z0-9,.]) (?=[A-Za-z])")  # a place where two words part under any reading
+
+
+@dataclass(frozen=True, eq=False)
+class TokenCorpus:
+    """Documents as token ids, every line closed by `<eod>`."""
+
+    ids: Integers  # (targets,) uint16 or int32
+    starts: Integers  # (documents + 1,) int64: where each document begins; the last entry is the number of targets
+    sizes: Integers  # (lines,) int64: bytes of each line in UTF-8, its newline included
+    first_document: int = 0  # number of the first document, when this is a part of a larger corpus
+
+    @classmethod
+    def build(
+        cls,
+        lines: Iterable[Line],
+        tokenizer: Tokenizer,
+        folder: Path | None = None,
+        max_tokens: int | None = None,
+        progress: str | None = None,
+    ) -> TokenCorpus:
+        """Tokenize lines, stopping after the one that reaches `max_tokens` targets.
+
+        With a `folder`, ids go to a file there as they come and are memory-mapped: memory does not grow with the text.
+        """
+        dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.int32)
+        starts: list[int] = []
+        sizes: list[int] = []
+        total, source = 0, iter(lines)
+        file: IO[bytes] = (folder / "ids.bin").open("wb") if folder else io.BytesIO()
+        with file, progress_bar(progress) as bar:
+            while (max_tokens is None or total < max_tokens) and (batch := list(islice(source, BATCH))):
+                for (begins, text), ids in zip(batch, encode_lines([text for _, text in batch], tokenizer), strict=True):
+                    if begins or not starts:
+                        starts.append(total)
+                    file.write(np.array([*ids, EOD], dtype=dtype).tobytes())
+                    sizes.append(len(text.encode()) + 1)
+                    total += len(ids) + 1
+                    bar.update(len(ids) + 1)
+                    if max_tokens is not None and total >= max_tokens:
+                        break
+            in_memory = file.getvalue() if isinstance(file, io.BytesIO) else b""
+        if folder and total:
+            flat: Integers = np.memmap(folder / "ids.bin", dtype=dtype, mode="r")
+        else:
+            flat = np.frombuffer(in_memory, dtype=dtype)
+        return cls(flat, np.array([*starts, total], dtype=np.int64), np.array(sizes, dtype=np.int64))
+
+    @property
+    def documents(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def lines(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def targets(self) -> int:
+        return len(self.ids)
+
+    @property
+    def bytes(self) -> int:
+        return int(self.sizes.sum())
+
+    def line_starts(self) -> Integers:
+        """Where each line begins, and at last the number of targets: (lines + 1,)."""
+        return np.concatenate([[0], np.flatnonzero(self.ids == EOD) + 1])
+
+    def slice(self, first: int, last: int) -> TokenCorpus:
+        """Documents first … last−1, sharing storage."""
+        return self._between([(first, last)]) if (first, last) != (0, self.documents) else self
+
+    def select(self, documents: Sequence[int] | Integers) -> TokenCorpus:
+        """These documents, by number, in this order, as a corpus of their own."""
+        return self._between([(int(number), int(number) + 1) for number in documents])
+
+    def _between(self, ranges: Sequence[tuple[int, int]]) -> TokenCorpus:
+        """The documents of some ranges of numbers, one range after the other."""
+        lines = np.searchsorted(self.line_starts(), self.starts)  # number of each document's first line
+        spans = [(int(self.starts[a]), int(self.starts[b])) for a, b in ranges]
+        lengths = [np.diff(self.starts[a : b + 1]) for a, b in ranges]
+        starts = np.concatenate([[0], *lengths]).cumsum().astype(np.int64)
+        sizes = np.concatenate([self.sizes[:0], *(self.sizes[lines[a] : lines[b]] for a, b in ranges)])
+        if len(ranges) == 1:
+            (lo, hi), ((first, _),) = spans[0], ranges
+            return TokenCorpus(self.ids[lo:hi], starts, sizes, self.first_document + first)
+        return TokenCorpus(np.concatenate([self.ids[:0], *(self.ids[lo:hi] for lo, hi in spans)]), starts, sizes)
+
+    def head(self, targets: int) -> TokenCorpus:
+        """The documents up to the one that reaches this many targets."""
+        return self.slice(0, int(np.searchsorted(self.starts, min(targets, self.targets))))
+
+    def every_nth(self, step: int) -> TokenCorpus:
+        """Documents 0, step, 2·step, …"""
+        return self.select(range(0, self.documents, step))
+
+    def sample(self, targets: int) -> TokenCorpus:
+        """About this many targets: every nth document, so that all parts of the corpus are represented."""
+        return self if targets >= self.targets else self.every_nth(max(1, round(self.targets / targets)))
+
+    def split(self, share: float) -> tuple[TokenCorpus, TokenCorpus]:
+        """Two corpora, the first with this share of the documents, evenly spread."""
+        numbers = np.arange(self.documents)
+        chosen = np.floor((numbers + 1) * share) > np.floor(numbers * share)
+        return self.select(np.flatnonzero(chosen)), self.select(np.flatnonzero(~chosen))
+
+    def folds(self, targets: int) -> list[TokenCorpus]:
+        """Contiguous parts of whole documents, of about equal size and about `targets` each."""
+        count = max(1, round(self.targets / targets))
+        return [self.slice(a, b) for a, b in pairwise(self._even_cuts(count))]
+
+    def share(self, number: int, of: int) -> TokenCorpus:
+        """Part `number` of `of`: contiguous documents, with about as many targets as every other part."""
+        cuts = [0, *self._searched_cuts(of), self.documents]
+        return self.slice(cuts[number], cuts[number + 1])
+
+    def _searched_cuts(self, count: int) -> list[int]:
+        evenly = np.arange(1, count) * self.targets // count
+        return [int(cut) for cut in np.searchsorted(self.starts, evenly)]
+
+    def _even_cuts(self, count: int) -> list[int]:
+        return sorted({0, *self._searched_cuts(count), self.documents})
+
+    def frequencies(self, vocabulary: int) -> npt.NDArray[np.int64]:
+        """How often each token is a target: f (N,)."""
+        counts = np.zeros(vocabulary, dtype=np.int64)
+        for lo in range(0, self.targets, 1 << 22):
+            counts += np.bincount(self.ids[lo : lo + (1 << 22)], minlength=vocabulary)
+        return counts
+
+    def fingerprint(self) -> str:
+        """Equal for equal corpora."""
+        digest = hashlib.sha256(np.ascontiguousarray(self.starts).tobytes())
+        digest.update(np.ascontiguousarray(self.sizes).tobytes())
+        for lo in range(0, self.targets, 1 << 22):
+            digest.update(self.ids[lo : lo + (1 << 22)].astype("<i4").tobytes())
+        return digest.hexdigest()
+
+
+def lines_of(documents: Iterable[str]) -> Iterator[Line]:
+    r"""The lines of documents given as strings; blank documents are skipped.
+
+    >>> list(lines_of(["one line", "two\nlines\n", " "]))
+    [(True, 'one line'), (True, 'two'), (False, 'lines')]
+    """
+    for document in documents:
+        if document.strip():
+            for number, line in enumerate(document.removesuffix("\n").split("\n")):
+                yield number == 0, line.removesuffix("\r")
+
+
+def encode_lines(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
+    """Token ids of each text; long texts are cut where words part, which changes no token and bounds memory."""
+    short = [text if len(text) <= PIECE else "" for text in texts]
+    for text, ids in zip(texts, tokenizer.encode_batch(short), strict=True):
+        if len(text) <= PIECE:
+            yield ids
+        else:
+            yield [token for piece in _pieces(text) for token in tokenizer.encode(piece)]
+
+
+def _pieces(text: str) -> Iterator[str]:
+    begin = 0
+    while len(text) - begin > PIECE:
+        cut = SAFE_CUT.search(text, begin + PIECE)
+        if cut is None:
+            break
+        yield text[begin : cut.start()]
+        begin = cut.start()
+    yield text[begin:]
