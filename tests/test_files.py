@@ -4,73 +4,148 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
+import safetensors.numpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
-import saffu
-from saffu import SaffuError, store
+from saffu import arrays, files
+from saffu.errors import SaffuError
+
+ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([True, False]), "c": np.arange(2)}
 
 
 @pytest.fixture
-def folder(small_lm, tmp_path):
-    small_lm.save(tmp_path / "model")
+def folder(tmp_path):
+    content = {"model.safetensors": ARRAYS, "tokenizer.json": b"{}", "log.jsonl": lambda: b'{"x": 1}\n'}
+    files.write_folder(tmp_path / "model", {"model_type": "saffu", "settings": {"smoothing": 0.1}}, content)
     return tmp_path / "model"
 
 
+def equal(found, expected):
+    return found.keys() == expected.keys() and all(
+        found[name].dtype == expected[name].dtype and np.array_equal(found[name], expected[name]) for name in expected
+    )
+
+
+# Folders
+
+
+def test_a_folder_is_read_back(folder):
+    manifest = files.read_manifest(folder)
+    assert manifest["format"] == files.FORMAT
+    assert manifest["settings"] == {"smoothing": 0.1}
+    assert sorted(manifest["checksums"]) == ["config.json", "log.jsonl", "model.safetensors", "tokenizer.json"]
+    assert equal(files.read_arrays(folder, "model.safetensors", manifest), ARRAYS)
+    assert files.read_file(folder, "log.jsonl", manifest) == b'{"x": 1}\n'
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
 def test_no_folder_and_no_model(tmp_path):
-    with pytest.raises(SaffuError, match="no model folder"):
-        saffu.load(tmp_path / "nowhere")
-    with pytest.raises(SaffuError, match="no config"):
-        saffu.load(tmp_path)
+    with pytest.raises(SaffuError, match="no model in"):
+        files.read_manifest(tmp_path / "nowhere")
+    with pytest.raises(SaffuError, match=r"not a model folder \(no config"):
+        files.read_manifest(tmp_path)
+    with pytest.raises(SaffuError, match="no model in"), files.changing(tmp_path / "no" / "where", wait=True):
+        pass
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "counts.safetensors", "ngrams.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
 def test_damage_is_found(folder, name):
-    path = folder / name
+    path, manifest = folder / name, files.read_manifest(folder)
+    read = files.read_arrays if name == "model.safetensors" else files.read_file
     whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(SaffuError, match=rf"{name} is damaged"):
-        saffu.load(folder)
-    path.write_bytes(whole[:-20] + b"x" + whole[-19:])
-    with pytest.raises(SaffuError, match=rf"{name} is damaged"):
-        saffu.load(folder)
+    for damaged in (whole[: len(whole) // 2], whole[:-1] + b"x", whole + b"x", b""):
+        path.write_bytes(damaged)
+        with pytest.raises(SaffuError, match=rf"{name} is damaged: its checksum"):
+            read(folder, name, manifest)
     path.unlink()
     with pytest.raises(SaffuError, match=rf"{name} is missing"):
-        saffu.load(folder)
+        read(folder, name, manifest)
+    with pytest.raises(SaffuError, match="not recorded"):
+        read(folder, "other.json", manifest)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": "x"}', '{"format": 1}'])
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "{}", "[1]", '{"format": "x"}', '{"format": 2}', '{"format": 2, "checksums": []}', "[" * 10**5],
+)
 def test_damaged_manifest(folder, content):
     (folder / "config.json").write_text(content)
-    with pytest.raises(SaffuError, match=r"damaged|newer"):
-        saffu.load(folder)
+    with pytest.raises(SaffuError, match=r"config\.json is damaged"):
+        files.read_manifest(folder)
 
 
-def test_newer_format(folder):
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"settings": {"smoothing": 0.2}},
+        {"classes": 3},
+        {"checksums": {}},
+        {"checksums": {"config.json": 7}},
+        {"checksums": {"config.json": "0" * 64, "model.safetensors": ["x"]}},
+    ],
+    ids=str,
+)
+def test_an_edited_manifest_is_found(folder, change):
     manifest = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(manifest | {"format": store.FORMAT + 1}))
-    with pytest.raises(SaffuError, match="newer than this saffu"):
-        saffu.load(folder)
+    (folder / "config.json").write_text(json.dumps(manifest | change))
+    with pytest.raises(SaffuError, match=r"config\.json is damaged or was edited"):
+        files.read_manifest(folder)
+    (folder / "config.json").write_text(json.dumps(dict(reversed(manifest.items()))))  # says the same
+    assert files.read_manifest(folder) == manifest
 
 
-def test_unknown_setting(folder):
+def test_manifest_values_that_json_changes(tmp_path):
+    files.write_folder(tmp_path / "a", {"shape": (1, 2), "counts": {10: 1, 9: 2}, "x": float("inf")}, {})
+    manifest = files.read_manifest(tmp_path / "a")
+    assert manifest["shape"] == [1, 2]
+    assert manifest["counts"] == {"10": 1, "9": 2}
+
+
+@pytest.mark.parametrize(("version", "message"), [(1, "older saffu .*train it again"), (3, "newer than this saffu")])
+def test_other_formats(folder, version, message):
     manifest = json.loads((folder / "config.json").read_text())
-    manifest["config"]["colour"] = "red"
-    (folder / "config.json").write_text(json.dumps(manifest))
-    with pytest.raises(SaffuError, match="colour"):
-        saffu.load(folder)
+    (folder / "config.json").write_text(json.dumps(manifest | {"format": version}))
+    with pytest.raises(SaffuError, match=message):
+        files.read_manifest(folder)
+    files.require_writable(folder, force=True)  # it may be replaced all the same
 
 
-def test_a_full_disk_leaves_the_old_folder(small_lm, folder, monkeypatch):
+def test_a_folder_saved_by_transformers_has_no_checksums(folder):
+    manifest = json.loads((folder / "config.json").read_text())
+    recorded = manifest.pop("checksums")
+    (folder / "config.json").write_text(json.dumps(manifest | {"auto_map": {}}))
+    found = files.read_manifest(folder)["checksums"]
+    assert found["model.safetensors"] == recorded["model.safetensors"]
+    assert equal(files.read_arrays(folder, "model.safetensors", files.read_manifest(folder)), ARRAYS)
+
+
+@pytest.mark.parametrize("name", ["", "..", ".", "a/b", "../x", "/etc/x", "a\\b", "config.json"])
+def test_only_plain_names(tmp_path, name):
+    with pytest.raises(SaffuError, match="plain name"):
+        files.write_folder(tmp_path / "a", {}, {name: b""})
+    with pytest.raises(SaffuError, match="plain name"):
+        files.read_file(tmp_path, name, {"checksums": {name: ""}})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_the_old_folder(folder, monkeypatch):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
 
-    def no_space(path, data):
+    def no_space(path, content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr(store, "_write_durably", no_space)
+    monkeypatch.setattr(files, "_write_durably", no_space)
     with pytest.raises(OSError, match="No space"):
-        small_lm.save(folder)
+        files.write_folder(folder, {}, {"x": b"x"})
+    with pytest.raises(OSError, match="No space"):
+        files.write_file(folder / "tokenizer.json", b"x")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
@@ -79,20 +154,21 @@ def test_a_full_disk_leaves_the_old_folder(small_lm, folder, monkeypatch):
 def test_replacing_a_folder(tmp_path, monkeypatch, exchange):
     if exchange == "in two steps":
         monkeypatch.setattr(sys, "platform", "elsewhere")
-    store.write_folder(tmp_path / "a", {"n": 1}, {"old": b"1"})
-    store.write_folder(tmp_path / "a", {"n": 2}, {"new": b"2"})
+    files.write_folder(tmp_path / "a", {"n": 1}, {"old": b"1"})
+    files.write_folder(tmp_path / "a", {"n": 2}, {"new": b"2"})
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["config.json", "new"]
-    assert store.read_file(tmp_path / "a", "new", store.read_manifest(tmp_path / "a")) == b"2"
+    assert files.read_file(tmp_path / "a", "new", files.read_manifest(tmp_path / "a")) == b"2"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 WRITER = """
 import sys
 from pathlib import Path
-from saffu import store
+import numpy as np
+from saffu import files
 folder = Path(sys.argv[1])
 for n in range(10**6):
-    store.write_folder(folder, {"n": n}, {"x": str(n).encode() * 50_000, "y": str(n).encode()})
+    files.write_folder(folder, {"n": n}, {"x": {"a": np.full(100_000, n)}, "y": str(n).encode()})
     print(n, flush=True)
 """
 
@@ -107,50 +183,302 @@ def test_killed_while_writing_the_folder_is_whole(tmp_path):
         writer.send_signal(signal.SIGKILL)
         writer.wait()
         writer.stdout.close()
-        manifest = store.read_manifest(folder)
-        number = str(manifest["n"]).encode()
-        assert store.read_file(folder, "y", manifest) == number
-        assert store.read_file(folder, "x", manifest) == number * 50_000
+        manifest = files.read_manifest(folder)
+        assert files.read_file(folder, "y", manifest) == str(manifest["n"]).encode()
+        assert set(files.read_arrays(folder, "x", manifest)["a"]) == {manifest["n"]}
+    with files.changing(folder, wait=False):  # a lock ends with its process
+        assert [path.name for path in tmp_path.iterdir() if path.name.endswith("lock")] == [".a.lock"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_folder_moved_aside_is_put_back(folder):
+    folder.rename(folder.with_name(f".model.writing-x{files.OLD}"))
+    folder.with_name(".model.writing-y").mkdir()
+    with files.changing(folder, wait=True):
+        assert files.read_manifest(folder)["settings"] == {"smoothing": 0.1}
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 
 def test_require_writable(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(SaffuError, match="is a file"):
-        store.require_writable(tmp_path / "file", force=True)
+        files.require_writable(tmp_path / "file", force=True)
     with pytest.raises(OSError, match=r"Not a directory|exists"):
-        store.require_writable(tmp_path / "file" / "model", force=False)
-    store.require_writable(tmp_path / "new" / "model", force=False)
+        files.require_writable(tmp_path / "file" / "model", force=False)
+    files.require_writable(tmp_path / "new" / "model", force=False)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").write_text("x")
     with pytest.raises(SaffuError, match="not empty"):
-        store.require_writable(tmp_path / "full", force=False)
-    with pytest.raises(SaffuError, match="none of a model's files"):
-        store.require_writable(tmp_path / "full", force=True)
+        files.require_writable(tmp_path / "full", force=False)
+    with pytest.raises(SaffuError, match="not part of a saved model"):
+        files.require_writable(tmp_path / "full", force=True)
     with pytest.raises(SaffuError, match="inside it"):
-        store.require_writable(Path("/"), force=True)
+        files.require_writable(Path("/"), force=True)
 
 
-def test_only_a_model_is_replaced(folder, small_lm, tmp_path):
-    store.require_writable(folder, force=True)
+@pytest.mark.parametrize("name", ["", ".", "..", "../model", "link"])
+def test_the_current_folder_is_never_replaced(folder, monkeypatch, name):
+    monkeypatch.chdir(folder)
+    (folder.parent / "link").symlink_to(folder)
+    with pytest.raises(SaffuError, match="is the current folder"):
+        files.write_folder(Path("../link") if name == "link" else Path(name), {}, {})
+    assert Path.cwd() == folder
+    assert files.read_manifest(folder)
+
+
+def test_only_a_model_is_replaced(folder, tmp_path):
+    files.require_writable(folder, force=True)
     (folder / "thesis.tex").write_text("years of work")
     with pytest.raises(SaffuError, match=r"thesis\.tex"):
-        small_lm.save(folder)
+        files.write_folder(folder, {}, {})
     assert (folder / "thesis.tex").read_text() == "years of work"
     (folder / "thesis.tex").unlink()
+    (folder / "log.jsonl").unlink()
+    (folder / "log.jsonl").mkdir()
+    with pytest.raises(SaffuError, match=r"log\.jsonl"):
+        files.write_folder(folder, {}, {})
+    (folder / "log.jsonl").rmdir()
     (tmp_path / "link").symlink_to(folder)
-    small_lm.save(tmp_path / "link")
+    files.write_folder(tmp_path / "link", {"n": 2}, {})
     assert (tmp_path / "link").is_symlink()
-    assert saffu.load(tmp_path / "link").config == small_lm.config
+    assert files.read_manifest(folder)["n"] == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "model"]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"checksums": []}, {"trained_on": {}}, {"vocabulary": 5}, {"config": {"block": 4}}, {"config": []}],
-    ids=str,
+# Locks
+
+HOLDER = """
+import sys
+from pathlib import Path
+from saffu import files
+with files.changing(Path(sys.argv[1]), wait=True):
+    print("held", flush=True)
+    sys.stdin.readline()
+    files.write_folder(Path(sys.argv[1]), {"by": "holder"}, {})
+"""
+
+
+def test_writers_take_turns(folder):
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout.readline() == "held\n"
+        busy = pytest.raises(SaffuError, match="another saffu process is writing to")
+        with busy, files.changing(folder, wait=False):
+            pass
+        holder.stdin.write("\n")
+        holder.stdin.flush()
+        with files.changing(folder, wait=True):
+            seen = files.read_manifest(folder)
+            files.write_folder(folder, {"by": "waiter"}, {})
+    assert seen["by"] == "holder"
+    assert files.read_manifest(folder)["by"] == "waiter"
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def test_a_waiting_writer_says_so(folder, capsys):
+    """Another thread of the same process has to wait like another process."""
+    waits = threading.Event()
+    real, order = sys.stderr, []
+
+    class Seen:
+        def write(self, text):
+            waits.set()
+            return real.write(text)
+
+        def flush(self):
+            real.flush()
+
+    def other():
+        with files.changing(folder, wait=True):
+            order.append("other")
+
+    thread = threading.Thread(target=other)
+    with files.changing(folder, wait=False), files.changing(folder, wait=False):  # one thread may take it again
+        sys.stderr = Seen()
+        try:
+            thread.start()
+            assert waits.wait(30)
+        finally:
+            sys.stderr = real
+        order.append("this")
+    thread.join()
+    assert order == ["this", "other"]
+    assert capsys.readouterr().err == f"saffu: waiting for another saffu process that is writing to {folder}\n"
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def test_a_lock_is_released_after_an_error(folder):
+    with pytest.raises(KeyError), files.changing(folder, wait=False):
+        raise KeyError
+    with files.changing(folder, wait=False):
+        pass
+
+
+# Arrays
+
+some_arrays = st.dictionaries(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=8).filter(lambda name: name != "__metadata__"),
+    hnp.arrays(
+        st.sampled_from([np.dtype(name) for name in arrays.DTYPE_NAMES]),
+        hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
+    ),
+    max_size=5,
 )
-def test_a_manifest_that_does_not_fit(folder, change):
-    manifest = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(manifest | change))
-    with pytest.raises(SaffuError):
-        saffu.load(folder)
+
+
+def same(found, expected):
+    return found.keys() == expected.keys() and all(
+        found[name].shape == array.shape
+        and found[name].dtype == array.dtype
+        and found[name].tobytes() == array.tobytes()
+        for name, array in expected.items()
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(content=some_arrays)
+def test_arrays_round_trip_and_agree_with_the_library(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("arrays") / "a.safetensors"
+    files.write_file(path, content)
+    assert same(files.load_arrays(path), content)
+    assert same(files.map_arrays(path), content)
+    assert same(safetensors.numpy.load_file(path), content)
+    path.write_bytes(safetensors.numpy.save(content))
+    assert same(files.load_arrays(path), content)
+    assert same(files.map_arrays(path), content)
+
+
+def test_strided_and_big_endian_arrays(tmp_path):
+    square = np.arange(9.0).reshape(3, 3)
+    files.write_file(tmp_path / "a", {"t": square.T, "big": square.astype(">f8"), "every": square[:, ::2]})
+    found = files.load_arrays(tmp_path / "a")
+    assert np.array_equal(found["t"], square.T)
+    assert np.array_equal(found["big"], square)
+    assert np.array_equal(found["every"], square[:, ::2])
+    assert found["big"].dtype == np.dtype("<f8")
+
+
+def test_mapped_arrays_are_mapped_aligned_and_read_only(tmp_path):
+    path = tmp_path / "a"
+    files.write_file(path, {"small": np.ones(3, np.uint8), "large": np.ones(1000), "middle": np.ones(5, np.int16)})
+    mapped = files.map_arrays(path)
+    assert all(array.flags.aligned and not array.flags.writeable for array in mapped.values())
+    assert not any(array.flags.owndata for array in mapped.values())
+    loaded = files.load_arrays(path)
+    assert all(array.flags.aligned and array.flags.writeable for array in loaded.values())
+    files.write_file(path, b"replaced")  # the mapped file lives on
+    assert mapped["large"].sum() == 1000
+
+
+def raw(header, data=b"", length=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return (len(text) if length is None else length).to_bytes(8, "little") + text + data
+
+
+def entry(dtype="U8", shape=(4,), offsets=(0, 4)):
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x01",
+        raw({}, length=2**63),
+        raw({}, length=10**8 + 1),
+        raw(b"{"),
+        raw(b"[]", b"abcd"),
+        raw(b"[[1]]"),
+        raw(b"\xff\xfe"),
+        raw(b"[" * 10**5),
+        raw({}, b"abcd"),
+        raw({"a": []}, b"abcd"),
+        raw({"a": entry("X8")}, b"abcd"),
+        raw({"a": entry(["U8"])}, b"abcd"),
+        raw({"a": entry(shape=[5])}, b"abcd"),
+        raw({"a": entry(shape=[-2, -2])}, b"abcd"),
+        raw({"a": entry(shape=["4"])}, b"abcd"),
+        raw({"a": entry(shape=4)}, b"abcd"),
+        raw({"a": entry(shape=[2**62, 2**62], offsets=[0, 4])}, b"abcd"),
+        raw({"a": entry(shape=[10**12], offsets=[0, 10**12])}, b"abcd"),
+        raw({"a": entry(offsets=[4, 8])}, b"abcdefgh"),
+        raw({"a": entry(offsets=[-4, 0])}, b"abcd"),
+        raw({"a": entry(offsets=[0])}, b"abcd"),
+        raw({"a": entry(offsets=[0, 4]), "b": entry(offsets=[0, 4])}, b"abcd"),
+        raw({"a": entry("U8", [True, 4])}, b"abcd"),
+    ],
+    ids=lambda content: repr(content[8:60]),
+)
+@pytest.mark.parametrize("read", [files.load_arrays, files.map_arrays])
+def test_damaged_safetensors(tmp_path, content, read):
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(SaffuError, match="a is damaged or not a safetensors file"):
+        read(tmp_path / "a")
+
+
+def test_foreign_safetensors_may_be_unaligned_or_of_half_precision(tmp_path):
+    values = np.array([1.5, -2, 0], dtype=np.float32)
+    half = (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    header = {"a": entry("U8", [1], [0, 1]), "b": entry("F32", [3], [1, 13]), "c": entry("BF16", [3], [13, 19])}
+    (tmp_path / "a").write_bytes(raw(header, b"\x07" + values.tobytes() + half))
+    for read in (files.load_arrays, files.map_arrays):
+        found = read(tmp_path / "a")
+        assert found["a"].tolist() == [7]
+        assert found["b"].tolist() == found["c"].tolist() == [1.5, -2, 0]
+        assert found["b"].flags.aligned
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "link", "folder", "dangling"])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_only_regular_files_are_read(folder, name, kind):
+    manifest, path = files.read_manifest(folder), folder / name
+    path.unlink()
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "link":
+        os.mkfifo(folder.parent / "fifo")
+        path.symlink_to(folder.parent / "fifo")
+    else:
+        path.symlink_to({"device": "/dev/zero", "dangling": "/missing"}[kind])
+    with pytest.raises(SaffuError, match=r"not a regular file|Is a directory|is missing|not a model folder"):
+        if name == "config.json":
+            files.read_manifest(folder)
+        elif name == "tokenizer.json":
+            files.read_file(folder, name, manifest)
+        else:
+            files.read_arrays(folder, name, manifest)
+
+
+def test_links_to_regular_files_are_read(folder, tmp_path):
+    (folder / "tokenizer.json").rename(tmp_path / "blob")
+    (folder / "tokenizer.json").symlink_to(tmp_path / "blob")
+    assert files.read_file(folder, "tokenizer.json", files.read_manifest(folder)) == b"{}"
+
+
+def test_oversized_files_are_refused_before_they_are_read(folder, monkeypatch):
+    manifest = files.read_manifest(folder)
+    for name in ("config.json", "tokenizer.json"):
+        os.truncate(folder / name, 10**12)  # sparse
+    with pytest.raises(SaffuError, match="1,000,000,000,000 bytes, more than"):
+        files.read_manifest(folder)
+    with pytest.raises(SaffuError, match="1,000,000,000,000 bytes, more than"):
+        files.read_file(folder, "tokenizer.json", manifest)
+    (folder / "huge").write_bytes(raw({"a": entry("U8", [10**12], [0, 10**12])}))
+    with pytest.raises(SaffuError, match="declared, but there are 0"):
+        files.load_arrays(folder / "huge")
+
+
+def test_writing_does_not_copy_the_arrays():
+    large = np.zeros(1000)
+    _, piece = arrays.to_safetensors({"a": large})
+    assert np.shares_memory(piece, large)
+
+
+def test_write_file(tmp_path):
+    files.write_file(tmp_path / "new" / "a.txt", b"1")
+    files.write_file(tmp_path / "new" / "a.txt", lambda: b"2")
+    assert (tmp_path / "new" / "a.txt").read_bytes() == b"2"
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.txt"]

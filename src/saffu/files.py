@@ -1,4 +1,6 @@
-"""Files: atomic replacement of whole folders, checksums, safetensors and JSON. Nothing else is ever read back."""
+"""Files and folders: replaced atomically, verified by checksums, locked while they change."""
+
+from __future__ import annotations
 
 import ctypes
 import glob
@@ -9,66 +11,102 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors import torch as safetensors
-from torch import Tensor
+from filelock import FileLock, Timeout
 
-from saffu import lock
+from saffu.arrays import RESTORE, Array, checksum, open_regular, read_at_most, to_safetensors
+from saffu.arrays import load_arrays as load_arrays
+from saffu.arrays import map_arrays as map_arrays
 from saffu.errors import SaffuError
 
-FORMAT = 1  # of the model folder; raised when an older saffu could not read it
+Content = bytes | Mapping[str, Array] | Callable[[], bytes | Mapping[str, Array]]
+"""What a file holds: bytes, or arrays by name, which are written as safetensors."""
+
+FORMAT = 2  # of a model folder; raised when the files change their meaning
 MANIFEST = "config.json"
 OLD = "-old"  # ends the name of a folder that has been moved aside
+LARGEST_MANIFEST = 100_000_000  # bytes
+LARGEST_FILE = 1 << 30  # bytes, of a file that does not hold arrays
 
 
 def require_writable(folder: Path, force: bool) -> None:
-    """Fail now rather than after the work: on a folder that holds something, or a place that cannot be written."""
+    """Fail before the work rather than after it if a model folder cannot be written here."""
     folder = Path(folder)
+    place = folder.resolve()
     if folder.exists() and not folder.is_dir():
-        raise SaffuError(f"{folder} is a file, and a model is a folder; choose another place")
-    if os.path.ismount(folder):  # Path.is_mount knows no Windows before Python 3.12
+        raise SaffuError(f"{folder} is a file; a model needs a folder")
+    with suppress(FileNotFoundError):  # the current folder may have been deleted
+        if Path.cwd().is_relative_to(place):
+            raise SaffuError(f"{place} is the current folder and cannot be replaced; name a folder inside it")
+    if os.path.ismount(folder):  # Path.is_mount does not support Windows before Python 3.12
         raise SaffuError(f"{folder} cannot be replaced as a whole; name a folder inside it")
     if folder.exists() and any(folder.iterdir()):
         if not force:
             raise SaffuError(f"{folder} is not empty; choose another folder, or replace it with `force`")
-        foreign = {path.name for path in folder.iterdir()} - {MANIFEST, *_recorded_names(folder)}
+        recorded = _recorded_names(folder)
+        foreign = [path.name for path in folder.iterdir() if path.name not in recorded or path.is_dir()]
         if foreign:
-            raise SaffuError(f"{folder} holds {min(foreign)!r}, which is none of a model's files; move it away first")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.writing-", dir=folder.parent):
+            name = min(foreign)
+            raise SaffuError(f"will not replace {folder}: {name!r} is not part of a saved model; move it first")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{place.name}.writing-", dir=place.parent):
         pass
 
 
-def write_folder(folder: Path, manifest: Mapping[str, Any], files: Mapping[str, bytes | Callable[[], bytes]]) -> None:
-    """Write a folder anew, whole: a reader, or a kill at any moment, finds the old one or the new one.
+def write_folder(folder: Path, manifest: Mapping[str, Any], files: Mapping[str, Content]) -> None:
+    """Replace a folder atomically: a reader, or a crash at any point, sees either the old version or the new one.
 
-    The manifest goes into config.json together with the format's version and a checksum of every file.
+    The manifest goes into config.json, with the format's version and the checksum of every file, itself included.
     """
     folder = Path(folder).resolve()  # a link stays a link to the folder that is replaced
+    for name in files:
+        _require_plain(name)
     require_writable(folder, force=True)
-    with lock.exclusive(folder, wait=True):
+    with _locked(folder, wait=True):
         recover(folder)
         _replace(folder, manifest, files)
 
 
 @contextmanager
 def changing(folder: Path, wait: bool) -> Iterator[None]:
-    """Be the only one who changes a model folder that exists, from reading it to writing it."""
+    """Keep other writers out of an existing model folder, from reading it to replacing it."""
     if not Path(folder).resolve().parent.is_dir():
-        read_manifest(folder)  # which tells what is wrong
-    with lock.exclusive(folder, wait):
+        read_manifest(folder)  # raises the error that fits
+    with _locked(folder, wait):
         recover(folder)
         yield
 
 
-def recover(folder: Path) -> None:
-    """Clean up after writers that were killed; to be called with the folder's lock.
+@contextmanager
+def _locked(folder: Path, wait: bool) -> Iterator[None]:
+    """Hold the lock of a folder: on a file next to it, because the folder itself is replaced as a whole."""
+    place = Path(folder).resolve()
+    path = place.with_name(f".{place.name}.lock")
+    lock = FileLock(path, is_singleton=True)  # one object per path, so that a thread may take it again
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        if not wait:
+            busy = f"another saffu process is writing to {folder}; try again when it has finished"
+            raise SaffuError(busy) from None
+        print(f"saffu: waiting for another saffu process that is writing to {folder}", file=sys.stderr)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        if lock.lock_counter == 1:
+            with suppress(OSError):  # Windows does not remove an open file
+                path.unlink()
+        lock.release()
 
-    Where two folders cannot be swapped in one step there is a moment without any; the old one is then put back.
+
+def recover(folder: Path) -> None:
+    """Clean up after writers that were killed. The caller holds the folder's lock.
+
+    Where two folders cannot be exchanged in one step there is a moment without any; the old one is then put back.
     """
     folder = Path(folder).resolve()
     for left in sorted(folder.parent.glob(f".{glob.escape(folder.name)}.writing-*")):
@@ -78,15 +116,12 @@ def recover(folder: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _replace(folder: Path, manifest: Mapping[str, Any], files: Mapping[str, bytes | Callable[[], bytes]]) -> None:
+def _replace(folder: Path, manifest: Mapping[str, Any], files: Mapping[str, Content]) -> None:
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.writing-", dir=folder.parent))
     try:
-        checksums = {}
-        for name, content in files.items():
-            data = content if isinstance(content, bytes) else content()
-            _write_durably(fresh / name, data)
-            checksums[name] = hashlib.sha256(data).hexdigest()
-        document = {"format": FORMAT, **manifest, "checksums": checksums}
+        checksums = {name: _write_durably(fresh / name, content) for name, content in files.items()}
+        document = json.loads(json.dumps({"format": FORMAT, **manifest, "checksums": checksums}))  # as it is read back
+        document["checksums"][MANIFEST] = _digest(document)
         _write_durably(fresh / MANIFEST, (json.dumps(document, indent=2) + "\n").encode())
         fresh.chmod(0o777 & ~_umask())
         if folder.exists():
@@ -94,88 +129,118 @@ def _replace(folder: Path, manifest: Mapping[str, Any], files: Mapping[str, byte
         else:
             fresh.rename(folder)
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)  # what was there before, or what was left half written
+        shutil.rmtree(fresh, ignore_errors=True)  # the previous folder, or one that is half written
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Write one file anew, whole: a reader, or a kill at any moment, finds the old one or the new one."""
+def write_file(path: Path, content: Content) -> None:
+    """Replace one file atomically: a reader, or a crash at any point, sees either the old version or the new one."""
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.writing-{os.getpid()}")
     try:
-        _write_durably(fresh, data)
+        _write_durably(fresh, content)
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """config.json of a model folder, of a format this saffu knows."""
+    """Read config.json of a model folder, after verifying its checksum and its format."""
     folder = Path(folder)
+    path = folder / MANIFEST
     if not folder.is_dir():
-        raise SaffuError(f"no model folder at {folder}; `saffu train … --out {folder}` makes one")
-    try:
-        document = json.loads((folder / MANIFEST).read_text("utf-8"))
-        if "auto_map" in document and "checksums" not in document:  # saved by transformers, which records none
-            files = [path for name in ("model.safetensors", "tokenizer.json") if (path := folder / name).is_file()]
-            document["checksums"] = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-        version, recorded = document["format"], document["checksums"].items()
-    except FileNotFoundError:
-        raise SaffuError(f"{folder} is no model folder: it has no {MANIFEST}; check the path") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise SaffuError(f"{folder / MANIFEST} is damaged; restore the folder or train again") from None
-    if not isinstance(version, int) or not all(isinstance(checksum, str) for _, checksum in recorded):
-        raise SaffuError(f"{folder / MANIFEST} is damaged; restore the folder or train again")
+        raise SaffuError(f"no model in {folder}; create one with `saffu train … --out {folder}`")
+    if not path.exists():
+        raise SaffuError(f"{folder} is not a model folder (no {MANIFEST}); check the path")
+    document = _read_document(path)
+    version, recorded = document.get("format"), document.get("checksums")
+    if "auto_map" in document and recorded is None:  # saved by transformers, which records no checksums
+        names = [name for name in ("model.safetensors", "tokenizer.json") if (folder / name).is_file()]
+        recorded = document["checksums"] = {name: _checksum_of(folder / name) for name in names}
+        recorded[MANIFEST] = _digest(document)
+    if not isinstance(version, int) or not isinstance(recorded, dict):
+        raise SaffuError(f"{path} is damaged; {RESTORE}")
+    if version < FORMAT:
+        raise SaffuError(f"{folder} was written by an older saffu (format {version}); train it again")
     if version > FORMAT:
         raise SaffuError(f"{folder} has format {version}, newer than this saffu's {FORMAT}; upgrade saffu to read it")
-    return dict(document)
-
-
-def _recorded_names(folder: Path) -> set[str]:
-    """The files that a model folder's manifest names; none if it has no manifest."""
-    try:
-        return set(read_manifest(folder)["checksums"])
-    except SaffuError:
-        return set()
+    if recorded.get(MANIFEST) != _digest(document):
+        raise SaffuError(f"{path} is damaged or was edited: its checksum does not match; {RESTORE}")
+    return document
 
 
 def read_file(folder: Path, name: str, manifest: Mapping[str, Any]) -> bytes:
-    """A file of a model folder, if its checksum is right."""
-    path = Path(folder) / name
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise SaffuError(f"{path} is missing; restore the folder or train again") from None
-    if hashlib.sha256(data).hexdigest() != manifest.get("checksums", {}).get(name):
-        raise SaffuError(f"{path} is damaged: its checksum is wrong; restore the folder or train again")
+    """Read a file of a model folder after verifying its checksum."""
+    path, expected = _recorded(folder, name, manifest)
+    with open_regular(path) as file:
+        data = read_at_most(file, LARGEST_FILE, path)
+    if hashlib.sha256(data).hexdigest() != expected:
+        raise SaffuError(f"{path} is damaged: its checksum does not match; {RESTORE}")
     return data
 
 
-def to_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
-    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    return bytes(safetensors.save(whole, metadata={"format": "pt"}))  # as transformers writes it
+def read_arrays(folder: Path, name: str, manifest: Mapping[str, Any]) -> dict[str, Array]:
+    """Read the arrays of a model folder's safetensors file into memory after verifying its checksum."""
+    path, expected = _recorded(folder, name, manifest)
+    return load_arrays(path, expected)
 
 
-def narrowed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same with matrices in float16: half the room. Vectors, which are small, stay as they are."""
-    return {name: weight.half() if weight.dim() > 1 else weight for name, weight in weights.items()}
+def _recorded(folder: Path, name: str, manifest: Mapping[str, Any]) -> tuple[Path, str]:
+    """The path of a file and the checksum that its manifest records."""
+    _require_plain(name)
+    path = Path(folder) / name
+    if name not in manifest.get("checksums", {}):
+        raise SaffuError(f"{path} is not recorded in {MANIFEST}; {RESTORE}")
+    return path, str(manifest["checksums"][name])
 
 
-def from_safetensors(data: bytes, what: str) -> dict[str, Tensor]:
+def _require_plain(name: str) -> None:
+    if name != Path(name).name or name in ("", "..", MANIFEST) or "\\" in name:
+        raise SaffuError(f"{name!r} is not the name of a file in a model folder; use a plain name")
+
+
+def _read_document(path: Path) -> dict[str, Any]:
+    with open_regular(path) as file:
+        data = read_at_most(file, LARGEST_MANIFEST, path)
     try:
-        return dict(safetensors.load(data))
-    except SafetensorError as error:
-        raise SaffuError(f"{what} is damaged ({error}); restore the folder or train again") from None
+        return dict(json.loads(data))
+    except (ValueError, TypeError, RecursionError):
+        raise SaffuError(f"{path} is damaged; {RESTORE}") from None
 
 
-def _write_durably(path: Path, data: bytes) -> None:
+def _checksum_of(path: Path) -> str:
+    with open_regular(path) as file:
+        return checksum(file)
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    """The checksum of a manifest: of everything it says except this checksum itself."""
+    others = {name: entry for name, entry in document["checksums"].items() if name != MANIFEST}
+    return hashlib.sha256(json.dumps({**document, "checksums": others}, sort_keys=True).encode()).hexdigest()
+
+
+def _recorded_names(folder: Path) -> set[str]:
+    """The files that belong to a model, of whatever format it is."""
+    with suppress(SaffuError, AttributeError):
+        return {MANIFEST, *_read_document(folder / MANIFEST).get("checksums", {}).keys()}
+    return {MANIFEST}
+
+
+def _write_durably(path: Path, content: Content) -> str:
+    """Write a file and wait until it is on the disk; returns its SHA-256, computed on the way."""
+    digest = hashlib.sha256()
+    data = content() if callable(content) else content
     with path.open("wb") as file:
-        file.write(data)
+        for piece in [data] if isinstance(data, bytes) else to_safetensors(data):
+            digest.update(piece)
+            file.write(piece)
         file.flush()
         os.fsync(file.fileno())
+    return digest.hexdigest()
 
 
 def _exchange(fresh: Path, folder: Path) -> None:
-    """Swap two folders in one step where the system can (Linux), else in two."""
+    """Exchange two folders in one step where the system can (Linux), otherwise in two."""
     if sys.platform == "linux":
         at_cwd, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
         rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
