@@ -1,102 +1,122 @@
-"""A GPU gives what a CPU gives."""
+"""On a GPU, the paper's model is the one of a CPU, and training goes on there."""
 
 import copy
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from training_data import CONFIG, DEV, QUICK, TRAIN, VOCABULARY, started
 
-import saffu
-from conftest import SMALL, sentences
-from saffu import SaffuConfig, SaffuLM, TrainingConfig
-from saffu.network import Network
-from saffu.ngram import KneserNey, NgramCounts
-from saffu.tokenizer import EOD
+from saffu.paper.fit import fit
+from saffu.paper.model import PaperModel
+from saffu.tools.evaluate import evaluate
+from saffu.training import cuda_graph
+from saffu.training.loop import Backprop
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-SLOTS = SaffuConfig.preset("calibrated", radius=4, memory=0, classes=0, kept_words=0)
 KINDS = {
-    "paper": SMALL,
-    "documents": replace(SMALL, documents=3),
-    "straight": replace(SMALL, hidden_dimension=0),
-    "tuned": replace(SMALL, tune=2),
-    "measured": replace(SMALL, calibrate=True),
-    "network": SaffuConfig.preset("network", radius_dimension=24, kept_words=0),
-    "slots": SLOTS,
-    "calibrated": SaffuConfig.preset("calibrated", classes=20, kept_words=0),
+    "paper": CONFIG,
+    "documents": replace(CONFIG, document_shards=3),
+    "tuned": replace(CONFIG, tune_folds=2),
 }
+SMOOTH = replace(QUICK, dropout=0.0, matmul_dtype="float32")
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def pair(request, train_text):
-    config = KINDS[request.param]
-    return SaffuLM(config, device="cpu").fit(train_text), SaffuLM(config, device="cuda").fit(train_text)
+def pair(request):
+    """The same fit on both devices."""
+    return [list(fit(TRAIN, VOCABULARY, KINDS[request.param], device))[-1].model for device in ("cpu", "cuda")]
 
 
-def test_the_same_model(pair, dev_text):
+def nll(model):
+    return evaluate(model, DEV).nll
+
+
+def test_the_same_model(pair):
     cpu, gpu = pair
-    assert gpu.network_.device.type == "cuda"
-    assert gpu.score(dev_text).nll == pytest.approx(cpu.score(dev_text).nll, rel=1e-5)
-    moved = copy.copy(cpu)
-    moved.network_ = copy.deepcopy(cpu.network_).to("cuda")
-    assert moved.score(dev_text).nll == pytest.approx(cpu.score(dev_text).nll, rel=1e-5)
-    assert gpu.parameters_ == cpu.parameters_
-    ours, theirs = gpu.network_.state_dict(), cpu.network_.state_dict()
-    assert list(ours) == list(theirs)
-    if not isinstance(cpu.network_, Network):
-        for name, tensor in theirs.items():
-            if name.startswith("counts."):
-                assert torch.equal(ours[name].cpu().view(tensor.dtype), tensor), name
-        assert torch.allclose(gpu.network_.exponents, cpu.network_.exponents, atol=1e-3)
+    assert gpu.device.type == "cuda"
+    assert nll(gpu) == pytest.approx(nll(cpu), rel=1e-5)
+    assert gpu.arrays().keys() == cpu.arrays().keys()
+    for name, array in cpu.arrays().items():
+        np.testing.assert_allclose(gpu.arrays()[name], array, rtol=1e-3, atol=1e-3)
+    states = [model.start([5, 6, 7]) for model in pair]
+    here, there = (model.next_log_probabilities([state]) for model, state in zip(pair, states, strict=True))
+    np.testing.assert_allclose(there, here, rtol=1e-4, atol=1e-4)
 
 
-def test_saved_there_and_read_here(pair, dev_text, tmp_path):
-    _, gpu = pair
-    gpu.save(tmp_path / "model")
-    here, there = (saffu.load(tmp_path / "model", device=device) for device in ("cpu", "cuda"))
-    assert here.score(dev_text).nll == pytest.approx(gpu.score(dev_text).nll, rel=1e-5)
-    assert there.score(dev_text).nll == pytest.approx(gpu.score(dev_text).nll, rel=1e-6)
+def test_saved_on_one_device_and_loaded_on_another(pair):
+    for model in pair:
+        for device in ("cpu", "cuda"):
+            loaded = PaperModel.from_arrays(model.config, VOCABULARY, model.arrays(), None, device)
+            assert loaded.device.type == device
+            assert nll(loaded) == pytest.approx(nll(model), rel=1e-5)
 
 
-def test_it_writes_and_explains(pair):
-    cpu, gpu = pair
-    prompts = ["the", "a small dog", ""]
-    assert len(gpu.generate_batch(prompts, seed=1)) == 3
-    assert gpu.generate("the small", seed=2) == gpu.generate("the small", seed=2)
-    assert gpu.explain("the small").likeliest(3) == cpu.explain("the small").likeliest(3)
+def test_update_and_forget(pair):
+    """Counts are added and subtracted on the GPU as on the CPU."""
+    gpu = pair[1]
+    if gpu.sums is None:
+        pytest.skip("a tuned model cannot be updated")
+    more = gpu.count(DEV)
+    np.testing.assert_allclose(more.F, pair[0].count(DEV).F, rtol=1e-4, atol=1e-4)
+    changed = gpu.solved(gpu.sums + more)
+    assert changed.device.type == "cuda"
+    assert nll(changed) < nll(gpu)
+    assert nll(changed.solved(changed.sums - more)) == pytest.approx(nll(gpu), rel=1e-5)
 
 
-def test_living_models(train_text, dev_text):
-    for config in (replace(SMALL, counting="float64"), KINDS["calibrated"]):
-        whole = SaffuLM(config, device="cuda").fit(train_text)
-        more = sentences(5, 50)
-        before = whole.score(dev_text).nll
-        whole.update(more)
-        assert whole.network_.device.type == "cuda"
-        assert whole.score(dev_text).nll != before
-        whole.forget(more)
-        assert whole.score(dev_text).nll == before
+@pytest.mark.parametrize("training", [SMOOTH, replace(SMOOTH, init="random")], ids=["warm", "cold"])
+@pytest.mark.parametrize("kind", ["paper", "documents"])
+def test_a_captured_step_is_the_plain_one(monkeypatch, training, kind):
+    """And both are those of a CPU, up to rounding."""
+    start = started(KINDS[kind], training)
+    best = {}
+    for name, device, captured in [("cpu", "cpu", False), ("plain", "cuda", False), ("captured", "cuda", True)]:
+        monkeypatch.setattr(cuda_graph, "ENABLED", captured)
+        model = PaperModel(copy.deepcopy(start.network).to(device), start.frequencies, None)
+        run = Backprop(model, TRAIN, DEV, training)
+        assert isinstance(run.take_step, cuda_graph.GraphedStep) == captured
+        run.run()
+        assert run.progress.steps > 3 * cuda_graph.PLAIN_STEPS
+        best[name] = run.progress.best
+    assert best["captured"] == pytest.approx(best["plain"], rel=1e-3)
+    assert best["captured"] == pytest.approx(best["cpu"], rel=1e-2)
+    assert best["captured"] < 0.95 * evaluate(start, DEV).perplexity
 
 
-def test_backpropagation_goes_on(train_text, dev_text):
-    lm = SaffuLM(SMALL, device="cuda").fit(train_text)
-    before = lm.perplexity(dev_text)
-    lm.backprop(train_text, dev_text, TrainingConfig(max_folds=2, batch=256))
-    assert lm.perplexity(dev_text) < before
+def test_dropout_of_a_captured_step_differs_from_step_to_step():
+    """The generator is seeded before every replay."""
+    model = PaperModel(copy.deepcopy(started().network).to("cuda"), started().frequencies, None)
+    run = Backprop(model, TRAIN, DEV, replace(QUICK, dropout=0.5, learning_rate=1e-12, max_folds=1))
+    take_step, losses = run.take_step, []
+    targets = next(model.network.batches(TRAIN, QUICK.batch_size))
+
+    def same_targets(_):
+        losses.append(float(take_step(targets)))
+        return torch.tensor(losses[-1], device="cuda")
+
+    run.take_step = same_targets
+    run.run()
+    assert len(set(losses)) > 5
+    again = Backprop(model, TRAIN, DEV, run.settings)
+    losses_before, losses = losses, []
+    take_step, again.take_step = again.take_step, same_targets
+    again.run()
+    assert losses == pytest.approx(losses_before, rel=1e-4)
 
 
-@pytest.mark.parametrize("vocabulary", [300, 7131, 1 << 17])
-def test_ngrams_are_the_same(vocabulary):
-    """Of one word and of two, with the top bit set and without."""
-    ids = torch.randint(EOD, vocabulary, (5000,), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
-    starts = torch.arange(0, 5001, 50)
-    here = NgramCounts.count(ids, starts, 5, vocabulary)
-    there = NgramCounts.count(ids.cuda(), starts.cuda(), 5, vocabulary)
-    assert torch.equal(there.keys.cpu(), here.keys)
-    assert torch.equal(there.counts.cpu(), here.counts)
-    assert all(torch.equal(a.cpu(), b) for a, b in zip(there.columns(), here.columns(), strict=True))
-    contexts = torch.stack(here.columns()[3::-1], dim=1)[:200]
-    p = KneserNey(there).distribution(contexts.cuda()) if vocabulary < 10_000 else None
-    if p is not None:
-        assert torch.allclose(p.cpu(), KneserNey(here).distribution(contexts), rtol=1e-9, atol=1e-15)
+def test_resume_on_another_device_type():
+    """The weights move; dropout is drawn by another generator."""
+    checkpoints = []
+    model = PaperModel(copy.deepcopy(started().network).to("cuda"), started().frequencies, None)
+    run = Backprop(model, TRAIN, DEV, replace(QUICK, max_folds=1))
+    run.run(lambda _: checkpoints.append(run.checkpoint()))
+    resumed = Backprop(started(), TRAIN, DEV, QUICK)
+    resumed.restore(checkpoints[-1])
+    resumed.run()
+    assert resumed.progress.ended == "reached the limit of 3 folds"
+    assert math.isfinite(resumed.progress.best)
+    assert resumed.progress.best < run.progress.best

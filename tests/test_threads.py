@@ -1,16 +1,18 @@
+"""Work in threads that stop together."""
+
 import threading
 
 import pytest
-import torch
 
-from saffu.workers import side_by_side
+from saffu.threads import cores, run_in_threads
 
 
-def test_every_worker_has_its_number_and_one_core():
-    before = torch.get_num_threads()
-    found = side_by_side(lambda number, stopped: (number, torch.get_num_threads(), stopped()), workers=3)
-    assert found == [(0, 1, False), (1, 1, False), (2, 1, False)]
-    assert torch.get_num_threads() == before
+def test_every_worker_has_its_number():
+    assert run_in_threads(lambda number, stopped: (number, stopped()), 3) == [(0, False), (1, False), (2, False)]
+
+
+def test_one_worker_runs_in_the_calling_thread():
+    assert run_in_threads(lambda number, stopped: threading.current_thread(), 1) == [threading.current_thread()]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -25,11 +27,14 @@ def test_when_one_fails_the_others_stop(error):
         stopped_early.set()
 
     with pytest.raises(error, match="the second fails"):
-        side_by_side(work, workers=2)
+        run_in_threads(work, 2)
     assert stopped_early.is_set()
 
 
-def test_denormal_numbers_are_zero_within_and_stay_without():
-    tiny = torch.tensor([1e-39])
-    assert side_by_side(lambda number, stopped: float(tiny * 1), workers=1) == [0.0]
-    assert float(tiny * 1) > 0
+def test_the_environment_lowers_the_number_of_cores(monkeypatch):
+    monkeypatch.delenv("SAFFU_THREADS", raising=False)
+    allowed = cores()
+    assert allowed >= 1
+    for limit, expected in [("1", 1), ("0", 1), ("100000", allowed), ("many", allowed)]:
+        monkeypatch.setenv("SAFFU_THREADS", limit)
+        assert cores() == expected

@@ -1,56 +1,90 @@
 """The order of training: every pass over a corpus shuffles its documents, every fold its targets."""
 
+from __future__ import annotations
+
 import numpy as np
 import torch
+from torch import Tensor
 
-from saffu.corpus import Targets, TokenCorpus
-from saffu.network import Network
-from saffu.tokenizer import PAD
+from saffu.paper.document_model import preceding_means
+from saffu.paper.network import Network
+from saffu.paper.windows import Targets
+from saffu.text.corpus import TokenCorpus
+from saffu.text.tokenizer import PAD
 
 
 def seed_of(*place: int | str) -> int:
-    """A seed for one use at one place of a run: seed_of(seed, "documents", 3)."""
+    """A seed for one use at one place of a run.
+
+    >>> seed_of(0, "targets", 3) == seed_of(0, "targets", 3), seed_of(0, "targets", 3) == seed_of(0, "targets", 4)
+    (True, False)
+    """
     words = [part if isinstance(part, int) else int.from_bytes(part.encode(), "big") for part in place]
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0])
 
 
-class ShuffledFold:
-    """Fold `number` (from 1) of a run that goes over the corpus again and again, `folds` folds a pass.
+def folds_per_epoch(corpus: TokenCorpus, fold_tokens: int) -> int:
+    """How many folds of about `fold_tokens` targets a pass over the corpus has; each has a document at least."""
+    return min(corpus.documents, max(1, round(corpus.targets / fold_tokens)))
 
-    Its targets come in random order; with a document model they stay in the order of their (shuffled) documents,
-    because that model reads on from target to target.
+
+class ShuffledFold:
+    """Fold `number` (from 1) of a run that passes over the corpus again and again, `folds` folds per epoch.
+
+    Its targets come in random order. With a document model they stay in the order of their (shuffled) documents,
+    because that model accumulates its input from target to target.
     """
 
     def __init__(self, corpus: TokenCorpus, folds: int, number: int, network: Network, seed: int):
         epoch, part = divmod(number - 1, folds)
-        generator = torch.Generator().manual_seed(seed_of(seed, "documents", epoch))
-        documents = torch.randperm(corpus.documents, generator=generator)
-        ends = torch.diff(corpus.starts)[documents].cumsum(0)
-        cuts = torch.searchsorted(ends, torch.arange(1, folds) * (corpus.targets / folds)).tolist()
-        bounds = [0, *cuts, corpus.documents]
-        for fold in range(1, folds):  # a long document may reach over several cuts; each fold gets one at least
-            bounds[fold] = min(max(bounds[fold], bounds[fold - 1] + 1), corpus.documents - folds + fold)
-        fold_corpus = corpus.take(documents[bounds[part] : bounds[part + 1]])
-        self.targets = fold_corpus.targets
-        order = torch.arange(self.targets)
-        if not network.config.documents:
-            generator.manual_seed(seed_of(seed, "targets", number))
-            order = torch.randperm(self.targets, generator=generator)
-        self.corpus, self.order, self.lookback = (
-            fold_corpus.to(network.device),
-            order.to(network.device),
-            network.lookback,
-        )
-        lengths = torch.diff(corpus.starts)
-        room = corpus.targets // folds + 2 * int(lengths.max())  # as long in every fold, for a captured step
-        after = max(0, room - self.targets)
-        self.past = torch.nn.functional.pad(self.corpus.ids.int(), (self.lookback, after), value=PAD)
-        lengths = torch.diff(self.corpus.starts)
-        self.documents = torch.arange(len(lengths), device=network.device).repeat_interleave(lengths)
+        permutation = np.random.default_rng(seed_of(seed, "documents", epoch)).permutation(corpus.documents)
+        lengths = np.diff(corpus.starts)
+        cuts = _cuts(lengths[permutation], folds)
+        documents = permutation[cuts[part] : cuts[part + 1]]
+        starts = np.concatenate([[0], lengths[documents].cumsum()])
+        self.targets = int(starts[-1])
+        document = np.repeat(np.arange(len(documents)), lengths[documents])  # (targets,) its place in `documents`
+        positions = np.arange(self.targets) - starts[document]
+        ids = corpus.ids[corpus.starts[documents][document] + positions].astype(np.int32)
+        order = np.arange(self.targets)
+        if not network.config.document_shards:
+            order = np.random.default_rng(seed_of(seed, "targets", number)).permutation(self.targets)
+        room = corpus.targets // folds + 2 * int(lengths.max())  # equally long in every fold, as a CUDA graph needs
+        padding = (network.lookback, max(0, room - self.targets))
+        self.network = network
+        self.tokens = _on(network, np.pad(ids, padding, constant_values=PAD))
+        self.order, self.positions = _on(network, order), _on(network, positions)
+        self.documents = _on(network, corpus.first_document + documents[document])
 
     def batch(self, first: int, size: int) -> Targets:
-        """The next `size` targets from `first` on, fewer at the fold's end."""
+        """The targets from place `first` on, at most `size`."""
         chosen = self.order[first : first + size]
-        at, documents = chosen + self.lookback, self.documents[chosen]
-        positions = chosen - self.corpus.starts[documents]
-        return Targets(self.past[at].long(), positions, documents, self.past, at, self.corpus)
+        offsets = chosen + self.network.lookback
+        ids, positions = self.tokens[offsets].long(), self.positions[chosen]
+        means = self._means(ids, positions, first) if self.network.config.document_shards and len(ids) else None
+        return Targets(ids, positions, self.documents[chosen], self.tokens, offsets, means)
+
+    @torch.no_grad()
+    def _means(self, ids: Tensor, positions: Tensor, first: int) -> Tensor:
+        """The document model's inputs, (n, D): constants of a step, even where embeddings are trained."""
+        end = first + self.network.lookback
+        history = self.tokens[end - int(positions[0]) : end].long()
+        return preceding_means(self.network.document_embeddings, ids, positions, history)
+
+
+def _cuts(lengths: np.ndarray[tuple[int], np.dtype[np.int64]], folds: int) -> list[int]:
+    """Where to cut documents of these lengths into folds of about equal size, with a document in each at least.
+
+    >>> _cuts(np.array([3, 3, 3, 3, 3, 3]), 3), _cuts(np.array([9, 1, 1]), 3)
+    ([0, 2, 4, 6], [0, 1, 2, 3])
+    """
+    ends = lengths.cumsum()
+    even = np.searchsorted(ends, np.arange(1, folds) * (ends[-1] / folds), side="right")
+    cuts = [0, *even.tolist(), len(lengths)]
+    for fold in range(1, folds):  # a long document may reach over several cuts
+        cuts[fold] = min(max(cuts[fold], cuts[fold - 1] + 1), len(lengths) - folds + fold)
+    return cuts
+
+
+def _on(network: Network, array: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Tensor:
+    return torch.from_numpy(array).to(network.device)

@@ -1,83 +1,62 @@
-"""The state of a run of backpropagation as two files of the model folder, and back: JSON and safetensors only."""
+"""The state of a training run as two files of the model folder: JSON for facts, safetensors for arrays."""
 
-import hashlib
+from __future__ import annotations
+
 import json
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from saffu import store
-from saffu.config import TrainingConfig
-from saffu.corpus import TokenCorpus
+from saffu import files
 from saffu.errors import SaffuError
+from saffu.files import Content
+from saffu.interface import Array
+from saffu.training.config import TrainingConfig
 
-if TYPE_CHECKING:
-    from saffu.train import Backprop
-
-STATE, TENSORS = "training.json", "training.safetensors"
-
-
-def fingerprint(corpus: TokenCorpus) -> str:
-    """Tells whether a corpus is the one a run began with."""
-    digest = hashlib.sha256(corpus.starts.numpy().tobytes())
-    for chunk in corpus.ids.split(1 << 22):
-        digest.update(chunk.numpy().tobytes())
-    return digest.hexdigest()
+FACTS, ARRAYS = "checkpoint.json", "checkpoint.safetensors"
 
 
-def files(run: "Backprop") -> dict[str, Any]:
-    """What a folder must hold, beside the model, for the run to go on from where it stands."""
-    state = {
-        "settings": run.settings.to_dict(),
-        "progress": asdict(run.progress),
-        "text": run.text,
-        "fingerprint": run.fingerprint,
-        "device": str(run.device),
-    }
-    tensors: dict[str, Tensor] = {f"network.{name}": weight for name, weight in run.network.named_parameters()}
-    for number, moments in run.optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{number}.{name}": moment for name, moment in moments.items()}
-    tensors["random_state"] = run.random_state()
-    return {STATE: (json.dumps(state, indent=2) + "\n").encode(), TENSORS: store.to_safetensors(tensors)}
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """All that a run needs, in addition to the best model so far, to continue from where it stands."""
+
+    settings: TrainingConfig
+    progress: Mapping[str, Any]
+    source: Any  # where the text came from, as the caller described it
+    text: Mapping[str, str]  # fingerprints of the corpora
+    device: str
+    arrays: Mapping[str, Array]  # of the network being trained and of its optimizer
+
+    def files(self) -> dict[str, Content]:
+        """The files to store in the model folder, by name."""
+        facts = {
+            "settings": self.settings.to_dict(),
+            "progress": self.progress,
+            "source": self.source,
+            "text": self.text,
+            "device": self.device,
+        }
+        return {FACTS: (json.dumps(facts, indent=2) + "\n").encode(), ARRAYS: self.arrays}
 
 
-def read_state(folder: Path) -> dict[str, Any]:
-    """training.json of a model folder, its settings made a TrainingConfig."""
-    manifest = store.read_manifest(folder)
-    if STATE not in manifest.get("checksums", {}) or not (folder / STATE).exists():
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Read the checkpoint of a model folder."""
+    manifest = files.read_manifest(folder)
+    if FACTS not in manifest["checksums"]:
         raise SaffuError(
-            f"{folder} holds no training to resume: it was made without backpropagation, or was stopped before "
-            "that began; train again"
+            f"{folder} has no checkpoint to resume: its model was trained without backpropagation, or that had not "
+            "started yet; train again"
         )
     try:
-        state: dict[str, Any] = json.loads(store.read_file(folder, STATE, manifest))
-        state["settings"] = TrainingConfig.from_dict(state["settings"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise SaffuError(f"{folder / STATE} is damaged ({error}); train again") from None
-    return state
-
-
-def restore(run: "Backprop", folder: Path, state: dict[str, Any]) -> None:
-    """Bring a new run to where the saved one stood."""
-    if run.fingerprint != state["fingerprint"]:
-        raise SaffuError(f"the text is not the text that {folder} was trained on so far; name that text, or train anew")
-    tensors = store.from_safetensors(
-        store.read_file(folder, TENSORS, store.read_manifest(folder)), str(folder / TENSORS)
-    )
-    try:
-        for name, value in state["progress"].items():
-            setattr(run.progress, name, type(getattr(run.progress, name))(value))
-        with torch.no_grad():
-            for name, weight in run.network.named_parameters():
-                weight.copy_(tensors.pop(f"network.{name}"))
-        run.resumed_random_state = tensors.pop("random_state")
-        optimizer = run.optimizer.state_dict()
-        for key, moment in tensors.items():
-            _, number, name = key.split(".")
-            optimizer["state"].setdefault(int(number), {})[name] = moment
-        run.optimizer.load_state_dict(optimizer)
-    except (KeyError, ValueError, RuntimeError) as error:
-        raise SaffuError(f"the training state in {folder} is damaged ({error}); train again") from None
+        facts = json.loads(files.read_file(folder, FACTS, manifest))
+        return Checkpoint(
+            TrainingConfig.from_dict(facts["settings"]),
+            facts["progress"],
+            facts["source"],
+            facts["text"],
+            facts["device"],
+            files.read_arrays(folder, ARRAYS, manifest),
+        )
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise SaffuError(f"{Path(folder) / FACTS} is damaged ({error}); train again") from None

@@ -1,5 +1,7 @@
 """A training step as one CUDA graph: its hundreds of small kernels are launched at once, without waiting for Python."""
 
+from __future__ import annotations
+
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,65 +9,64 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from saffu.corpus import Targets
+from saffu.paper.windows import Targets
 
-USUAL_STEPS = 3  # before the capture, so that all that is made on first use exists
+ENABLED = True  # tests compare the captured step with the plain one
+PLAIN_STEPS = 3  # before the capture, so that everything created on first use exists
 
 
-class CapturedStep:
-    """Calls `step` a few times, then records it on buffers of its own and replays the recording.
+class GraphedStep:
+    """Call `step` a few times, then record it on buffers of its own and replay the recording.
 
-    All targets must come in batches of one size, with a `past` of one length.
+    All targets must come in batches of one size, with `tokens` of one length.
     """
 
     inputs: Targets
+    tokens: Tensor  # of the fold whose tokens the buffers hold
     loss: Tensor
 
     def __init__(self, step: Callable[[Targets], Tensor]):
-        self.step, self.called = step, 0
+        self.step, self.calls = step, 0
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, targets: Targets) -> Tensor:
-        self.called += 1
-        if self.called <= USUAL_STEPS:
+        self.calls += 1
+        if self.calls <= PLAIN_STEPS:
             return self.step(targets)
         if self.graph is None:
             self._capture(targets)
         assert self.graph is not None
-        if targets.corpus is not self.inputs.corpus:  # another fold
-            self.inputs.past.copy_(targets.past)
-            self.inputs = self.inputs._replace(corpus=targets.corpus)
-        self.inputs.ids.copy_(targets.ids)
-        self.inputs.positions.copy_(targets.positions)
-        self.inputs.documents.copy_(targets.documents)
-        self.inputs.at.copy_(targets.at)
+        for buffer, values in zip(self.inputs, targets, strict=True):
+            if buffer is not None and values is not None and values is not self.tokens:
+                buffer.copy_(values)
+        self.tokens = targets.tokens
         self.graph.replay()
         return self.loss.clone()
 
     def _capture(self, targets: Targets) -> None:
-        ids, positions, documents, past, at, corpus = targets
-        self.inputs = Targets(ids.clone(), positions.clone(), documents.clone(), past.clone(), at.clone(), corpus)
+        self.inputs = Targets(*(values.clone() for values in targets if values is not None))  # `means` comes last
+        self.tokens = targets.tokens
         self.graph = torch.cuda.CUDAGraph()
-        with no_garbage(), torch.cuda.graph(self.graph, stream=torch.cuda.current_stream()):
+        with no_garbage_collection(), torch.cuda.graph(self.graph, stream=torch.cuda.current_stream()):
             self.loss = self.step(self.inputs)
 
 
 @contextmanager
-def no_garbage() -> Iterator[None]:
-    """Collect garbage now and not inside: freeing an earlier run's graph would break the capture of this one."""
+def no_garbage_collection() -> Iterator[None]:
+    """Collect garbage now and not inside, because freeing an earlier run's graph would break this capture."""
     gc.collect()
-    collecting = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if collecting:
+        if was_enabled:
             gc.enable()
 
 
 @contextmanager
 def side_stream(device: torch.device) -> Iterator[None]:
-    """On a GPU, work on a stream of its own, since the usual one cannot be captured."""
+    """Make a GPU the current device and work on a separate stream, because the default one cannot be captured."""
     if device.type != "cuda":
         yield
         return

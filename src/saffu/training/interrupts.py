@@ -1,4 +1,6 @@
-"""Signals that ask a long run to stop, held back until a good moment."""
+"""SIGINT and SIGTERM, held back until a run can stop cleanly."""
+
+from __future__ import annotations
 
 import signal
 import threading
@@ -8,18 +10,18 @@ from typing import Any
 
 
 @contextmanager
-def interruptions() -> Iterator[list[int]]:
-    """A list that SIGINT and SIGTERM add themselves to while inside; a second one of a kind acts as it always does."""
+def deferred_interrupts() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM in a list instead of acting on them; a second one of a kind acts as usual."""
     received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():  # signals only ever reach the main thread
+    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
         yield received
         return
 
-    def note(number: int, frame: Any) -> None:
+    def defer(number: int, frame: Any) -> None:
         received.append(number)
         signal.signal(number, usual[number])
 
-    usual = {int(number): signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    usual = {int(number): signal.signal(number, defer) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield received
     finally:

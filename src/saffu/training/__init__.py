@@ -1,0 +1,1 @@
+"""Backpropagation for the paper's network."""
