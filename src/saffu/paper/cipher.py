@@ -1,8 +1,10 @@
-"""The bit-cipher and its noise model: bit-vectors Z and embeddings E for a vocabulary, without training.
+"""The bit-cipher and its noise model: bit-vectors Z and embeddings E of a vocabulary, without training.
 
-Tokens are ciphered in order of frequency: the most frequent get the bit-vectors of least norm, which are easiest to
-tell apart. Rows of E are non-negative and sum to one, as every input of a SAFFU must.
+Tokens get bit-vectors in order of frequency: the most frequent ones get those of the smallest norm, which are the
+easiest to distinguish. Rows of E are positive and sum to one, as the inputs of a SAFFU must.
 """
+
+from __future__ import annotations
 
 import math
 
@@ -11,16 +13,18 @@ from torch import Tensor
 
 from saffu.errors import SaffuError
 
+LEAST = 1e-12  # smallest embedding before rows are normalized: its logarithm exists in float32
+
 
 def bit_cipher(tokens: int, bits: int, setting: str = "bits") -> Tensor:
-    """The first `tokens` bit-vectors of width `bits`, in order of decreasing discernability (Fig. bit-cipher).
+    """The first `tokens` bit-vectors of width `bits`, in order of decreasing discernability (Fig. 2).
 
     First the unit vectors in natural order; then, for each norm d = 2, 3, …, every basis vector from the last to the
-    first is added to the norm d−1 vectors in reverse order, keeping what is new. A set of bits is new exactly when
-    the added bit i exceeds all others. In the reversed list those smaller sets stand together, C(i, d−1) of them:
-    at its front, except that the reversed unit vectors have them at their end. So no search is needed.
+    first is added to the vectors of norm d − 1 in reverse order, keeping the new ones. A set of bits is new exactly
+    when the added bit i exceeds all others. In the reversed list those C(i, d − 1) smaller sets are contiguous: at
+    its front, except that the reversed unit vectors have them at their end. So no search is needed.
 
-    Too few bits are an error that names the `setting` they come from.
+    `setting` names the setting to raise if there are too few bits.
 
     >>> ["".join(map(str, row)) for row in bit_cipher(7, 3).tolist()]
     ['100', '010', '001', '011', '101', '110', '111']
@@ -28,8 +32,8 @@ def bit_cipher(tokens: int, bits: int, setting: str = "bits") -> Tensor:
     if tokens > 2**bits - 1:
         fitting = max(2, math.ceil(math.log2(tokens + 1)))
         raise SaffuError(
-            f"{bits} bits tell at most {2**bits - 1} tokens apart, but there are {tokens}; "
-            f"use `{setting}` of at least {fitting}"
+            f"{bits} bits can encode at most {2**bits - 1} tokens, but the vocabulary has {tokens}; "
+            f"set `{setting}` to at least {fitting}"
         )
     cipher = torch.zeros(tokens, bits, dtype=torch.uint8)
     members = torch.arange(bits)[:, None]  # (vectors of norm d, d) the positions of their ones
@@ -51,29 +55,43 @@ def bit_cipher(tokens: int, bits: int, setting: str = "bits") -> Tensor:
     return cipher
 
 
-def assign_by_frequency(cipher: Tensor, frequencies: Tensor) -> Tensor:
-    """Rows of `cipher` in the order of token ids: the most frequent token gets the first row."""
-    by_frequency = torch.argsort(frequencies, descending=True, stable=True)
+def bit_vectors(frequencies: Tensor, bits: int, setting: str = "bits") -> Tensor:
+    """Z (N, bits): the most frequent token gets the first bit-vector; ties are broken by id.
+
+    >>> bit_vectors(torch.tensor([0, 2, 9]), 2).tolist()
+    [[1, 1], [0, 1], [1, 0]]
+    """
+    cipher = bit_cipher(len(frequencies), bits, setting)
     assigned = torch.empty_like(cipher)
-    assigned[by_frequency] = cipher
+    assigned[torch.argsort(frequencies, descending=True, stable=True)] = cipher
     return assigned
 
 
-def noised_embeddings(cipher: Tensor, frequencies: Tensor) -> Tensor:
-    """E = q·Z/‖Z‖ + (1−q)·p: one observation of each token is held to be an error.
+def noised_embeddings(bits: Tensor, frequencies: Tensor) -> Tensor:
+    """E_n = q_n Z_n/‖Z_n‖₁ + (1 − q_n) p (Sec. 2.5): one observation of each token is taken to be an error.
 
-    q_n = f_n/(f_n + 1) is the share of sound observations, p = (1−ē)/‖1−ē‖₁ the noise, ē the average embedding.
+    q_n = f_n/(f_n + 1) is the share of correct observations, p = (1 − ē)/‖1 − ē‖₁ the noise, and ē the average
+    embedding. A token with f = 0 is all noise.
+
+    >>> noised_embeddings(torch.tensor([[1, 0], [0, 1], [1, 1]]), torch.tensor([3, 1, 0]))
+    tensor([[0.8125, 0.1875],
+            [0.1250, 0.8750],
+            [0.2500, 0.7500]], dtype=torch.float64)
     """
-    bits = cipher.double()
-    embeddings = bits / bits.sum(1, keepdim=True)  # (N, D)
     f = frequencies.double()
-    average = f @ embeddings / f.sum()  # ē (D,)
-    noise = (1 - average) / (1 - average).sum()  # p (D,)
+    clean = bits.double() / bits.double().sum(1, keepdim=True)  # (N, D)
+    average = f @ clean / f.sum()  # ē (D,)
+    noise = (1 - average).clamp(min=LEAST)  # zero only if the whole text is a single token, repeated
+    noise = noise / noise.sum()  # p (D,)
     q = (f / (f + 1))[:, None]
-    return q * embeddings + (1 - q) * noise
+    return q * clean + (1 - q) * noise
 
 
 def coerced_embeddings(vectors: Tensor) -> Tensor:
-    """Any word vectors, made positive with rows of unit sum by a softmax, so that a SAFFU can take them."""
-    positive = torch.softmax(vectors.double(), dim=1).clamp(min=1e-12)  # its logarithm must exist in float32
+    """Embeddings from any word vectors (N, D): a softmax makes their rows positive, with unit sum (Sec. 2.4).
+
+    >>> coerced_embeddings(torch.zeros(1, 2))
+    tensor([[0.5000, 0.5000]], dtype=torch.float64)
+    """
+    positive = torch.softmax(vectors.double(), dim=1).clamp(min=LEAST)
     return positive / positive.sum(1, keepdim=True)

@@ -1,79 +1,117 @@
-"""Counters: what the closed forms need to know of the data, summed over windows of targets."""
+"""Counting: a corpus, seen through a network, becomes sums. Nothing else sees text.
 
-from collections.abc import Callable
+Every layer's closed form needs the co-occurrences F of its inputs with its targets, summed over the targets of the
+corpus, so the counts of parts of a corpus add up to those of the whole. Counting is split over threads: worker i of n
+takes batches i, i + n, i + 2n, … and has its own sums.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import operator
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import embedding
 
-from saffu import explicit
-from saffu.corpus import Targets, Window
-from saffu.explicit import Counts, InitialVariation, SumsByTarget
-from saffu.tokenizer import PAD
-from saffu.unit import Unit
+from saffu.paper import equations
+from saffu.paper.devices import run_workers, workers_for
+from saffu.paper.document_model import shard_of
+from saffu.paper.equations import InitialVariation
+from saffu.paper.network import Network
+from saffu.paper.sums import Counts, SumsByTarget
+from saffu.paper.unit import Unit, UnitTables
+from saffu.paper.windows import Targets, Window, unit_windows
+from saffu.progress import progress_bar
+from saffu.text.corpus import TokenCorpus
+from saffu.text.tokenizer import PAD
+
+SUMS = 1 << 27  # largest number of values that the sums of all workers may have
+BATCH = {"cpu": 1 << 15, "cuda": 1 << 24}  # targets counted at a time; results do not depend on it
 
 
-class HiddenTargets:
-    """What a unit's decoder is counted against: the bits Z of each target token, or the token itself."""
+class Counter(Protocol):
+    """Adds up one layer's counts, batch by batch."""
 
-    def __init__(self, bits: Tensor | None, vocabulary: int):
-        self.bits = bits  # Z (N, D_H), or None for the vocabulary itself
-        self.outputs = vocabulary if bits is None else bits.shape[1]
+    def add(self, targets: Targets) -> None: ...
 
-    def co_occurrence(self, inputs_by_target: Tensor) -> Tensor:
-        """F(H, Z) (inputs, outputs) from the inputs summed by target token (N, inputs)."""
-        return inputs_by_target.T if self.bits is None else explicit.co_occurrence(inputs_by_target, self.bits)
-
-    def surprise(self, probabilities: Tensor, target_ids: Tensor) -> Tensor:
-        """z̃ − p, (m, outputs), where z̃ = z/‖z‖₁ is the target as a distribution."""
-        if self.bits is None:
-            return nn.functional.one_hot(target_ids, self.outputs) - probabilities
-        bits = self.bits[target_ids].to(probabilities.dtype)
-        return bits / bits.sum(1, keepdim=True) - probabilities
+    @property
+    def counts(self) -> Counts: ...
 
 
-class AttentionCounter:
-    """Counts F(Q, V), from which Eq. 6 solves W: with V̂ before the unit has a decoder, with V after."""
+class UnitCounter:
+    """A unit with its look-ups and windows; the base of the three counters of units."""
 
-    def __init__(self, unit: Unit, targets: HiddenTargets, sign: int, initial: InitialVariation | None):
-        self.unit, self.targets, self.sign, self.initial = unit, targets, sign, initial
-        self.bound = explicit.variation_bound(unit.slots, len(unit.E))
-        self.counts = Counts.zeros(unit.slots, unit.slots, unit.E.device)
+    def __init__(self, network: Network, name: str, tables: UnitTables):
+        self.config, self.name, self.tables = network.config, name, tables
+        self.unit: Unit = network.units[name]
 
-    def add(self, window: Window, target_ids: Tensor) -> None:
-        features = self.unit.quadratic_features(window)  # Q (m, J), with one more column for all slots beyond
+    def add(self, targets: Targets) -> None:
+        for window in unit_windows(self.name, targets, self.config):
+            self.add_window(window, targets.ids[window.rows])
+
+    def add_window(self, window: Window, target_ids: Tensor) -> None:
+        raise NotImplementedError
+
+
+class AttentionCounter(UnitCounter):
+    """F(Q, V) of Eq. 6: with V̂ (`initial`) while the unit has no decoder, otherwise with V.
+
+    `bits` are the hidden targets Z (N, D_H).
+    """
+
+    def __init__(
+        self, network: Network, name: str, tables: UnitTables, bits: Tensor, initial: InitialVariation | None = None
+    ):
+        super().__init__(network, name, tables)
+        self.initial, self.sign = initial, self.config.variation_sign
+        self.wanted = (bits / bits.sum(1, keepdim=True)).to(self.unit.E)  # z̃ (N, D_H)
+        self.bound = equations.variation_bound(self.unit.slots, network.vocabulary)
+        self.F = torch.zeros(self.unit.slots, self.unit.slots, dtype=torch.float64, device=network.device)
+        self.norm = self.F.new_zeros(())
+        self.seen = 0
+
+    def add_window(self, window: Window, target_ids: Tensor) -> None:
+        features = self.unit.quadratic_features(window, self.tables)  # Q (m, J), and a column for all other slots
         column = torch.full((self.unit.slots,), window.width, device=features.device)
         column[window.slots] = torch.arange(window.width, device=features.device)
         if self.initial is not None:
             variation = self.initial(target_ids, window.seen)  # V̂ − c, in the same columns
         else:
-            surprise = self.targets.surprise(explicit.distribution(self.unit(window)), target_ids)
-            variation = self.unit.variation(window, surprise)  # V − c (m, K)
-        F = explicit.co_occurrence(features, self.sign * variation + self.bound)[column]
-        self.counts.F += F if self.initial is None else F[:, column]
-        self.counts.norm += features.sum(0)[column].sum()
-        self.counts.targets += len(target_ids)
+            residual = self.wanted[target_ids] - equations.distribution(self.unit(window, self.tables))
+            variation = self.unit.variation(window, residual)  # V − c (m, K)
+        F = equations.co_occurrence(features, self.sign * variation + self.bound)[column]
+        self.F += F if self.initial is None else F[:, column]
+        self.norm += features.sum(0)[column].sum()
+        self.seen += len(target_ids)
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(self.F, float(self.norm), self.seen)
 
 
-class DecoderCounter:
-    """Counts F(H, Z), from which Eq. 5 solves U: sums the inputs H by target token, then spreads them over Z."""
+class DecoderCounter(UnitCounter):
+    """F(H, Z) of Eq. 5: sums the inputs H by target token, then multiplies by the hidden targets Z (N, D_H)."""
 
-    def __init__(self, unit: Unit, targets: HiddenTargets):
-        self.unit, self.targets = unit, targets
-        tokens, dimension = unit.E.shape
-        by_slot = unit.mode == "cat"
-        self.inputs = SumsByTarget(tokens, dimension * (unit.slots if by_slot else 1), unit.E)
-        # In mode "cat", attention to `<pad>` beyond the windows is summed apart.
-        self.padding = SumsByTarget(tokens, unit.slots, unit.E) if by_slot else None
+    def __init__(self, network: Network, name: str, tables: UnitTables, bits: Tensor):
+        super().__init__(network, name, tables)
+        self.bits = bits / bits.sum(1, keepdim=True) if self.config.hidden_targets == "normalized" else bits
+        E, by_slot = self.unit.E, self.unit.mode == "cat"
+        self.inputs = SumsByTarget(len(E), len(self.unit.U), E)
+        # In mode "cat", attention to the `<pad>` outside of windows is summed separately.
+        self.padding = SumsByTarget(len(E), self.unit.slots, E) if by_slot else None
         self.seen = 0
 
-    def add(self, window: Window, target_ids: Tensor) -> None:
+    def add_window(self, window: Window, target_ids: Tensor) -> None:
         if self.padding is None:
-            self.inputs.add(self.unit.weighted_sum(window), target_ids)
+            self.inputs.add(self.unit.weighted_sum(window, self.tables), target_ids)
         else:
-            weights, padding = self.unit.weighted_slots(window)
-            given = weights[:, :, None] * embedding(window.ids, self.unit.E)  # (m, J, D)
-            self.inputs.add(given.flatten(1), target_ids, first=window.first * given.shape[2])
+            weights, padding = self.unit.weighted_slots(window, self.tables)
+            inputs = weights[:, :, None] * embedding(window.ids, self.unit.E)  # (m, J, D)
+            self.inputs.add(inputs.flatten(1), target_ids, first=window.first * inputs.shape[2])
             if window.width < self.unit.slots:
                 self.padding.add(padding, target_ids)
         self.seen += len(target_ids)
@@ -83,30 +121,29 @@ class DecoderCounter:
         inputs = self.inputs.total
         if self.padding is not None:
             inputs = inputs + (self.padding.total[:, :, None] * self.unit.E[PAD].double()).flatten(1)
-        F = self.targets.co_occurrence(inputs)
-        return Counts(F, inputs.sum(), F.new_tensor(float(self.seen)))
+        return Counts(equations.co_occurrence(inputs, self.bits), float(inputs.sum()), self.seen)
 
 
-class OutputCounter:
-    """Counts F(h, Y), from which Eq. 3 solves the unit's rows of the final decoder: its outputs with the targets."""
+class OutputCounter(UnitCounter):
+    """F(h, Y) of a unit's outputs with the targets, from which Eq. 3 solves its rows of the final decoder."""
 
-    def __init__(self, unit: Unit):
-        self.unit = unit
-        self.outputs = SumsByTarget(len(unit.E), unit.U.shape[1], unit.E)
+    def __init__(self, network: Network, name: str, tables: UnitTables):
+        super().__init__(network, name, tables)
+        self.sums = SumsByTarget(network.vocabulary, self.unit.U.shape[1], self.unit.E)
 
-    def add(self, window: Window, target_ids: Tensor) -> None:
-        self.outputs.add(explicit.grid_distribution(self.unit(window)), target_ids)
+    def add_window(self, window: Window, target_ids: Tensor) -> None:
+        self.sums.add(equations.rounded_softmax(self.unit(window, self.tables)), target_ids)
 
     @property
     def counts(self) -> Counts:
-        return self.outputs.counts
+        return self.sums.counts
 
 
-class DocumentCounter:
-    """Counts what the document model reads or says of each target with something of that target: `pair` gives both."""
+class PairCounter:
+    """F of any inputs with any one-hot targets: `pair` returns both, for a batch."""
 
-    def __init__(self, pair: Callable[[Targets], tuple[Tensor, Tensor]], outputs: int, like: Tensor):
-        self.pair, self.sums = pair, SumsByTarget(outputs, like.shape[1], like)
+    def __init__(self, pair: Callable[[Targets], tuple[Tensor, Tensor]], outputs: int, inputs: int, like: Tensor):
+        self.pair, self.sums = pair, SumsByTarget(outputs, inputs, like)
 
     def add(self, targets: Targets) -> None:
         self.sums.add(*self.pair(targets))
@@ -114,3 +151,92 @@ class DocumentCounter:
     @property
     def counts(self) -> Counts:
         return self.sums.counts
+
+
+def count_attention(
+    network: Network, corpus: TokenCorpus, bits: Tensor, frequencies: Tensor | None = None
+) -> dict[str, Counts]:
+    """F(Q, V) of each unit. With the `frequencies` of targets (N,), F(Q, V̂), which needs no decoder."""
+    tables = network.tables(decode=frequencies is None)
+    initial = {}
+    if frequencies is not None:
+        initial = {name: InitialVariation(unit.E, frequencies) for name, unit in network.units.items()}
+    return _count(
+        network,
+        corpus,
+        "count attention",
+        lambda: {n: AttentionCounter(network, n, tables[n], bits, initial.get(n)) for n in network.units},
+    )
+
+
+def count_decoders(network: Network, corpus: TokenCorpus, bits: Tensor) -> dict[str, Counts]:
+    """F(H, Z) of each unit."""
+    tables = network.tables(decode=False)
+    return _count(
+        network,
+        corpus,
+        "count unit decoders",
+        lambda: {name: DecoderCounter(network, name, tables[name], bits) for name in network.units},
+    )
+
+
+def count_documents(network: Network, corpus: TokenCorpus, documents: int) -> Counts:
+    """F(x, δ): mean embeddings with the shard they come from; the shards divide all `documents`."""
+    E, shards = network.document_embeddings, network.config.document_shards
+
+    def pair(targets: Targets) -> tuple[Tensor, Tensor]:
+        assert targets.means is not None
+        return targets.means, shard_of(targets.documents, shards, documents)
+
+    counted = _count(network, corpus, "count documents", lambda: {"document": PairCounter(pair, shards, E.shape[1], E)})
+    return counted["document"]
+
+
+def count_final(network: Network, corpus: TokenCorpus) -> Tensor:
+    """F(h, Y) (rows of M, N): the outputs of the parts with the targets, rounded so that sums of it are exact."""
+    tables = network.tables()
+
+    def pair(targets: Targets) -> tuple[Tensor, Tensor]:
+        assert network.document is not None and targets.means is not None
+        return equations.rounded_softmax(targets.means @ network.document.D), targets.ids
+
+    def begin() -> dict[str, Counter]:
+        counters: dict[str, Counter] = {name: OutputCounter(network, name, tables[name]) for name in network.units}
+        if network.document is not None:
+            counters["document"] = PairCounter(pair, network.vocabulary, network.config.document_shards, network.M)
+        return counters
+
+    counted = _count(network, corpus, "count final decoder", begin)
+    return equations.rounded(torch.cat([counts.F for counts in counted.values()]))
+
+
+def counting_network(network: Network) -> Network:
+    """The network in the dtype that its values are counted in; itself if it has that already."""
+    dtype = getattr(torch, network.config.dtype)
+    return network if network.M.dtype == dtype else copy.deepcopy(network).to(dtype)
+
+
+def _count(
+    network: Network, corpus: TokenCorpus, title: str, begin: Callable[[], Mapping[str, Counter]]
+) -> dict[str, Counts]:
+    """Count all of a corpus with the counters that `begin` makes, one set of them per worker."""
+    size = BATCH[network.device.type]
+    numbers = sum(weight.numel() for weight in network.parameters())  # about what each worker's sums hold
+    workers = min(workers_for(network.device, corpus.targets // size), max(1, SUMS // numbers))
+
+    def work(number: int, stopped: Callable[[], bool]) -> Mapping[str, Counter]:
+        with torch.no_grad():
+            counters = begin()
+            for targets in network.batches(corpus, size, number, workers):
+                for counter in counters.values():
+                    counter.add(targets)
+                bar.update(len(targets.ids))
+                if stopped():
+                    break
+        return counters
+
+    with progress_bar(title, total=corpus.targets) as bar:
+        shares = run_workers(work, workers)
+    with torch.no_grad():
+        counted = [{name: counter.counts for name, counter in share.items()} for share in shares]
+        return {name: functools.reduce(operator.add, (share[name] for share in counted)) for name in counted[0]}

@@ -1,342 +1,300 @@
-"""The paper, word for word: plain loops over targets, slots and dimensions in float64, to test the fast path against.
+"""The paper in plain NumPy: the first file to read. The rest of this package computes the same numbers faster.
 
-Equations are numbered as in the paper: 1 the unit, 2 co-occurrence, 3 the solution, 5 its decoder, 6 its attention.
-Documents are lists of token ids, without `<eod>`.
+A document is a list of token ids that ends with `<eod>`. Equations are numbered as in the paper: 1 the unit, 2 the
+co-occurrence, 3 the solution, 5 that of a decoder, 6 that of attention. docs/paper.md lists the places where the paper
+can be read in several ways, with the setting of each.
 """
 
+from __future__ import annotations
+
+import copy
 import math
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
+import numpy.typing as npt
 
-from saffu.config import SaffuConfig
-from saffu.corpus import TokenCorpus
+from saffu.paper.config import PaperConfig
 
 PAD, SOD, FRG, EOD = 0, 1, 2, 3
-
+Array = npt.NDArray[np.float64]
 Documents = list[list[int]]
 
 
-def as_corpus(documents: Documents) -> TokenCorpus:
-    """The same documents for the library. Their sizes in bytes are made up: one a token, and the newline."""
-    ids = [token for document in documents for token in [*document, EOD]]
-    starts = [0]
-    for document in documents:
-        starts.append(starts[-1] + len(document) + 1)
-    sizes = [len(document) + 1 for document in documents]
-    return TokenCorpus(
-        torch.tensor(ids, dtype=torch.int32),
-        torch.tensor(starts, dtype=torch.int64),
-        torch.tensor(sizes, dtype=torch.int64),
-    )
-
-
-# Embeddings
-
-
 def bit_cipher(tokens: int, bits: int) -> list[tuple[int, ...]]:
-    """Fig. bit-cipher with its slips mended: unit vectors; then, norm by norm, add each vector of the reversed basis
-    to the reversed list of the norm before, and keep what is new."""
+    """Bit-vectors in order of decreasing discernability (Fig. 2): unit vectors; then, norm by norm, each vector of the
+    reversed basis added to the reversed list of the previous norm, keeping the new ones.
+
+    >>> bit_cipher(7, 3)
+    [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 0), (1, 1, 1)]
+    """
     basis = [tuple(int(i == j) for j in range(bits)) for i in range(bits)]
-    last, found = basis, list(basis)
+    found, previous = list(basis), basis
     for norm in range(2, bits + 1):
-        new = []
+        new: list[tuple[int, ...]] = []
         for unit in reversed(basis):
-            for vector in reversed(last):
+            for vector in reversed(previous):
                 added = tuple(a + b for a, b in zip(vector, unit, strict=True))
                 if max(added) == 1 and sum(added) == norm and added not in new:
                     new.append(added)
-        found, last = found + new, new
+        found, previous = found + new, new
     return found[:tokens]
 
 
-def assigned_bits(frequencies, bits: int) -> np.ndarray:
-    """Z: the most frequent token gets the first bit-vector; of equally frequent ones, the first id."""
+def bit_vectors(frequencies: Any, bits: int) -> Array:
+    """Z: the most frequent token gets the first bit-vector; ties are broken by id.
+
+    >>> bit_vectors([0, 2, 9], 2).tolist()
+    [[1.0, 1.0], [0.0, 1.0], [1.0, 0.0]]
+    """
     order = sorted(range(len(frequencies)), key=lambda token: (-frequencies[token], token))
     Z = np.zeros((len(frequencies), bits))
-    for token, vector in zip(order, bit_cipher(len(frequencies), bits), strict=True):
-        Z[token] = vector
+    Z[order] = bit_cipher(len(frequencies), bits)
     return Z
 
 
-def noised_embeddings(Z: np.ndarray, frequencies) -> np.ndarray:
-    """E_n = q_n Z_n/‖Z_n‖ + (1−q_n) p with q = f/(f+1), p = (1−ē)/(D−1), ē the average embedding."""
-    tokens, dimension = Z.shape
-    average = [0.0] * dimension
-    for n in range(tokens):
-        for d in range(dimension):
-            average[d] += frequencies[n] * Z[n, d] / sum(Z[n]) / sum(frequencies)
-    E = np.zeros((tokens, dimension))
-    for n in range(tokens):
-        q = frequencies[n] / (frequencies[n] + 1)
-        for d in range(dimension):
-            E[n, d] = q * Z[n, d] / sum(Z[n]) + (1 - q) * (1 - average[d]) / (dimension - 1)
-    return E
+def noised_embeddings(Z: Array, frequencies: Any) -> Array:
+    """E_n = q_n Z_n/‖Z_n‖ + (1 − q_n) p with q = f/(f + 1), p = (1 − ē)/‖1 − ē‖, and ē the average embedding.
 
+    Here ē = [¾, ¼], so p = [¼, ¾]. The last token has f = 0, as `<pad>`, `<sod>`, and `<frg>` do: it is all noise.
 
-# Contexts
+    >>> noised_embeddings(np.array([[1, 0], [0, 1], [1, 1]]), [3, 1, 0]).tolist()
+    [[0.8125, 0.1875], [0.125, 0.875], [0.25, 0.75]]
+    """
+    f, clean = np.array(frequencies), Z / Z.sum(1, keepdims=True)
+    average = f @ clean / f.sum()
+    noise = np.maximum(1 - average, 1e-12)  # zero only if the whole text is a single token, repeated
+    q = (f / (f + 1))[:, None]
+    return np.asarray(q * clean + (1 - q) * noise / noise.sum())
 
 
 class Example(NamedTuple):
     target: int
     slots: list[int]  # K token ids
-    head: int  # the token of the querying slot
-    document: int
-    position: int  # of the target in its document
+    query: int  # token of the slot that queries attention
 
 
-def block_examples(documents: Documents, block: int, head: str = "previous") -> list[Example]:
-    """Build each block, marker and b−1 tokens; hide the target and what follows it in its block behind `<pad>`."""
-    examples = []
-    for number, document in enumerate(documents):
-        tokens = [*document, EOD]
-        for begin in range(0, len(tokens), block - 1):
-            content = [SOD if begin == 0 else FRG, *tokens[begin : begin + block - 1]]
-            for at in range(1, len(content)):
-                slots = content[:at] + [PAD] * (block - at)
-                query = slots[at - 1] if head == "previous" else slots[0]
-                examples.append(Example(content[at], slots, query, number, begin + at - 1))
-    return examples
+def examples(unit: str, documents: Documents, config: PaperConfig) -> list[Example]:
+    """Every target with the context that a unit sees (Sec. 3).
 
-
-def radius_examples(documents: Documents, radius: int, head: str = "previous") -> list[Example]:
-    """The r tokens before the target in its document, whatever block they are in; `<pad>` where there are none."""
-    examples = []
-    for number, document in enumerate(documents):
-        tokens = [*document, EOD]
-        for at, target in enumerate(tokens):
-            slots = [tokens[at - back] if back <= at else PAD for back in range(radius, 0, -1)]
-            query = slots[-1] if head == "previous" else slots[0]
-            examples.append(Example(target, slots, query, number, at))
-    return examples
-
-
-def document_inputs(E: np.ndarray, documents: Documents) -> list[np.ndarray]:
-    """x_m = (E_pad + Σ_{j<m} E_{i_j})/m, m counted from 1, for each target of each document."""
-    inputs = []
+    >>> config = PaperConfig(block=3, radius=2)
+    >>> [example.slots for example in examples("block", [[7, 8, 9, EOD]], config)]
+    [[1, 0, 0], [1, 7, 0], [2, 0, 0], [2, 9, 0]]
+    >>> [example.slots for example in examples("radius", [[7, 8, 9, EOD]], config)]
+    [[0, 0], [0, 7], [7, 8], [8, 9]]
+    """
+    found = []
     for document in documents:
-        tokens = [*document, EOD]
-        for at in range(len(tokens)):
-            inputs.append(sum([E[token] for token in tokens[:at]], E[PAD].copy()) / (at + 1))
-    return inputs
+        for at, target in enumerate(document):
+            if unit == "block":
+                seen = block_before(document, at, config)
+                padding = [PAD] * (config.block - len(seen))
+                slots = padding + seen if config.padding == "left" else seen + padding
+            else:
+                seen = block_before(document, at, config) if config.radius_span == "block" else document[:at]
+                seen = seen[-config.radius :]
+                slots = [PAD] * (config.radius - len(seen)) + seen
+            previous = seen[-1] if seen else PAD
+            found.append(Example(target, slots, previous if config.query_slot == "previous" else slots[0]))
+    return found
 
 
-# The unit
+def block_before(document: list[int], at: int, config: PaperConfig) -> list[int]:
+    """The marker and the tokens before the target at position `at`, within its block of b − 1 tokens."""
+    content = config.block - 1
+    begin = max(0, at - content) if config.block_advance == "sliding" else at // content * content
+    return [SOD if begin == 0 else FRG, *document[begin:at]]
 
 
-def softmax(scores) -> np.ndarray:
-    powers = [math.exp(score - max(scores)) for score in scores]
-    return np.array([power / sum(powers) for power in powers])
+@dataclass
+class Unit:
+    E: Array  # (N, D)
+    W: Array  # (K, K)
+    U: Array  # (D or K·D, D_H)
+    mode: str = "sum"
+    slot_weight: str = "entropy"
 
 
-def quadratic_features(E: np.ndarray, example: Example) -> np.ndarray:
-    """Q_m = X_h Xᵀ, slot by slot."""
-    return np.array([sum(a * b for a, b in zip(E[example.head], E[s], strict=True)) for s in example.slots])
+def softmax(scores: Any) -> Array:
+    powers = np.exp(np.asarray(scores) - np.max(scores))
+    return np.asarray(powers / powers.sum())
 
 
-def attention(E: np.ndarray, W: np.ndarray, example: Example) -> np.ndarray:
-    """A_m = −log softmax(Q_m W), the inner part of Eq. 1."""
-    Q, slots = quadratic_features(E, example), len(example.slots)
-    scores = [sum(Q[j] * W[j, i] for j in range(slots)) for i in range(slots)]
-    return np.array([-math.log(weight) for weight in softmax(scores)])
+def quadratic_features(unit: Unit, example: Example) -> Array:
+    """Q_m = X_h Xᵀ: the similarity of each slot to the query."""
+    return np.array([unit.E[example.query] @ unit.E[slot] for slot in example.slots])
 
 
-def hidden_state(E: np.ndarray, W: np.ndarray, example: Example, mode: str) -> np.ndarray:
-    """H_m: the weighted slots, added or side by side."""
-    A = attention(E, W, example)
-    weighted = [A[k] * E[slot] for k, slot in enumerate(example.slots)]
-    return sum(weighted) if mode == "sum" else np.concatenate(weighted)
+def attention(unit: Unit, example: Example) -> Array:
+    """A_m = −log softmax(Q_m W): log K for each of K slots if attention is uniform."""
+    A = -np.log(softmax(quadratic_features(unit, example) @ unit.W))
+    return A if unit.slot_weight == "entropy" else A / math.log(len(A))
 
 
-def unit_output(E: np.ndarray, W: np.ndarray, U: np.ndarray, example: Example, mode: str) -> np.ndarray:
-    """Eq. 1."""
-    return softmax(hidden_state(E, W, example, mode) @ U)
+def hidden_state(unit: Unit, example: Example) -> Array:
+    """H_m: the slots weighted by attention, added or side by side.
+
+    >>> unit = Unit(np.array([[0.5, 0.5], [1, 0]]), np.ones((2, 2)), np.zeros((2, 2)))
+    >>> (hidden_state(unit, Example(target=0, slots=[0, 1], query=1)) / math.log(2)).tolist()
+    [1.5, 0.5]
+    """
+    weighted = [A * unit.E[slot] for A, slot in zip(attention(unit, example), example.slots, strict=True)]
+    return np.sum(weighted, axis=0) if unit.mode == "sum" else np.concatenate(weighted)
 
 
-def variation(E, W, U, example: Example, mode: str, wanted) -> np.ndarray:
-    """V_mk − c = [U z̃ − U softmax(HU)]·X_mk; in mode "cat" slot k has its own D rows of U."""
-    surprise = wanted - unit_output(E, W, U, example, mode)
-    dimension = E.shape[1]
-    V = np.zeros(len(example.slots))
-    for k, slot in enumerate(example.slots):
-        rows = U if mode == "sum" else U[k * dimension : (k + 1) * dimension]
-        for d in range(dimension):
-            V[k] += sum(rows[d, o] * surprise[o] for o in range(len(surprise))) * E[slot, d]
-    return V
+def unit_output(unit: Unit, example: Example) -> Array:
+    """Eq. 1, SAFFU(X_m) = softmax(A_m X_m U) = softmax(H_m U)."""
+    return softmax(hidden_state(unit, example) @ unit.U)
 
 
-def initial_variation(E: np.ndarray, frequencies, example: Example) -> np.ndarray:
-    """V̂_mk − c = [log E_{i_m} − log Eᵀ·ȳ]·X_mk, ȳ the mean target."""
-    tokens, dimension = E.shape
-    total = sum(frequencies)
-    V = np.zeros(len(example.slots))
-    for k, slot in enumerate(example.slots):
-        for d in range(dimension):
-            mean = sum(math.log(E[n, d]) * frequencies[n] / total for n in range(tokens))
-            V[k] += (math.log(E[example.target, d]) - mean) * E[slot, d]
-    return V
+def variation(unit: Unit, example: Example, wanted: Array) -> Array:
+    """V_mk − c = [U z̃ − U softmax(HU)]·X_mk (Sec. 2.3), the gradient in A; in mode "cat" slot k has its own U."""
+    residual = wanted - unit_output(unit, example)
+    by_slot = unit.U.reshape(-1, unit.E.shape[1], unit.U.shape[1])  # one for all slots, or one per slot
+    own = [by_slot[k if unit.mode == "cat" else 0] for k in range(len(example.slots))]
+    return np.array([U @ residual @ unit.E[slot] for U, slot in zip(own, example.slots, strict=True)])
 
 
-def bound(slots: int, vocabulary: int) -> float:
-    """c = 2 (1 + 1/K) log N."""
-    return 2 * (1 + 1 / slots) * math.log(vocabulary)
+def initial_variation(E: Array, frequencies: Any, example: Example) -> Array:
+    """V̂_mk − c = [log E_{i_m} − log Eᵀ ȳ]·X_mk (Sec. 2.4), ȳ the mean target: V while there is no decoder.
 
-
-# Counting and solving
+    >>> E = np.array([[0.5, 0.5], [0.8, 0.2]])  # the difference is ½ [log .5/.8, log .5/.2]
+    >>> initial_variation(E, [1, 1], Example(target=0, slots=[1], query=1)).round(4).tolist()
+    [-0.0964]
+    """
+    mean = (np.array(frequencies) / sum(frequencies)) @ np.log(E)
+    return np.array([(np.log(E[example.target]) - mean) @ E[slot] for slot in example.slots])
 
 
 class Counts(NamedTuple):
-    F: np.ndarray
-    norm: float
+    F: Array  # (inputs, outputs)
+    norm: float  # Σ_m ‖H_m‖₁
     targets: int
 
 
-def count(inputs, targets) -> Counts:
-    """Eq. 2, one outer product a target, and what measures the priming number."""
-    F = np.zeros((len(inputs[0]), len(targets[0])))
-    for h, y in zip(inputs, targets, strict=True):
-        for j in range(len(h)):
-            F[j] += h[j] * np.asarray(y)
-    return Counts(F, float(sum(sum(h) for h in inputs)), len(inputs))
+def count(inputs: Sequence[Array], targets: Any) -> Counts:
+    """Eq. 2, F(H, Y) = Σ_m H_m ⊗ Y_m, and the sum of norms, which measures the priming number.
+
+    >>> count([np.array([1, 2]), np.array([3, 0])], [[1, 0], [0, 1]]).F.tolist()
+    [[1.0, 3.0], [2.0, 0.0]]
+    """
+    F = np.sum([np.outer(h, y) for h, y in zip(inputs, targets, strict=True)], axis=0, dtype=float)
+    return Counts(F, float(sum(h.sum() for h in inputs)), len(inputs))
 
 
-def solution(F: np.ndarray, priming: float) -> np.ndarray:
-    """Eq. 3 (and 5, 6): log F_ji − (K−1)/K log Σ_d F_di."""
-    U = np.zeros(F.shape)
-    for i in range(F.shape[1]):
-        column = sum(F[d, i] for d in range(F.shape[0]))
-        for j in range(F.shape[0]):
-            U[j, i] = math.log(F[j, i]) - (priming - 1) / priming * math.log(column)
-    return U
+def solution(F: Array, priming: float) -> Array:
+    """Eq. 3 (and 5, 6): log F_ji − (K − 1)/K log Σ_d F_di, as it is stored, in float32.
+
+    >>> solution(np.array([[2.0], [6.0]]), priming=2).round(4).tolist()  # log 2 − ½ log 8, log 6 − ½ log 8
+    [[-0.3466], [0.752]]
+    """
+    return stored(np.log(F) - (priming - 1) / priming * np.log(F.sum(0)))
 
 
-def single(weight: np.ndarray) -> np.ndarray:
-    """As the weights are stored: in float32."""
+def stored(weight: Array) -> Array:
     return weight.astype(np.float32).astype(np.float64)
 
 
-class Fit:
-    """The whole fit, stage by stage from the bottom up; `weights` and `counts` by the library's names."""
+@dataclass
+class Network:
+    config: PaperConfig
+    units: dict[str, Unit]
+    D: Array  # (D, Δ) the document model
+    M: Array  # (rows, N) the final decoder
 
-    def __init__(self, config: SaffuConfig, documents: Documents, vocabulary: int):
-        self.config, self.vocabulary, self.documents = config, vocabulary, len(documents)
-        self.frequencies = [0] * vocabulary
-        for document in documents:
-            for token in [*document, EOD]:
-                self.frequencies[token] += 1
-        fragments = sum(
-            example.slots[0] == FRG and example.slots[1] == PAD
-            for example in (block_examples(documents, config.block) if config.block else [])
-        )
-        seen = list(self.frequencies)
-        seen[PAD], seen[SOD], seen[FRG] = len(documents), len(documents), max(1, fragments)
-        self.units = [name for name in ("block", "radius") if getattr(config, name)]
-        self.weights: dict[str, np.ndarray] = {}
-        for name in self.units:
-            if name == "radius":
-                seen[FRG] = 1  # no radial unit ever sees it
-            Z = assigned_bits(seen, getattr(config, f"{name}_dimension"))
-            self.weights[f"{name}.E"] = single(noised_embeddings(Z, seen))
-            self.weights[f"{name}.W"] = np.ones((getattr(config, name),) * 2)
-        bits = config.hidden_dimension  # the markers are never targets, so they count for nothing here
-        self.Z = assigned_bits(self.frequencies, bits) if bits else np.eye(vocabulary)
-        self.counts: dict[str, Counts] = {}
 
-    def unit(self, name: str):
-        return (self.weights.get(f"{name}.{letter}") for letter in "EWU")
+def document_inputs(network: Network, documents: Documents) -> list[Array]:
+    """x_m = (E_<pad> + Σ_{j<m} E_{i_j})/m, m from 1, with the first unit's embeddings (Sec. 3.1)."""
+    E = next(iter(network.units.values())).E
+    places = [document[:at] for document in documents for at in range(len(document))]
+    return [np.mean([E[PAD], *(E[token] for token in before)], axis=0) for before in places]
 
-    def mode(self, name: str) -> str:
-        return getattr(self.config, f"{name}_mode")
 
-    def examples(self, name: str, documents: Documents) -> list[Example]:
-        build = block_examples if name == "block" else radius_examples
-        return build(documents, getattr(self.config, name), self.config.head)
+def outputs(network: Network, documents: Documents) -> list[Array]:
+    """The inputs of M for each target: the outputs of the units and of the document model, side by side."""
+    config = network.config
+    parts = [[unit_output(u, e) for e in examples(name, documents, config)] for name, u in network.units.items()]
+    if network.config.document_shards:
+        parts.append([softmax(x @ network.D) for x in document_inputs(network, documents)])
+    return [np.concatenate(row) for row in zip(*parts, strict=True)]
 
-    def add(self, layer: str, new: Counts, restart: bool) -> Counts:
-        if layer in self.counts and not restart:
-            new = Counts(*(a + b for a, b in zip(self.counts[layer], new, strict=True)))
-        self.counts[layer] = new
+
+def probabilities(network: Network, documents: Documents) -> Array:
+    """The prediction of each target, (targets, N): softmax(h M) without `<pad>`, `<sod>`, and `<frg>`."""
+    logits = np.array(outputs(network, documents)) @ network.M
+    logits[:, :EOD] = -np.inf
+    return np.array([softmax(row) for row in logits])
+
+
+def perplexity(network: Network, documents: Documents) -> float:
+    """exp of the mean negative log-likelihood per target: every token and each `<eod>`."""
+    targets = [token for document in documents for token in document]
+    predicted = probabilities(network, documents)[np.arange(len(targets)), targets]
+    return float(np.exp(-np.mean(np.log(predicted))))
+
+
+def fit(folds: list[Documents], vocabulary: int, config: PaperConfig) -> Iterator[tuple[Network, dict[str, Counts]]]:
+    """Initialize on the first fold, then tune on the following ones (Sec. 4); yields the network after each stage.
+
+    >>> sizes = {"block": 3, "radius": 2, "block_dimension": 3, "radius_dimension": 3, "hidden_dimension": 3}
+    >>> text = [[4, 5, 4, 5, EOD], [5, 4, 5, 4, EOD]]
+    >>> network, counts = next(fit([text], 6, PaperConfig(**sizes)))
+    >>> round(perplexity(network, text), 3)
+    2.486
+    """
+    documents = [document for fold in folds for document in fold]
+    frequencies = np.bincount([token for document in documents for token in document], minlength=vocabulary)
+    Z = bit_vectors(frequencies, config.hidden_dimension)
+    network = Network(config, {}, np.zeros(0), np.zeros(0))
+    for name, (slots, mode, dimension) in config.units().items():
+        f = frequencies.copy()  # Σ_m Y_m counts targets, which `<pad>`, `<sod>`, and `<frg>` never are
+        if config.special_noise == "counted":
+            f[PAD] = f[SOD] = len(documents)
+            blocks = sum(math.ceil(len(document) / (config.block - 1)) for document in documents)
+            f[FRG] = max(1, blocks - len(documents)) if name == "block" else 1
+        E = stored(noised_embeddings(bit_vectors(f, dimension), f))
+        network.units[name] = Unit(E, np.ones((slots, slots)), np.zeros(0), mode, config.slot_weight)
+    counts: dict[str, Counts] = {}
+
+    def add(layer: str, new: Counts, restart: bool) -> Counts:
+        old = counts.get(layer)
+        if old is not None and not restart:
+            new = Counts(old.F + new.F, old.norm + new.norm, old.targets + new.targets)
+        counts[layer] = new
         return new
 
-    def initialise(self, documents: Documents, first: int = 0) -> None:
-        if self.config.attention == "explicit":
-            self.solve_attention(documents, "initial", restart=False)
-        self.solve_decoders(documents, first)
-
-    def tune(self, documents: Documents, number: int, first: int = 0) -> None:
-        """V in place of V̂; the first tuning forgets V̂'s counts."""
-        self.solve_attention(documents, "tune", restart=number == 1 and self.config.restart_attention)
-        self.solve_decoders(documents, first)
-
-    def solve_attention(self, documents: Documents, stage: str, restart: bool) -> None:
-        for name in self.units:
-            E, W, U = self.unit(name)
-            slots = len(W)
-            inputs, targets = [], []
-            for example in self.examples(name, documents):
-                if stage == "initial":
-                    V = initial_variation(E, self.frequencies, example)
+    for stage in range(config.tune_folds + 1):
+        number = stage % len(folds)
+        fold, restart = folds[number], not config.accumulate
+        targets = [token for document in fold for token in document]
+        for name, unit in network.units.items():
+            K = len(unit.W)
+            context = examples(name, fold, config)
+            if stage or config.attention == "explicit":
+                if stage:
+                    V = [variation(unit, e, Z[e.target] / Z[e.target].sum()) for e in context]
                 else:
-                    z = self.Z[example.target]
-                    V = variation(E, W, U, example, self.mode(name), z / sum(z))
-                inputs.append(quadratic_features(E, example))
-                targets.append(self.config.variation_sign * V + bound(slots, self.vocabulary))
-            counts = self.add(f"{name}.attention", count(inputs, targets), restart)
-            primings = {"paper": math.log(slots), "slots": slots, "measured": counts.norm / counts.targets}
-            priming = primings[self.config.attention_priming]
-            self.weights[f"{name}.W"] = single(solution(counts.F, priming))
-
-    def solve_decoders(self, documents: Documents, first: int) -> None:
-        restart, smoothing = not self.config.accumulate, self.config.smoothing
-        for name in self.units:
-            E, W, _ = self.unit(name)
-            slots, examples = len(W), self.examples(name, documents)
-            inputs = [hidden_state(E, W, example, self.mode(name)) for example in examples]
-            new = count(inputs, [self.Z[example.target] for example in examples])
-            counts = self.add(f"{name}.decoder", new, restart)
-            measured = self.config.decoder_priming == "measured"
-            priming = counts.norm / counts.targets if measured else slots * math.log(slots)
-            F = counts.F.copy()
-            for column in F.T:  # noise keeps F(H, Z) positive, but for bits that no target has
-                if not self.config.hidden_dimension or sum(column) == 0:
-                    column += smoothing
-            self.weights[f"{name}.U"] = single(solution(F, priming))
-        if not self.config.hidden_dimension:
-            prior = [f + smoothing for f in self.frequencies]
-            self.weights["log_prior"] = np.log(prior) - math.log(sum(prior))
-            return
-        targets = [token for document in documents for token in [*document, EOD]]
-        if self.config.documents:
-            shards = []
-            for number, document in enumerate(documents):
-                shard = (first + number) * self.config.documents // self.documents
-                shards += [np.eye(self.config.documents)[shard]] * (len(document) + 1)
-            inputs = document_inputs(self.weights[f"{self.units[0]}.E"], documents)
-            counts = self.add("document", count(inputs, shards), restart)
-            self.weights["D"] = single(solution(counts.F, 1))
-        new = count(self.outputs(documents), [np.eye(self.vocabulary)[target] for target in targets])
-        counts = self.add("final", new, restart)
-        parts = len(self.units) + (self.config.documents > 0)
-        self.weights["M"] = single(solution(counts.F + smoothing, parts))
-
-    def outputs(self, documents: Documents) -> list[np.ndarray]:
-        """The inputs of M: the outputs of the units and the document model, side by side."""
-        parts = []
-        for name in self.units:
-            E, W, U = self.unit(name)
-            parts.append([unit_output(E, W, U, example, self.mode(name)) for example in self.examples(name, documents)])
-        if self.config.documents:
-            inputs = document_inputs(self.weights[f"{self.units[0]}.E"], documents)
-            parts.append([softmax(x @ self.weights["D"]) for x in inputs])
-        return [np.concatenate(row) for row in zip(*parts, strict=True)]
-
-    def probabilities(self, documents: Documents) -> np.ndarray:
-        """What the network predicts for each target, (targets, N)."""
-        if self.config.hidden_dimension:
-            return np.array([softmax(h @ self.weights["M"]) for h in self.outputs(documents)])
-        rows = []
-        for output in self.outputs(documents):
-            experts = output.reshape(len(self.units), self.vocabulary)
-            rows.append(softmax(np.log(experts).sum(0) - (len(experts) - 1) * self.weights["log_prior"]))
-        return np.array(rows)
+                    V = [initial_variation(unit.E, frequencies, e) for e in context]
+                c = 2 * (1 + 1 / K) * math.log(vocabulary)
+                new = count([quadratic_features(unit, e) for e in context], [config.variation_sign * v + c for v in V])
+                total = add(f"{name}.attention", new, stage == 1 and config.restart_attention)
+                primings = {"paper": math.log(K), "slots": K, "measured": total.norm / total.targets}
+                unit.W = solution(total.F, primings[config.attention_priming])
+            wanted = Z if config.hidden_targets == "raw" else Z / Z.sum(1, keepdims=True)
+            total = add(f"{name}.decoder", count([hidden_state(unit, e) for e in context], wanted[targets]), restart)
+            uniform = K * math.log(K) if config.slot_weight == "entropy" else K
+            priming = uniform if config.decoder_priming == "paper" else total.norm / total.targets
+            unit.U = solution(np.where(total.F.sum(0) > 0, total.F, config.smoothing), priming)
+        if config.document_shards:
+            first = sum(len(earlier) for earlier in folds[:number])
+            owners = [first + place for place, document in enumerate(fold) for _ in document]
+            shards = [owner * config.document_shards // len(documents) for owner in owners]
+            new = count(document_inputs(network, fold), np.eye(config.document_shards)[shards])
+            F = add("document", new, restart).F
+            network.D = solution(np.where(F.sum(0) > 0, F, config.smoothing), 1)
+        total = add("final", count(outputs(network, fold), np.eye(vocabulary)[targets]), restart)
+        parts = len(network.units) + (config.document_shards > 0)
+        network.M = solution(total.F + config.smoothing, parts)
+        yield copy.deepcopy(network), dict(counts)

@@ -1,0 +1,109 @@
+"""Settings of the paper's solution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+from saffu.errors import SaffuError
+from saffu.settings import Settings, setting
+
+
+class UnitShape(NamedTuple):
+    """The shape of one unit."""
+
+    slots: int  # K
+    mode: Literal["sum", "cat"]
+    dimension: int  # D
+
+
+@dataclass(frozen=True)
+class PaperConfig(Settings):
+    """How a network is shaped and solved. The defaults are those of the paper's "best" model.
+
+    The rare settings are the places where the paper can be read in more than one way; docs/paper.md explains each.
+    """
+
+    preset: ClassVar[str] = "paper"
+
+    block: int = setting(128, "slots of the block unit, marker included (b); 0 for no block unit", low=2, off=True)
+    radius: int = setting(8, "slots of the radial unit (r); 0 for no radial unit", low=2, off=True)
+    block_mode: Literal["sum", "cat"] = setting("sum", "how the block unit joins its slots: added, or side by side")
+    radius_mode: Literal["sum", "cat"] = setting("cat", "how the radial unit joins its slots: added, or side by side")
+    block_dimension: int = setting(128, "embedding dimension of the block unit (D_b)", low=2)
+    radius_dimension: int = setting(32, "embedding dimension of the radial unit (D_r)", low=2)
+    hidden_dimension: int = setting(512, "number of hidden bits that each unit predicts (D_H)", low=2)
+    document_shards: int = setting(
+        0, "number of corpus shards the document model distinguishes (Δ); 0 for no document model", low=2, off=True
+    )
+    tune_folds: int = setting(
+        0, "number of folds over which attention is re-solved from V; the first fold then initializes the model"
+    )
+    fold_tokens: int = setting(
+        1_000_000, "targets per fold: the unit of tuning, and the evaluation interval of backpropagation", low=2
+    )
+    seed: int = setting(0, "random seed (sample text, random initialization, data order, dropout)", high=2**63 - 1)
+
+    special_noise: Literal["pure", "counted"] = setting(
+        "pure", "f of <pad>, <sod>, and <frg>: 0, because they are never targets, or how often they are seen", rare=True
+    )
+    query_slot: Literal["previous", "first"] = setting(
+        "previous", "slot used as the attention query (h): the one before the target, or the first", rare=True
+    )
+    attention: Literal["explicit", "uniform"] = setting(
+        "explicit", "attention after initialization: solved from V̂, or uniform", rare=True
+    )
+    attention_priming: Literal["paper", "slots", "measured"] = setting(
+        "paper", "K_W: log K, K, or the mean norm of Q", rare=True
+    )
+    decoder_priming: Literal["paper", "measured"] = setting(
+        "paper", "K_U: the norm of H under uniform attention, or its mean norm", rare=True
+    )
+    variation_sign: Literal[1, -1] = setting(1, "sign of V in F(Q, V); the paper prints +1", rare=True)
+    accumulate: bool = setting(
+        True, "keep adding to the decoder counts during tuning instead of restarting them", rare=True
+    )
+    restart_attention: bool = setting(True, "discard the counts of V̂ at the first tuning", rare=True)
+    slot_weight: Literal["entropy", "unit"] = setting(
+        "entropy", "weight of a slot: A = −log softmax(QW), or A/log K, which is about 1", rare=True
+    )
+    hidden_targets: Literal["raw", "normalized"] = setting(
+        "raw", "targets of the units' decoders in F(H, Z): bit-vectors Z, or Z/‖Z‖₁", rare=True
+    )
+    block_advance: Literal["whole", "sliding"] = setting(
+        "whole", "blocks cut the document every b − 1 tokens, or each one ends right before its target", rare=True
+    )
+    padding: Literal["right", "left"] = setting(
+        "right", "where <pad> fills a block: from the target on, or before the marker", rare=True
+    )
+    radius_span: Literal["document", "block"] = setting(
+        "document", "how far a radius reaches: to the start of the document, or to the marker of the block", rare=True
+    )
+    smoothing: float = setting(
+        1e-3, "constant added to co-occurrence counts so that none is zero", low=1e-12, rare=True
+    )
+    dtype: Literal["float32", "float64"] = setting(
+        "float32", "dtype of the values being counted; sums are always float64", rare=True
+    )
+    save_dtype: Literal["float32", "float16"] = setting(
+        "float32", "dtype of the saved weights; float16 halves the file size", rare=True
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.block or self.radius):
+            raise SaffuError("`block` and `radius` are both 0; a model needs at least one unit: set one of them")
+        if self.radius_span == "block" and not self.block:
+            raise SaffuError("`radius_span` block needs blocks; set `block`, or use `radius_span` document")
+
+    def units(self) -> dict[str, UnitShape]:
+        """The units that the model has, by name.
+
+        >>> PaperConfig(block=0).units()
+        {'radius': UnitShape(slots=8, mode='cat', dimension=32)}
+        """
+        shapes = {
+            "block": UnitShape(self.block, self.block_mode, self.block_dimension),
+            "radius": UnitShape(self.radius, self.radius_mode, self.radius_dimension),
+        }
+        return {name: shape for name, shape in shapes.items() if shape.slots}
