@@ -1,8 +1,10 @@
-"""Which models an ablation compares: a cell is a `SaffuConfig`, a grid is a list of them.
+"""The models that an ablation compares. A cell is a `PaperConfig`; a grid is a list of cells.
 
-And which units fitted alone they are made of. The units of a model never meet before its final decoder, so the models
-of a grid share them: 245 cells come from 28 units and 7 document models.
+Also lists the units that the cells are assembled from. The units of a model only meet in its final decoder, so the
+models of a grid share them: 245 cells are made of 28 units and 7 document models.
 """
+
+from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,68 +13,90 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from saffu.config import PAPER, SaffuConfig
 from saffu.errors import SaffuError
+from saffu.paper.config import PaperConfig
 
 SIZES = (2, 4, 8, 16, 32, 64, 128)
 MODES = ("sum/sum", "cat/sum", "sum/cat", "cat/cat")  # block/radius, in the order of the paper's tables
 DOCUMENT_MODES = "sum/cat"  # where the paper adds its document model
-DOCUMENTS = 256
-SHAPE = ("block", "radius", "block_mode", "radius_mode", "documents")  # what the grid itself runs over
-NOT_SWEPT = {*SHAPE, "calibrate", "held_out", "embedding", "store"}  # these are of calibrated networks
-SWEPT = tuple(f.name for f in fields(SaffuConfig) if f.name in {*PAPER, "fold"} - NOT_SWEPT)
-DEFAULTS: dict[str, Any] = {setting.name: setting.default for setting in fields(SaffuConfig)}
+DOCUMENT_SHARDS = 256
+SHAPE = ("block", "radius", "block_mode", "radius_mode", "document_shards")  # varied within a grid
+UNRELATED = {"seed", "save_dtype"}  # settings that change no perplexity of a grid
+SWEPT = tuple(entry.name for entry in fields(PaperConfig) if entry.name not in {*SHAPE, *UNRELATED})
+DEFAULTS: dict[str, Any] = {entry.name: entry.default for entry in fields(PaperConfig)}
+
+CellKey = tuple[str, bool, int, int]
+"""Modes ("block/radius"), whether there is a document model, b, r: enough to find a cell in the paper's tables."""
 
 
 def grid(
     blocks: Sequence[int] = SIZES,
     radii: Sequence[int] = SIZES,
     modes: Sequence[str] = MODES,
-    documents: int = DOCUMENTS,
+    document_shards: int = DOCUMENT_SHARDS,
     settings: Mapping[str, Sequence[Any]] | None = None,
-) -> list[SaffuConfig]:
-    """All cells, each once: every b with every r in every mode pair, under every combination of the settings.
+) -> list[PaperConfig]:
+    """All cells: every b with every r in every pair of modes, under every combination of `settings`.
 
-    With `documents`, the pair sum/cat comes a second time, with a document model of so many shards (where it is not
-    among the modes, all of them do).
+    With `document_shards`, the pair sum/cat also appears with a document model (all pairs do if sum/cat is not
+    among them).
+
+    >>> [(cell.block, cell.radius) for cell in grid([2, 4], [8], ["sum/cat"], document_shards=0)]
+    [(2, 8), (4, 8)]
     """
-    for name, values in {"blocks": blocks, "radii": radii, **(settings or {})}.items():
+    for name, values in {"blocks": blocks, "radii": radii, "modes": modes, **(settings or {})}.items():
         if not values:
-            raise SaffuError(f"`{name}` has no value; give at least one")
+            raise SaffuError(f"`{name}` is empty; pass at least one value")
+    if unknown := [name for name in settings or {} if name not in SWEPT]:
+        raise SaffuError(f"cannot sweep `{unknown[0]}`; choose from {', '.join(SWEPT)}")
     for name, size in [("blocks", b) for b in blocks] + [("radii", r) for r in radii]:
         if size < 2:
-            raise SaffuError(f"{size} is among `{name}`, but attention needs at least 2 slots; use 2 or more")
+            raise SaffuError(f"`{name}` must be at least 2, got {size}: attention needs two slots")
     for pair in modes:
         if pair not in MODES:
-            raise SaffuError(f"unknown modes {pair!r}; they are block/radius: {', '.join(MODES)}")
+            raise SaffuError(f"unknown `modes` {pair!r}; choose block/radius modes from {', '.join(MODES)}")
     variants = [(pair, 0) for pair in modes]
-    if documents:
-        variants += [(pair, documents) for pair in modes if pair == DOCUMENT_MODES or DOCUMENT_MODES not in modes]
+    if document_shards:
+        variants += [(pair, document_shards) for pair in modes if pair == DOCUMENT_MODES or DOCUMENT_MODES not in modes]
     cells = []
     for values in product(*(settings or {}).values()):
-        chosen = dict(zip(settings or {}, values, strict=True))
+        changes = dict(zip(settings or {}, values, strict=True))
         for (pair, shards), radius, block in product(variants, radii, blocks):
             block_mode, radius_mode = pair.split("/")
-            shape: dict[str, Any] = {"block_mode": block_mode, "radius_mode": radius_mode, "documents": shards}
-            cells.append(SaffuConfig(**chosen, **shape, block=block, radius=radius))
+            shape: dict[str, Any] = {"block_mode": block_mode, "radius_mode": radius_mode, "document_shards": shards}
+            cells.append(PaperConfig(**changes, **shape, block=block, radius=radius))
     return list(dict.fromkeys(cells))
 
 
-def cell_settings(config: SaffuConfig) -> dict[str, Any]:
-    """What tells a cell from others of the same text."""
+def cell_settings(config: PaperConfig) -> dict[str, Any]:
+    """Everything that distinguishes a cell from the other cells of the same text."""
     return {name: getattr(config, name) for name in (*SHAPE, *SWEPT)}
 
 
-def modes_of(config: SaffuConfig) -> str:
+def modes_of(config: PaperConfig) -> str:
     return f"{config.block_mode}/{config.radius_mode}"
 
 
-@dataclass(frozen=True)
-class Part:
-    """A unit fitted alone, or a document model: what a cell's final decoder reads on one of its sides."""
+def key_of(config: PaperConfig) -> CellKey:
+    return modes_of(config), bool(config.document_shards), config.block, config.radius
 
-    name: str  # "block", "radius" or "document"
-    config: SaffuConfig  # of a model that has this unit alone; for "document", the block unit with it
+
+def reading_of(config: PaperConfig) -> str:
+    """The settings that differ from the defaults, in words.
+
+    >>> reading_of(PaperConfig(smoothing=0.5, block=2))
+    'smoothing 0.5'
+    """
+    changed = {name: getattr(config, name) for name in SWEPT if getattr(config, name) != DEFAULTS[name]}
+    return ", ".join(f"{name} {value}" for name, value in changed.items()) or "default settings"
+
+
+@dataclass(frozen=True)
+class UnitKey:
+    """A unit fitted on its own, or a document model: one input of a cell's final decoder."""
+
+    name: str  # "block", "radius", or "document"
+    config: PaperConfig  # of the model with this unit alone; for "document", of the block unit together with it
 
     @property
     def key(self) -> str:
@@ -80,32 +104,47 @@ class Part:
 
     @property
     def outputs(self) -> int:
-        """Width of its output; 0 stands for the vocabulary."""
-        return self.config.documents if self.name == "document" else self.config.hidden_dimension
+        """Width of its output: D_H, or Δ for a document model."""
+        return self.config.document_shards if self.name == "document" else self.config.hidden_dimension
+
+    def __str__(self) -> str:
+        """
+        >>> str(block_unit(PaperConfig(block=64)))
+        'sum block of 64'
+        """
+        kind = "radius" if self.name == "radius" else "block"
+        shape = self.config.units()[kind]
+        unit = f"{shape.mode} {kind} of {shape.slots}"
+        return f"document model next to the {unit}" if self.name == "document" else unit
 
 
 @cache
-def block_part(cell: SaffuConfig) -> Part:
-    return Part("block", replace(cell, radius=0, documents=0, **_defaults("radius_mode", "radius_dimension")))
+def block_unit(cell: PaperConfig) -> UnitKey:
+    alone: dict[str, Any] = {"radius": 0, "document_shards": 0, "radius_span": "document"}
+    return UnitKey("block", replace(cell, **alone, **_defaults("radius_mode", "radius_dimension")))
 
 
 @cache
-def radius_part(cell: SaffuConfig) -> Part:
-    return Part("radius", replace(cell, block=0, documents=0, **_defaults("block_mode", "block_dimension")))
+def radius_unit(cell: PaperConfig) -> UnitKey:
+    """The cell's radial unit. If its span ends at the block's marker, it depends on b and is fitted with that block."""
+    block = cell.block if cell.radius_span == "block" else 0
+    return UnitKey(
+        "radius", replace(cell, block=block, document_shards=0, **_defaults("block_mode", "block_dimension"))
+    )
 
 
 @cache
-def document_part(cell: SaffuConfig) -> Part | None:
-    """It reads the block unit's embeddings, so each block size has its own."""
-    if not cell.documents:
+def document_unit(cell: PaperConfig) -> UnitKey | None:
+    """The cell's document model. It reads the block unit's embeddings, so each block size has its own."""
+    if not cell.document_shards:
         return None
-    return Part("document", replace(block_part(cell).config, documents=cell.documents))
+    return UnitKey("document", replace(block_unit(cell).config, document_shards=cell.document_shards))
 
 
-def parts_of(cells: Sequence[SaffuConfig]) -> list[Part]:
-    """All parts of some cells, each once; document models first, as fitting one fits its block unit too."""
-    found = [make(cell) for make in (document_part, block_part, radius_part) for cell in cells]
-    return list(dict.fromkeys(part for part in found if part))
+def units_of(cells: Sequence[PaperConfig]) -> list[UnitKey]:
+    """All units of some cells, each once. Document models come first: fitting one also fits its block unit."""
+    found = [unit(cell) for unit in (document_unit, block_unit, radius_unit) for cell in cells]
+    return list(dict.fromkeys(unit for unit in found if unit))
 
 
 def _defaults(*names: str) -> dict[str, Any]:

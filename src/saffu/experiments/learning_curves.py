@@ -1,4 +1,6 @@
-"""Learning curves of several runs: the table of who reached what when, and their drawing."""
+"""Learning curves of several runs: a table of the time each takes to reach the others' quality, and a plot."""
+
+from __future__ import annotations
 
 import json
 import math
@@ -9,7 +11,7 @@ from typing import Any
 
 from saffu.errors import SaffuError
 
-AXES = {"tokens": "million tokens seen by backpropagation", "seconds": "seconds of work, the start's included"}
+AXES = {"tokens": "million tokens seen by backpropagation", "seconds": "seconds of work, including the start"}
 STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -20,23 +22,23 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "saffu",  # the same runs give the same file
 }
-COLOURS = ["#b2182b", "#2166ac", "#1b7837", "#762a83", "#b35806", "#01665e", "#c51b7d", "#4d4d4d"]
+COLORS = ["#b2182b", "#2166ac", "#1b7837", "#762a83", "#b35806", "#01665e", "#c51b7d", "#4d4d4d"]
 DASHES = ["-", "--", "-.", ":"]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The folds of one run, its start first."""
+    """The folds of one run, starting with fold 0."""
 
     name: str
     rows: list[dict[str, Any]]
 
     @classmethod
-    def read(cls, run: Path, name: str = "") -> "Curve":
-        """From a model folder that `saffu train --backprop` wrote, or from its log.jsonl."""
+    def read(cls, run: Path, name: str = "") -> Curve:
+        """Read a model folder written by `saffu train --backprop`, or its log.jsonl."""
         log = run / "log.jsonl" if run.is_dir() else run
         if not log.is_file():
-            raise SaffuError(f"no run at {run}; name folders that `saffu train --backprop` wrote")
+            raise SaffuError(f"no run at {run}; pass folders written by `saffu train --backprop`")
         try:
             rows = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
             rows = [row for row in rows if "fold" in row and "dev_perplexity" in row]
@@ -44,7 +46,9 @@ class Curve:
         except (ValueError, KeyError, TypeError):
             raise SaffuError(f"{log} is damaged; restore it or train again") from None
         if not rows:
-            raise SaffuError(f"{run} was not trained by backpropagation, so it has no curve; name one that was")
+            raise SaffuError(
+                f"{run} was not trained by backpropagation, so it has no learning curve; pass one that was"
+            )
         return cls(name or (run.name if run.is_dir() else run.parent.name or run.stem), rows)
 
     @property
@@ -53,21 +57,21 @@ class Curve:
 
     @staticmethod
     def point(row: dict[str, Any], where: str, quantity: str = "dev_perplexity") -> tuple[float, float]:
-        """Where a fold's quantity is drawn, over (million) "tokens" or "seconds"."""
+        """Coordinates of a fold's quantity over (million) "tokens" or "seconds"."""
         return row[where] / (1e6 if where == "tokens" else 1), row[quantity]
 
     def column(self, quantity: str, where: str) -> tuple[list[float], list[float]]:
-        """A quantity of all folds that have it."""
+        """A quantity for all folds that have it."""
         points = [self.point(row, where, quantity) for row in self.rows if quantity in row]
         return [x for x, _ in points], [y for _, y in points]
 
     def seconds_to(self, perplexity: float) -> float | None:
-        """When the held-out text first had this perplexity or less; None if it never had."""
+        """Seconds until the held-out perplexity first fell to this level; None if it never did."""
         return next((row["seconds"] for row in self.rows if row["dev_perplexity"] <= perplexity), None)
 
 
 def comparison(curves: list[Curve]) -> list[dict[str, Any]]:
-    """Of each run its best, when that was, and the seconds it took to reach each run's best ("time to quality")."""
+    """For each run: its best, when it was reached, and the seconds to reach each run's best ("time to quality")."""
     return [
         {
             "run": curve.name,
@@ -92,7 +96,7 @@ def table(facts: list[dict[str, Any]]) -> str:
             f"{fact['run']:<{wide}}  {fact['start_dev_perplexity']:>9.2f}  {fact['best_dev_perplexity']:>12.2f}  "
             f"{fact['best_dev_bits_per_byte']:>9.3f}  {fact['tokens']:>12,}  {fact['seconds']:>9.1f}"
         )
-    lines += ["", "seconds to reach the best of (– never did)"]
+    lines += ["", "seconds to reach the best of (–: never)"]
     columns = [max(9, len(fact["run"])) for fact in facts]
     lines.append(" " * wide + "".join(f"  {f['run']:>{width}}" for f, width in zip(facts, columns, strict=True)))
     for fact in facts:
@@ -102,10 +106,10 @@ def table(facts: list[dict[str, Any]]) -> str:
 
 
 def draw(curves: list[Curve], out: Path, over: Sequence[str] = tuple(AXES), title: str = "") -> list[Path]:
-    """Perplexity over tokens, over seconds, or both, as out.png and out.svg."""
+    """Plot perplexity over tokens, over seconds, or both, to out.png and out.svg."""
     import matplotlib
 
-    matplotlib.use("Agg")  # files only: no window, no display needed
+    matplotlib.use("Agg")  # files only: needs no display
     from matplotlib import pyplot as plt
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -142,32 +146,32 @@ def draw(curves: list[Curve], out: Path, over: Sequence[str] = tuple(AXES), titl
 
 
 def look(number: int) -> dict[str, str]:
-    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}
+    return {"color": COLORS[number % len(COLORS)], "linestyle": DASHES[number // len(COLORS) % len(DASHES)]}
 
 
 def label(axis: Any, curves: list[Curve], where: str) -> None:
-    """Each run's name and best perplexity to the right of its curve, moved apart where labels would meet."""
+    """Write each run's name and best perplexity to the right of its curve, moving labels apart where they overlap."""
     low, high = (math.log(limit) for limit in axis.get_ylim())
     order = sorted(range(len(curves)), key=lambda number: curves[number].rows[-1]["dev_perplexity"])
     ends = [Curve.point(curves[number].rows[-1], where) for number in order]
     heights = spread([math.log(y) for _, y in ends], gap=(high - low) / 21)
     right = axis.get_xlim()[1]
     for number, end, height in zip(order, ends, heights, strict=True):
-        colour = look(number)["color"]
+        color = look(number)["color"]
         axis.annotate(
             f"{curves[number].name}  {curves[number].best['dev_perplexity']:.1f}",
             xy=end,
             xytext=(right * 1.03, math.exp(height)),
-            color=colour,
+            color=color,
             fontsize=9,
             va="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.5, "shrinkA": 2, "shrinkB": 3},
+            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.5, "alpha": 0.5, "shrinkA": 2, "shrinkB": 3},
         )
 
 
 def spread(places: list[float], gap: float) -> list[float]:
-    """Rising places, moved as little as it takes for neighbours to be `gap` apart.
+    """Rising places, moved as little as possible so that neighbors are at least `gap` apart.
 
     >>> spread([0.0, 0.1, 5.0], 1.0)
     [-0.45, 0.55, 5.0]

@@ -1,45 +1,71 @@
-"""What an ablation's folder tells: tables, figures, verdicts and a page, written into its folder `report`."""
+"""The report of an ablation: tables, figures, verdicts, and a page, written to its folder `report`."""
 
+from __future__ import annotations
+
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from saffu import figures, store
-from saffu import tables as layout
-from saffu.cells import Results
+from saffu import files
 from saffu.errors import SaffuError
-from saffu.grid import DEFAULTS, SWEPT
-from saffu.page import page
-from saffu.verdicts import Grid, Verdict, change, verdicts
+from saffu.experiments import figures, tables
+from saffu.experiments.agreement import agreement, agreement_by_table, printed_perplexities, printed_source
+from saffu.experiments.claims import Verdict, change, judge
+from saffu.experiments.grid import key_of, reading_of
+from saffu.experiments.html import page
+from saffu.experiments.results import Results, perplexities_of
 
 
 class Report:
-    """All that is shown of the cells in a folder."""
+    """Everything that is shown about the cells in a folder."""
 
     def __init__(self, results: Results):
         if not results.cells:
-            raise SaffuError(f"{results.folder} holds no cells; `saffu ablate … --out {results.folder}` makes them")
+            raise SaffuError(
+                f"{results.folder} holds no cells; create some with `saffu ablate … --out {results.folder}`"
+            )
         if not results.run:
-            raise SaffuError(f"{results.folder / 'run.json'} is missing; `saffu ablate` with the same text restores it")
+            raise SaffuError(f"{results.folder / 'text.json'} is missing; run `saffu ablate` again with the same text")
         self.run, self.cells = results.run, list(results.cells.values())
-        self.base = layout.base_settings(self.cells)
-        chosen = [cell for cell in self.cells if layout.settings(cell) == self.base]
-        self.tables = layout.tables(chosen)
-        self.sweeps = layout.sweeps(self.cells, self.base)
-        self.verdicts: list[Verdict] = verdicts(Grid(self.cells, chosen))
+        base = tables.base_settings(self.cells)
+        self.base = [cell for cell in self.cells if tables.settings(cell) == base]
+        self.reading = reading_of(self.base[0].config)
+        self.tables = tables.tables_of(self.base)
+        self.printed_tables = [tables.matching(table, printed_perplexities()) for table in self.tables]
+        self.sweeps = tables.sweeps(self.cells, base)
+        self.agreement = agreement(perplexities_of(self.base))
+        self.agreement_by_table = agreement_by_table(perplexities_of(self.base))
+        self.verdicts: list[Verdict] = judge(self.cells, self.base, int(self.run["tokens"]))
 
-    @property
-    def settings(self) -> str:
-        """The settings of the tables, in words."""
-        changed = [f"{n.replace('_', ' ')} {v}" for n, v in zip(SWEPT, self.base, strict=True) if v != DEFAULTS[n]]
-        return f"Settings: {', '.join(changed)}." if changed else "Settings are the paper’s."
+    @cached_property
+    def heat_maps(self) -> str:
+        """SVG."""
+        return figures.heat_maps(self.tables)
+
+    @cached_property
+    def pareto(self) -> str:
+        """SVG."""
+        return figures.pareto(self.base)
 
     def markdown(self) -> str:
-        """The tables, then the verdicts."""
-        parts = [layout.markdown(table) for table in self.tables]
-        rows = [f"| {v.number} | {v.claim} | **{v.verdict}** | {v.evidence} |" for v in self.verdicts]
-        parts.append("\n".join(["| | the paper's claim | here | |", "| --- | --- | --- | --- |", *rows]) + "\n")
+        """Agreement, verdicts, each table followed by the paper's, and the other settings."""
+        parts = [f"Settings: {self.reading}. {self.verdicts[0].size}.\n"]
+        if self.agreement:
+            parts.append(
+                f"Rank correlation of dev perplexities with the paper's tables: {self.agreement.spearman:.3f} over "
+                f"{self.agreement.cells} cells; dev/train {self.agreement.ours_dev_train:.3f} "
+                f"(paper: {self.agreement.printed_dev_train:.3f}).\n"
+            )
+        rows = [f"| {v.number} | {v.claim} | **{v.verdict}** | {effects(v)} | {v.evidence} |" for v in self.verdicts]
+        head = ["| | the paper's claim | here | effect (paper's) | evidence |", "| --- | --- | --- | --- | --- |"]
+        parts.append("\n".join([*head, *rows]) + "\n")
+        for ours, printed in zip(self.tables, self.printed_tables, strict=True):
+            compared = self.agreement_by_table.get(ours.title)
+            agreed = f" Rank correlation with ours: {compared.spearman:.3f}." if compared else ""
+            parts += [tables.markdown(ours), tables.markdown(printed, f"The paper's {printed.title}.{agreed}")]
         if self.sweeps:
             parts.append(self._sweeps())
+        parts.append(f"The paper's numbers: {printed_source()}.\n")
         return "\n".join(parts)
 
     def _sweeps(self) -> str:
@@ -51,43 +77,49 @@ class Report:
         return "\n".join(lines) + "\n"
 
     def files(self) -> dict[str, str]:
-        """Names and contents of all that is written."""
-        files = {
-            "index.html": page(self.run, self.tables, self.verdicts, self.sweeps, self.settings),
+        """Names and contents of the report's files."""
+        contents = {
+            "index.html": page(self),
             "tables.md": self.markdown(),
-            "tables.tex": "\n".join(layout.latex(table) for table in self.tables),
-            "heat-maps.svg": figures.standalone(figures.heat_maps(self.tables)),
-            "pareto.svg": figures.standalone(figures.pareto(self.tables)),
-            "cells.csv": layout.all_cells(self.cells),
+            "tables.tex": "\n".join(tables.latex(table) for table in self.tables),
+            "heat-maps.svg": self.heat_maps,
+            "pareto.svg": self.pareto,
+            "cells.csv": tables.all_cells(self.cells),
         }
-        return files | {f"{table.name}.csv": layout.comma_separated(table) for table in self.tables}
+        return contents | {f"{table.name}.csv": tables.comma_separated(table) for table in self.tables}
 
     def write(self, folder: Path) -> list[Path]:
         paths = []
         for name, content in self.files().items():
             paths.append(folder / name)
-            store.write_file(paths[-1], content.encode())
+            files.write_file(paths[-1], content.encode())
         return paths
 
-    def facts(self) -> dict[str, Any]:
-        """The same for programs."""
-        fronts = figures.pareto_front([cell for table in self.tables for cell in table.cells.values()])
+    def to_dict(self) -> dict[str, Any]:
+        """The same as JSON values."""
         return {
             "cells": len(self.cells),
-            "best": {table.title: best_of(table) for table in self.tables},
-            "verdicts": [vars(verdict) for verdict in self.verdicts],
+            "reading": self.reading,
+            "tokens": self.run["tokens"],
+            "best": {
+                table.title: dict(zip(("block", "radius", "train_perplexity", "dev_perplexity"), best, strict=True))
+                for table in self.tables
+                if table.best and (best := (*table.best, *(table.cells[table.best] or ())))
+            },
+            "agreement": vars(self.agreement) if self.agreement else None,
+            "agreement_by_table": {title: vars(compared) for title, compared in self.agreement_by_table.items()},
+            "verdicts": [vars(verdict) | {"toy": verdict.toy} for verdict in self.verdicts],
             "front": [
-                {"modes": c.modes, "block": c.config.block, "radius": c.config.radius, "documents": c.config.documents}
-                | {"parameters": c.parameters, "dev_perplexity": c.dev.perplexity}
-                for c in fronts
-                if c.dev
+                dict(zip(("modes", "documents", "block", "radius"), key_of(cell.config), strict=True))
+                | {"parameters": cell.parameters, "dev_perplexity": cell.dev.perplexity}
+                for cell in tables.pareto_front(self.base)
+                if cell.dev
             ],
         }
 
 
-def best_of(table: layout.Table) -> dict[str, Any] | None:
-    scored = [(scores, shape) for shape in table.cells if (scores := table.perplexities(*shape))]
-    if not scored:
-        return None
-    (train, dev), (block, radius) = min(scored, key=lambda entry: entry[0][1])
-    return {"block": block, "radius": radius, "train_perplexity": train, "dev_perplexity": dev}
+def effects(verdict: Verdict) -> str:
+    if verdict.effect is None:
+        return "–"
+    paper = f" ({100 * verdict.paper_effect:+.1f}%)" if verdict.paper_effect is not None else ""
+    return f"{100 * verdict.effect:+.1f}%{paper}"

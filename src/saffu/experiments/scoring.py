@@ -1,168 +1,186 @@
-"""The ablation: every cell of a grid scored on the same targets, from parts that are fitted once.
+"""Scores every cell of a grid on the same targets, from units that are fitted once.
 
-A cell's logits are a sum of its parts' (see `parts`), so its probabilities need no model of their own. Nor do 245 cells
-need 245 sums of exponentials a target: e^{a+b} = e^a·e^b, so with e^a of every block side and e^b of every radius, the
-normalisers of all cells are one small matrix product, Z[i, j] = Σ_n e^{a_i,n} e^{b_j,n}.
+A cell's logits are the sum of its units' logits (see `units`), so no model has to be assembled. Nor does each of 245
+cells need its own sum of exponentials per target: e^{a+b} = e^a·e^b, so with e^a of every block side and e^b of every
+radius, the normalizers of all cells are one small matrix product, Z[i, j] = Σ_n e^{a_i,n} e^{b_j,n}.
 """
+
+from __future__ import annotations
 
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
-from saffu.cells import SAMPLES, Cell, Results, Sums, cell_key
-from saffu.config import SaffuConfig
-from saffu.corpus import Targets, TokenCorpus
+from saffu import files
 from saffu.errors import SaffuError
-from saffu.evaluate import Score, count_references, evaluate_references
-from saffu.grid import SWEPT, Part, block_part, document_part, parts_of, radius_part
-from saffu.parts import Decoder, Parts, fit_memory, outputs, parameter_count
-from saffu.tokenizer import Tokenizer
+from saffu.experiments.grid import SWEPT, UnitKey, block_unit, document_unit, radius_unit, units_of
+from saffu.experiments.results import SAMPLES, Cell, Losses, Results, cell_key
+from saffu.experiments.units import Decoder, FittedUnits, fit_memory, outputs, parameter_count
+from saffu.paper.config import PaperConfig
+from saffu.progress import progress_bar
+from saffu.text.corpus import TokenCorpus
+from saffu.text.tokenizer import EOD, Tokenizer
+from saffu.tools.evaluate import Score, count_references, evaluate_references
 
-SAMPLE = 100_000  # targets each of training and held-out text that cells are scored on, about
-BATCH = 1024  # targets a unit looks at at a time
+EVAL_TOKENS = 100_000  # approximate number of training and of held-out targets that cells are scored on
+BATCH = {"cpu": 1 << 10, "cuda": 1 << 14}  # targets passed through a unit at a time
 CHUNK = 64  # targets scored at a time on a CPU: their exponentials stay near the cache
-MEMORY = 6 * 10**9
-PROGRAM = 700 * 10**6  # bytes that Python, torch and the text's bookkeeping take
-Side = tuple[Part, ...]  # of a cell: its block unit, or that and its document model, on the left; its radius
+MAX_MEMORY = 6 * 10**9
+PROGRAM = 700 * 10**6  # bytes that Python, torch, and the corpus take
+Side = tuple[UnitKey, ...]
+"""One factor of a cell: its block unit (and its document model) on the left, its radial unit on the right."""
 
 
 @dataclass(frozen=True)
-class Text:
-    """What a grid is fitted to and scored on."""
+class GridCorpus:
+    """The text that a grid is fitted to and scored on."""
 
     train: TokenCorpus
-    samples: dict[str, TokenCorpus]  # about SAMPLE targets each, of the very "train" and of "dev"
+    samples: dict[str, TokenCorpus]  # of the "train" and the "dev" text
     vocabulary: int
-    fingerprint: str  # of all of it: cells with the same one can be compared
-    counted: str  # of what is counted alone: parts with the same one are the same
+    fingerprint: str  # of everything: cells with equal fingerprints can be compared
+    counted: str  # of the counted text alone: units with equal fingerprints are equal
 
     @classmethod
-    def of(cls, train: TokenCorpus, dev: TokenCorpus, tokenizer: Tokenizer, sample: int = SAMPLE) -> "Text":
+    def build(
+        cls, train: TokenCorpus, dev: TokenCorpus, tokenizer: Tokenizer, eval_tokens: int = EVAL_TOKENS
+    ) -> GridCorpus:
+        """Raises SaffuError if either text is empty, or if both are the same."""
         if not train.targets or not dev.targets:
-            raise SaffuError("an ablation needs text to count and text held out; give files with non-empty lines")
-        require_apart(train, dev)
-        samples = {"train": train.thinned(sample), "dev": dev.thinned(sample)}
-        counted = fingerprint(tokenizer.to_json(), *digests(train))
-        whole = fingerprint(counted, *(x for corpus in samples.values() for x in digests(corpus)))
+            raise SaffuError("an ablation needs training text and held-out text; pass files with non-blank lines")
+        if train.fingerprint() == dev.fingerprint():
+            raise SaffuError("the held-out text is the training text; pass different text")
+        samples = {"train": train.sample(eval_tokens), "dev": dev.sample(eval_tokens)}
+        counted = fingerprint(tokenizer.to_json(), train.fingerprint())
+        whole = fingerprint(counted, *(corpus.fingerprint() for corpus in samples.values()))
         return cls(train, samples, len(tokenizer), whole, counted)
 
     def facts(self) -> dict[str, Any]:
-        """What it is, in numbers, with n-gram references for scale."""
+        """The text in numbers, with n-gram baselines for scale."""
         counts = count_references(self.train, self.vocabulary)
         facts: dict[str, Any] = {"text": self.fingerprint, "vocabulary": self.vocabulary}
         facts |= {"tokens": self.train.targets, "documents": self.train.documents, "bytes": self.train.bytes}
         for name, corpus in self.samples.items():
             facts |= {f"{name}_targets": corpus.targets, f"{name}_bytes": corpus.bytes}
             scores = evaluate_references(counts, corpus)
-            facts[f"{name}_references"] = {reference: score.perplexity for reference, score in scores.items()}
+            facts[f"{name}_references"] = {baseline: score.perplexity for baseline, score in scores.items()}
         return facts
 
 
-def require_apart(train: TokenCorpus, dev: TokenCorpus) -> None:
-    if digests(train) == digests(dev):
-        raise SaffuError("the held-out text is the training text; hold out other text")
-
-
-def digests(corpus: TokenCorpus) -> list[str]:
-    tensors = (corpus.ids, corpus.starts, corpus.sizes)
-    return [hashlib.sha256(tensor.contiguous().numpy().data).hexdigest() for tensor in tensors]
-
-
-def fingerprint(*parts: str) -> str:
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
+def fingerprint(*contents: str) -> str:
+    return hashlib.sha256("\n".join(contents).encode()).hexdigest()[:24]
 
 
 class Family:
-    """Cells that differ in their parts only, so that any left side can stand beside any radius."""
+    """Cells that differ in their units only, so that any left side can be combined with any radius."""
 
-    def __init__(self, cells: Sequence[SaffuConfig]):
+    def __init__(self, cells: Sequence[PaperConfig]):
         self.lefts = list(dict.fromkeys(left_side(cell) for cell in cells))
-        self.rights: list[Side] = list(dict.fromkeys((radius_part(cell),) for cell in cells))
+        self.rights: list[Side] = list(dict.fromkeys((radius_unit(cell),) for cell in cells))
         self.place = {
-            cell_key(cell): (self.lefts.index(left_side(cell)), self.rights.index((radius_part(cell),)))
+            cell_key(cell): (self.lefts.index(left_side(cell)), self.rights.index((radius_unit(cell),)))
             for cell in cells
         }
 
     @staticmethod
-    def divide(cells: Sequence[SaffuConfig]) -> list["Family"]:
-        shared = ["documents", *(name for name in SWEPT if name not in ("block_dimension", "radius_dimension"))]
-        families: dict[tuple[Any, ...], list[SaffuConfig]] = {}
+    def divide(cells: Sequence[PaperConfig]) -> list[Family]:
+        shared = [name for name in SWEPT if name not in ("block_dimension", "radius_dimension")]
+        families: dict[tuple[Any, ...], list[PaperConfig]] = {}
         for cell in cells:
-            families.setdefault(tuple(getattr(cell, name) for name in shared), []).append(cell)
+            block = cell.block if cell.radius_span == "block" else 0  # then each block size has its own radial units
+            key = (block, cell.document_shards, *(getattr(cell, name) for name in shared))
+            families.setdefault(key, []).append(cell)
         return [Family(members) for members in families.values()]
 
-    def solve(self, decoders: dict[Part, Decoder]) -> None:
-        """Each side's share (N,) of −(K−1)·log Σ_p Σ_d F_p,d, the column sums of a cell's final decoder.
+    def solve(self, decoders: dict[UnitKey, Decoder]) -> None:
+        """Each side's share (N,) of −(K−1)·log Σ_p Σ_d F_p,d, the term that a cell's final decoder adds to its units.
 
-        All parts saw the same targets, so their column sums differ by rounding only. Hence the left sides carry the
-        logarithm, taken beside the average radius, and each radius its small distance from that average.
+        All units saw the same targets, so their column sums differ only by rounding. Hence the left sides carry the
+        logarithm, taken with the average radius, and each radius its small distance from that average.
         """
         left, right = (
-            torch.stack([torch.stack([decoders[part].column_sum for part in side]).sum(0) for side in sides])
+            torch.stack([torch.stack([decoders[unit].column_sum for unit in side]).sum(0) for side in sides])
             for sides in (self.lefts, self.rights)
         )
         if float((right / right.mean(0) - 1).abs().max()) > 1e-3:
-            raise RuntimeError("parts of one family were counted on different targets")
+            raise RuntimeError("units of one family were counted on different targets")
         others = len(self.lefts[0])  # K − 1
         average = torch.log(left.mean(0) + right.mean(0))
         shares = [-others * torch.log(left + right.mean(0)), others * (average - torch.log(left.mean(0) + right))]
         self.shares = dict(zip((*self.lefts, *self.rights), torch.cat(shares), strict=True))
 
-    def nll(self, logits: dict[Part, Tensor], ids: Tensor) -> Tensor:
+    def nll(self, logits: dict[UnitKey, Tensor], ids: Tensor) -> Tensor:
         """−Σ_m log p of the targets under every left side and every radius, (lefts, radii)."""
-        exponentials, surprises = [], []
+        exponentials, losses = [], []
         for sides in (self.lefts, self.rights):
             some = logits[sides[0][0]]
             sums = some.new_empty((len(sides), *some.shape), dtype=torch.float64)  # (sides, n, N)
             for row, side in zip(sums, sides, strict=True):
                 torch.add(self.shares[side], logits[side[0]], out=row)
-                for part in side[1:]:
-                    row += logits[part]
+                for unit in side[1:]:
+                    row += logits[unit]
             of_target = sums.gather(2, ids.expand(len(sides), -1)[:, :, None]).squeeze(2)
-            greatest = sums.amax(2)  # (sides, n)
-            surprises.append((greatest - of_target).sum(1))
-            exponentials.append(sums.sub_(greatest[:, :, None]).exp_())
+            greatest = sums[:, :, EOD:].amax(2)  # (sides, n); ids below EOD are never predicted
+            losses.append((greatest - of_target).sum(1))
+            exponentials.append(sums.sub_(greatest[:, :, None]).exp_()[:, :, EOD:])
         left, right = exponentials
         Z = torch.bmm(left.transpose(0, 1), right.permute(1, 2, 0))  # (n, lefts, radii)
-        nll: Tensor = torch.log(Z).sum(0) + surprises[0][:, None] + surprises[1]
+        nll: Tensor = torch.log(Z).sum(0) + losses[0][:, None] + losses[1]
         return nll
 
 
-def left_side(cell: SaffuConfig) -> Side:
-    document = document_part(cell)
-    return (block_part(cell), document) if document else (block_part(cell),)
+def left_side(cell: PaperConfig) -> Side:
+    document = document_unit(cell)
+    return (block_unit(cell), document) if document else (block_unit(cell),)
+
+
+def run_grid(
+    folder: Path,
+    cells: Sequence[PaperConfig],
+    corpus: GridCorpus,
+    device: torch.device | str = "cpu",
+    max_memory: int = MAX_MEMORY,
+) -> list[Cell]:
+    """Fit and score these cells; those in the folder already are taken from there.
+
+    The folder is locked meanwhile. An interrupted run continues where it stopped when it is called again.
+    Raises SaffuError if another process is writing to the folder, or if it holds results of different text.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise SaffuError(f"{folder} is a file; an ablation needs a folder")
+    require_memory(cells, corpus.vocabulary, max_memory)
+    folder.mkdir(parents=True, exist_ok=True)
+    with files.changing(folder, wait=False):
+        return Ablation(Results(folder), corpus, device, max_memory).run(cells)
 
 
 class Ablation:
-    """Fits what is missing of a grid and scores the cells that are not in the folder yet."""
+    """Fits the missing units of a grid and scores the missing cells. Use `run_grid`, which locks the folder."""
 
-    def __init__(self, results: Results, text: Text, device: torch.device | str = "cpu", memory: int = MEMORY):
-        self.results, self.text, self.device, self.memory = results, text, torch.device(device), memory
-        if results.run.get("text") != text.fingerprint:
-            results.begin(text.facts())
-        self.parts = Parts(results.folder / "parts", text.counted, text.train, text.vocabulary, device)
+    def __init__(self, results: Results, corpus: GridCorpus, device: torch.device | str, max_memory: int):
+        self.results, self.corpus, self.device, self.memory = results, corpus, torch.device(device), max_memory
+        if results.run.get("text") != corpus.fingerprint:
+            results.begin({"text": corpus.fingerprint} if results.run else corpus.facts())
+        self.units = FittedUnits(results.folder / "units", corpus.counted, corpus.train, corpus.vocabulary, device)
 
-    def run(self, cells: Sequence[SaffuConfig]) -> list[Cell]:
-        """All these cells, scored; those in the folder already are taken from there."""
+    def run(self, cells: Sequence[PaperConfig]) -> list[Cell]:
         began = time.perf_counter()
-        require_memory(cells, self.text.vocabulary, self.memory)
         self.results.drop_damaged()
         pending = [cell for cell in cells if cell_key(cell) not in self.results.cells]
-        failures = self._fit(parts_of(pending))
+        failures = self._fit(units_of(pending))
         fitted = time.perf_counter()
         if failed := [Cell(c, self._parameters(c), failure=why) for c in pending if (why := failure_of(c, failures))]:
             self.results.append(failed)
-        scored = [cell for cell in pending if not failure_of(cell, failures)]
-        if scored:
+        if scored := [cell for cell in pending if not failure_of(cell, failures)]:
             self.results.append(list(self._score(scored)))
-            self.results.drop_partial()
+            self.results.drop_unfinished()
         if pending:
             seconds = {"fit_seconds": fitted - began, "score_seconds": time.perf_counter() - fitted}
             seconds = {name: round(value, 1) for name, value in seconds.items()}
@@ -170,108 +188,105 @@ class Ablation:
             self.results.save_run()
         return [self.results.cells[cell_key(cell)] for cell in cells]
 
-    def _fit(self, parts: Sequence[Part]) -> dict[Part, str]:
-        """Fit the parts that are missing; those that cannot be solved, with the reason."""
-        failures: dict[Part, str] = {}
-        with tqdm(total=len(parts), desc="fit parts", unit=" parts", disable=None, leave=False) as bar:
-            for part in parts:
-                if not self.parts.has(part):
+    def _fit(self, units: Sequence[UnitKey]) -> dict[UnitKey, str]:
+        """Fit the missing units. Returns those that cannot be solved, with the reason."""
+        failures: dict[UnitKey, str] = {}
+        with progress_bar("fit units", total=len(units), unit=" units") as bar:
+            for unit in units:
+                if not self.units.has(unit):
                     try:
-                        self.parts.fit(part)
+                        self.units.fit(unit)
                     except SaffuError as error:
-                        failures[part] = str(error)
+                        failures[unit] = str(error)
                 bar.update()
         return failures
 
-    def _score(self, cells: Sequence[SaffuConfig]) -> Iterator[Cell]:
-        """Stream the samples through all parts, a stretch of targets at a time."""
-        families, parts = Family.divide(cells), parts_of(cells)
-        decoders = {part: self.parts.decoder(part) for part in parts}
+    def _score(self, cells: Sequence[PaperConfig]) -> Iterator[Cell]:
+        """Stream the samples through all units, one stretch of targets at a time."""
+        families, units = Family.divide(cells), units_of(cells)
+        networks, decoders = {}, {}
+        for unit in units:
+            networks[unit], decoders[unit] = self.units.load(unit)
         for family in families:
             family.solve(decoders)
-        stretch, chunk = batch_sizes(parts, self.text.vocabulary, self.memory)
+        batch = BATCH[self.device.type]
+        stretch, chunk = batch_sizes(units, self.corpus.vocabulary, self.memory, batch)
         if self.device.type == "cpu":
             chunk = min(chunk, CHUNK)
-        lookback = max(max(cell.block, cell.radius) for cell in cells)
         keys = [cell_key(cell) for cell in cells]
-        nothing: Sums = {name: dict.fromkeys(keys, 0.0) for name in SAMPLES}
-        done, sums = self.results.partial(keys, stretch) or (0, nothing)
-        total = sum(corpus.targets for corpus in self.text.samples.values())
-        with (
-            torch.no_grad(),
-            tqdm(total=total, desc=f"score {len(cells)} cells", unit=" targets", disable=None, leave=False) as bar,
-        ):
-            for number, (name, batches) in enumerate(self._stretches(stretch, lookback)):
-                ids = torch.cat([targets.ids for targets in batches])
-                if number < done:
-                    bar.update(len(ids))
-                    continue
-                told = {part: outputs(part, self.parts.network(part), batches) for part in parts}
-                for rows in torch.arange(len(ids)).split(chunk):
-                    some = slice(int(rows[0]), int(rows[-1]) + 1)
-                    logits = {part: part_logits(told[part][some], decoders[part]) for part in parts}
-                    for family in families:
-                        nll = family.nll(logits, ids[some]).tolist()
-                        for key, (row, column) in family.place.items():
-                            sums[name][key] += nll[row][column]
-                    bar.update(len(rows))
-                self.results.save_partial(number + 1, stretch, sums)
+        nothing: Losses = {name: dict.fromkeys(keys, 0.0) for name in SAMPLES}
+        done, losses = self.results.unfinished(keys, stretch) or (0, nothing)
+        number, total = 0, sum(corpus.targets for corpus in self.corpus.samples.values())
+        with torch.no_grad(), progress_bar(f"score {len(cells)} cells", total=total, unit=" targets") as bar:
+            for name, corpus in self.corpus.samples.items():
+                streams = {unit: network.batches(corpus, batch) for unit, network in networks.items()}
+                for lo in range(0, corpus.targets, stretch):
+                    batches = {unit: list(islice(stream, stretch // batch)) for unit, stream in streams.items()}
+                    number += 1
+                    if number > done:
+                        self._add_losses(losses[name], families, networks, decoders, batches, chunk)
+                        self.results.save_unfinished(number, stretch, losses)
+                    bar.update(min(stretch, corpus.targets - lo))
         for cell, key in zip(cells, keys, strict=True):
-            train, dev = (Score(sums[name][key], c.targets, c.bytes) for name, c in self.text.samples.items())
-            least = [x for part in parts_of([cell]) if (x := decoders[part].least_attention) is not None]
+            train, dev = (Score(losses[name][key], c.targets, c.bytes) for name, c in self.corpus.samples.items())
+            least = [x for unit in units_of([cell]) if (x := decoders[unit].least_attention) is not None]
             yield Cell(cell, self._parameters(cell), train, dev, min(least, default=None))
 
-    def _stretches(self, stretch: int, lookback: int) -> Iterator[tuple[str, list[Targets]]]:
-        """The targets of both samples, in order."""
-        for name, corpus in self.text.samples.items():
-            batches = corpus.to(self.device).batches(BATCH, lookback)
-            while some := list(islice(batches, stretch // BATCH)):
-                yield name, some
+    def _add_losses(
+        self,
+        losses: dict[str, float],
+        families: Sequence[Family],
+        networks: dict[UnitKey, Any],
+        decoders: dict[UnitKey, Decoder],
+        batches: dict[UnitKey, list[Any]],
+        chunk: int,
+    ) -> None:
+        """Add the loss of every cell on one stretch of targets."""
+        hidden = {unit: outputs(unit, networks[unit], batches[unit]) for unit in networks}
+        ids = torch.cat([targets.ids for targets in next(iter(batches.values()))])
+        for lo in range(0, len(ids), chunk):
+            logits = {unit: h[lo : lo + chunk] @ decoders[unit].rows for unit, h in hidden.items()}
+            for family in families:
+                nll = family.nll(logits, ids[lo : lo + chunk]).tolist()
+                for key, (row, column) in family.place.items():
+                    losses[key] += nll[row][column]
 
-    def _parameters(self, cell: SaffuConfig) -> int:
-        return parameter_count([*left_side(cell), radius_part(cell)], self.text.vocabulary)
-
-
-def part_logits(told: Tensor, decoder: Decoder) -> Tensor:
-    return told if decoder.rows is None else told @ decoder.rows
-
-
-def failure_of(cell: SaffuConfig, failures: dict[Part, str]) -> str | None:
-    return next((failures[part] for part in parts_of([cell]) if part in failures), None)
-
-
-def batch_sizes(parts: Sequence[Part], vocabulary: int, memory: int) -> tuple[int, int]:
-    """Targets whose parts' outputs are kept at a time, and of these, targets scored at a time."""
-    stretch = memory // 6 // (4 * sum(part.outputs or vocabulary for part in parts))
-    chunk = memory // 12 // (20 * vocabulary * len(parts))
-    return max(1, min(2**17, stretch) // BATCH) * BATCH, max(16, min(2**12, chunk))
+    def _parameters(self, cell: PaperConfig) -> int:
+        return parameter_count([*left_side(cell), radius_unit(cell)], self.corpus.vocabulary)
 
 
-def usual_memory(device: torch.device) -> int:
-    return int(0.9 * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else MEMORY
+def failure_of(cell: PaperConfig, failures: dict[UnitKey, str]) -> str | None:
+    return next((failures[unit] for unit in units_of([cell]) if unit in failures), None)
 
 
-def memory_needed(cells: Sequence[SaffuConfig], vocabulary: int) -> int:
-    """About how many bytes a grid takes at its peak: fitting its largest part, or scoring in small batches."""
-    parts = parts_of(cells)
-    stretch, chunk = batch_sizes(parts, vocabulary, 0)
-    widths = sum(part.outputs or vocabulary for part in parts)
-    decoders = 4 * vocabulary * sum(part.outputs for part in parts)
-    scoring = decoders + 4 * stretch * widths + 20 * chunk * vocabulary * len(parts)
-    return PROGRAM + max(scoring, *(fit_memory(part, vocabulary) for part in parts))
+def batch_sizes(units: Sequence[UnitKey], vocabulary: int, memory: int, batch: int) -> tuple[int, int]:
+    """Number of targets whose unit outputs are held at a time, and of those, number scored at a time."""
+    stretch = memory // 6 // (4 * sum(unit.outputs for unit in units))
+    chunk = memory // 12 // (20 * vocabulary * len(units))
+    return max(1, min(2**17, stretch) // batch) * batch, max(16, min(2**12, chunk))
 
 
-def require_memory(cells: Sequence[SaffuConfig], vocabulary: int, memory: int) -> None:
+def usual_memory(device: torch.device | str) -> int:
+    """A memory limit in bytes: most of the free memory of a GPU, or 6 GB on a CPU."""
+    device = torch.device(device)
+    return int(0.9 * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else MAX_MEMORY
+
+
+def memory_needed(cells: Sequence[PaperConfig], vocabulary: int) -> int:
+    """Approximate peak in bytes: fitting the largest unit, or scoring in small batches."""
+    units = units_of(cells)
+    stretch, chunk = batch_sizes(units, vocabulary, 0, BATCH["cpu"])
+    widths = sum(unit.outputs for unit in units)
+    scoring = 4 * (vocabulary + stretch) * widths + 20 * chunk * vocabulary * len(units)
+    return PROGRAM + max(scoring, *(fit_memory(unit, vocabulary) for unit in units))
+
+
+def require_memory(cells: Sequence[PaperConfig], vocabulary: int, max_memory: int) -> None:
+    """Raises SaffuError if a grid needs more memory than allowed."""
     needed = memory_needed(cells, vocabulary)
-    if needed > memory:
-        largest = max(parts_of(cells), key=lambda part: fit_memory(part, vocabulary))
+    if needed > max_memory:
+        largest = max(units_of(cells), key=lambda unit: fit_memory(unit, vocabulary))
         raise SaffuError(
-            f"the grid needs about {needed / 1e9:.1f} GB, for its {describe(largest)}, and `memory` allows "
-            f"{memory / 1e9:.1f} GB; leave out its largest sizes, or give more `memory`"
+            f"the grid needs about {needed / 1e9:.1f} GB for its {largest}, but `max_memory` is "
+            f"{max_memory / 1e9:.1f} GB; omit the largest sizes or raise `max_memory`"
         )
-
-
-def describe(part: Part) -> str:
-    unit = "block" if part.config.block else "radius"
-    told = f"{getattr(part.config, f'{unit}_mode')} {unit} of {getattr(part.config, unit)}"
-    return f"document model beside the {told}" if part.name == "document" else told

@@ -1,26 +1,28 @@
-"""Tables of cells in the paper's layout: one for each mode pair, with a row for each r and a column for each b."""
+"""Tables of cells in the paper's layout: one per pair of modes, with one row per r and one column per b."""
+
+from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from saffu.cells import Cell
-from saffu.grid import DEFAULTS, MODES, SWEPT
+from saffu.experiments.agreement import Perplexities
+from saffu.experiments.grid import DEFAULTS, MODES, SWEPT, CellKey, key_of
+from saffu.experiments.results import Cell
 
 WORDS = {"sum": "summation", "cat": "concatenation"}
 
 
 @dataclass(frozen=True)
 class Table:
-    """All cells of one mode pair, with or without a document model."""
+    """Train and dev perplexities of one pair of modes, with or without a document model."""
 
     modes: str
-    documents: int
-    cells: dict[tuple[int, int], Cell]  # by b and r
+    documents: bool
+    cells: dict[tuple[int, int], tuple[float, float] | None]  # by b and r; None for a cell that could not be fitted
 
     @property
     def blocks(self) -> list[int]:
@@ -41,27 +43,28 @@ class Table:
     @property
     def caption(self) -> str:
         block, radius = self.modes.split("/")
-        beside = f"with a document model of {self.documents} shards" if self.documents else "without a document model"
-        return f"Train, dev perplexity {beside}: block {WORDS[block]}, radial {WORDS[radius]}. Best dev in bold."
+        model = "with a document model" if self.documents else "without a document model"
+        return f"Train, dev perplexity {model}: block {WORDS[block]}, radial {WORDS[radius]}. Best dev in bold."
 
-    def perplexities(self, block: int, radius: int) -> tuple[float, float] | None:
-        """Of train and dev; None for a cell that is not there or could not be fitted."""
-        cell = self.cells.get((block, radius))
-        return (cell.train.perplexity, cell.dev.perplexity) if cell and cell.train and cell.dev else None
+    @property
+    def best(self) -> tuple[int, int] | None:
+        """b and r of the lowest dev perplexity."""
+        scored = [(scores[1], shape) for shape, scores in self.cells.items() if scores]
+        return min(scored)[1] if scored else None
 
-    def printed(self, block: int, radius: int) -> str:
-        scores = self.perplexities(block, radius)
+    def formatted(self, block: int, radius: int) -> str:
+        scores = self.cells.get((block, radius))
         return f"{scores[0]:.1f}, {scores[1]:.1f}" if scores else "–"
 
     def is_best(self, block: int, radius: int) -> bool:
-        """Whether no other cell has a lower dev perplexity in print."""
-        found = [scores[1] for b, r in self.cells if (scores := self.perplexities(b, r))]
-        own = self.perplexities(block, radius)
-        return own is not None and f"{own[1]:.1f}" == f"{min(found):.1f}"
+        """Whether no other cell has a lower dev perplexity, as formatted."""
+        own, best = self.cells.get((block, radius)), self.best
+        least = self.cells[best] if best else None
+        return bool(own and least) and f"{own[1]:.1f}" == f"{least[1]:.1f}"  # type: ignore[index]
 
 
 def base_settings(cells: Iterable[Cell]) -> tuple[Any, ...]:
-    """The settings whose cells make the tables: the paper's if they are there, else those of most cells."""
+    """The settings whose cells make the tables: the defaults if they are present, otherwise those of most cells."""
     found = [settings(cell) for cell in cells]
     usual = tuple(DEFAULTS[name] for name in SWEPT)
     return usual if usual in found else max(found, key=found.count)
@@ -71,19 +74,39 @@ def settings(cell: Cell) -> tuple[Any, ...]:
     return tuple(getattr(cell.config, name) for name in SWEPT)
 
 
-def tables(cells: Sequence[Cell]) -> list[Table]:
-    """One table for each mode pair in the paper's order, then those with a document model."""
-    found: dict[tuple[int, str], dict[tuple[int, int], Cell]] = {}
-    for cell in cells:
-        shape = (cell.config.block, cell.config.radius)
-        found.setdefault((cell.config.documents, cell.modes), {})[shape] = cell
+def tables(scores: Iterable[tuple[CellKey, tuple[float, float] | None]]) -> list[Table]:
+    """One table per pair of modes in the paper's order, then those with a document model."""
+    found: dict[tuple[bool, str], dict[tuple[int, int], tuple[float, float] | None]] = {}
+    for (modes, documents, block, radius), pair in scores:
+        found.setdefault((documents, modes), {})[block, radius] = pair
     order = sorted(found, key=lambda key: (key[0], MODES.index(key[1])))
     return [Table(modes, documents, found[documents, modes]) for documents, modes in order]
 
 
+def tables_of(cells: Iterable[Cell]) -> list[Table]:
+    return tables((key_of(cell.config), cell.perplexities) for cell in cells)
+
+
+def matching(table: Table, perplexities: Perplexities) -> Table:
+    """The same rows and columns filled with other numbers: what the paper printed."""
+    found = {(b, r): perplexities.get((table.modes, table.documents, b, r)) for b, r in table.cells}
+    return Table(table.modes, table.documents, found)
+
+
+def best_cells(cells: Iterable[Cell]) -> dict[str, Cell]:
+    """The cell with the lowest dev perplexity by title of its table, in the paper's order."""
+    best: dict[tuple[bool, str], Cell] = {}
+    for cell in cells:
+        key = bool(cell.config.document_shards), cell.modes
+        if cell.dev and (key not in best or cell.dev.nll < best[key].dev.nll):  # type: ignore[union-attr]
+            best[key] = cell
+    order = sorted(best, key=lambda key: (key[0], MODES.index(key[1])))
+    return {modes + (" + documents" if documents else ""): best[documents, modes] for documents, modes in order}
+
+
 @dataclass(frozen=True)
 class Sweep:
-    """What a change of settings did to the cells that are there with and without it."""
+    """How a change of settings affected the cells that exist with and without it."""
 
     changed: dict[str, Any]
     cells: int  # in common
@@ -92,12 +115,12 @@ class Sweep:
 
     @property
     def label(self) -> str:
-        return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.changed.items())
+        return ", ".join(f"{name} {value}" for name, value in self.changed.items())
 
 
 def sweeps(cells: Sequence[Cell], base: tuple[Any, ...]) -> list[Sweep]:
     """Every other combination of settings, compared cell by cell with the base."""
-    unchanged = {shape(cell): cell for cell in cells if settings(cell) == base}
+    unchanged = {key_of(cell.config): cell for cell in cells if settings(cell) == base}
     others: dict[tuple[Any, ...], list[Cell]] = {}
     for cell in cells:
         if settings(cell) != base:
@@ -107,9 +130,9 @@ def sweeps(cells: Sequence[Cell], base: tuple[Any, ...]) -> list[Sweep]:
         changed = {n: v for n, v, usual in zip(SWEPT, values, base, strict=True) if v != usual}
         scored = [cell for cell in members if cell.dev]
         ratios = sorted(
-            cell.dev.perplexity / beside.dev.perplexity
+            cell.dev.perplexity / other.dev.perplexity
             for cell in scored
-            if cell.dev and (beside := unchanged.get(shape(cell))) and beside.dev
+            if cell.dev and (other := unchanged.get(key_of(cell.config))) and other.dev
         )
         best = min(scored, key=lambda cell: cell.dev.nll if cell.dev else 0.0, default=None)
         spread = (ratios[0], median(ratios), ratios[-1]) if ratios else None
@@ -117,56 +140,65 @@ def sweeps(cells: Sequence[Cell], base: tuple[Any, ...]) -> list[Sweep]:
     return sorted(found, key=lambda sweep: list(map(str, sweep.changed.items())))
 
 
-def shape(cell: Cell) -> tuple[Any, ...]:
-    return cell.modes, cell.config.documents, cell.config.block, cell.config.radius
+def pareto_front(cells: Iterable[Cell]) -> list[Cell]:
+    """The cells that no other cell beats with as few parameters, smallest first."""
+    front: list[Cell] = []
+    scored = [(cell.parameters, cell.dev.nll, cell) for cell in cells if cell.dev]
+    least = float("inf")
+    for _, nll, cell in sorted(scored, key=lambda entry: entry[:2]):
+        if nll < least:
+            front.append(cell)
+            least = nll
+    return front
 
 
-def markdown(table: Table) -> str:
-    lines = [table.caption, "", "| | " + " | ".join(f"b = {b}" for b in table.blocks) + " |"]
+def markdown(table: Table, caption: str = "") -> str:
+    lines = [caption or table.caption, "", "| | " + " | ".join(f"b = {b}" for b in table.blocks) + " |"]
     lines.append("| --- |" + " --- |" * len(table.blocks))
     for radius in table.radii:
-        row = [emphasised(table, b, radius, "**{}**") for b in table.blocks]
+        row = [emphasized(table, b, radius, "**{}**") for b in table.blocks]
         lines.append(f"| **r = {radius}** | " + " | ".join(row) + " |")
     return "\n".join(lines) + "\n"
 
 
 def latex(table: Table) -> str:
-    """A tabular as the paper has it; sizes that are powers of two are written so."""
+    """A tabular in the paper's format; powers of two are written as powers."""
     lines = [r"\begin{table}[htp]", rf"\caption{{{table.caption}}}", rf"\label{{tab:{table.name}}}", r"\begin{center}"]
     lines.append(rf"\begin{{tabular}}{{l{'l' * len(table.blocks)}}}")
     lines.append(" & " + " & ".join(f"$b = {power(b)}$" for b in table.blocks) + r" \\")
     for radius in table.radii:
-        row = [emphasised(table, b, radius, r"\textbf{{{}}}").replace("–", "--") for b in table.blocks]
+        row = [emphasized(table, b, radius, r"\textbf{{{}}}").replace("–", "--") for b in table.blocks]
         lines.append(f"$r = {power(radius)}$ & " + " & ".join(row) + r" \\")
     return "\n".join([*lines, r"\end{tabular}", r"\end{center}", r"\end{table}"]) + "\n"
 
 
-def emphasised(table: Table, block: int, radius: int, best: str) -> str:
-    printed = table.printed(block, radius)
-    return best.format(printed) if table.is_best(block, radius) else printed
+def emphasized(table: Table, block: int, radius: int, best: str) -> str:
+    formatted = table.formatted(block, radius)
+    return best.format(formatted) if table.is_best(block, radius) else formatted
 
 
 def power(size: int) -> str:
-    """128 as 2^7, 100 as itself."""
+    """
+    >>> power(128), power(100)
+    ('2^7', '100')
+    """
     return f"2^{size.bit_length() - 1}" if size & (size - 1) == 0 else str(size)
 
 
 def comma_separated(table: Table) -> str:
-    """The same as numbers in full, train and dev in columns of their own."""
+    """CSV at full precision, with separate columns for train and dev."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["r", *(f"b={b} {sample}" for b in table.blocks for sample in ("train", "dev"))])
     for radius in table.radii:
-        scores = [table.perplexities(b, radius) or ("", "") for b in table.blocks]
+        scores = [table.cells.get((b, radius)) or ("", "") for b in table.blocks]
         writer.writerow([radius, *(score for pair in scores for score in pair)])
     return out.getvalue()
 
 
 def all_cells(cells: Sequence[Cell]) -> str:
-    """Every cell with all it tells, a row each."""
-    rows = [json.loads(cell.to_line("")) for cell in cells]
-    for row in rows:
-        del row["text"], row["checksum"]
+    """CSV with one row per cell: its settings and scores."""
+    rows = [cell.facts() for cell in cells]
     out = io.StringIO()
     names = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(out, names, restval="", lineterminator="\n")

@@ -1,0 +1,202 @@
+"""The paper's experiments (Sec. 4 and its appendices) as plain functions: training logs, figure, and tables.
+
+Where the paper leaves a choice open, the defaults of `PaperConfig` apply.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from saffu import files
+from saffu.errors import SaffuError
+from saffu.experiments import learning_curves
+from saffu.experiments.grid import DOCUMENT_SHARDS, grid
+from saffu.experiments.learning_curves import Curve
+from saffu.experiments.report import Report
+from saffu.experiments.results import Results
+from saffu.experiments.scoring import GridCorpus, run_grid, usual_memory
+from saffu.model.language_model import SaffuLM
+from saffu.paper.config import PaperConfig
+from saffu.text.corpus import TokenCorpus
+from saffu.text.documents import Lines, read_lines
+from saffu.text.tokenizer import Tokenizer, TokenizerConfig
+from saffu.training.checkpoint import read_checkpoint
+from saffu.training.config import TrainingConfig
+
+BLOCK, RADII = 128, (8, 128)
+TUNINGS = 10
+DEV_TOKENS = 100_000  # "approximately 10^5 tokens from the development set"
+LEARNING_RATE = 5e-6  # the paper prints 10^5/2
+BPE_WORDS = {"10M": 2**17, "100M": 2**20}
+PRINTED_TEST = {"explicit-8": 23.84, "explicit-128": 30.35, "random-8": 63.98, "random-128": 63.98}
+PRINTED_TEST_100M = {"explicit-8": 58.05}
+PRINTED_DEV = {"init": 43.33, "tune 1": 42.87, "tune 2": 42.67, "tune 3": 42.58, "tune 9": 42.46, "tune 10": 42.44}
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What the experiments run on, and where their results go."""
+
+    train: Sequence[Path]
+    dev: Sequence[Path]
+    test: Sequence[Path]
+    out: Path
+    device: str = "cpu"
+    size: Literal["10M", "100M"] = "10M"  # 100M models are initialized on the first tenth of the text and not tuned
+    max_tokens: int | None = None  # use only the first documents of the training text
+    learning_rate: float | None = None
+    max_folds: int | None = None
+
+
+class Corpora(NamedTuple):
+    """The tokenized text."""
+
+    tokenizer: Tokenizer
+    train: TokenCorpus
+    dev: TokenCorpus
+    test: TokenCorpus | None
+
+
+@contextmanager
+def tokenized(protocol: Protocol) -> Iterator[Corpora]:
+    """Tokenize all splits, one document per line, with a tokenizer learned from the training text."""
+    train, dev, test = (
+        Lines(lambda paths=paths: read_lines(paths, "line"))  # type: ignore[misc]
+        for paths in (protocol.train, protocol.dev, protocol.test)
+    )
+    config = TokenizerConfig(bpe_words=BPE_WORDS[protocol.size], bpe_count="types")
+    tokenizer = Tokenizer.train((text for _, text in train), config)
+    with tempfile.TemporaryDirectory(prefix="saffu-") as scratch:
+        corpora = {}
+        for name, lines in {"train": train, "dev": dev, "test": test}.items():
+            (Path(scratch) / name).mkdir()
+            limit = protocol.max_tokens if name == "train" else None
+            corpora[name] = TokenCorpus.build(lines, tokenizer, Path(scratch) / name, limit, f"tokenize {name}")
+        yield Corpora(tokenizer, corpora["train"], corpora["dev"], corpora["test"] if corpora["test"].targets else None)
+
+
+def logs(protocol: Protocol, say: Say = print) -> dict[str, Any]:
+    """The best model (b = 128, r = 8, with a document model): initialized, tuned, and trained; and its log."""
+    with tokenized(protocol) as corpora:
+        run = train(protocol, corpora, "explicit", RADII[0], say)
+    say(f"\n{'step':<16} {'dev ppl':>9} {'paper':>7}  sample")
+    for row in run["log"]:
+        if "dev_perplexity" in row:
+            printed = PRINTED_DEV.get(row["stage"]) if protocol.size == "10M" else None
+            sample = " ".join(row.get("sample", "").split())
+            say(f"{row['stage']:<16} {row['dev_perplexity']:>9.2f} {printed or '–':>7}  {sample}")
+    show_test(protocol, [run], say)
+    return run
+
+
+def figure(protocol: Protocol, say: Say = print) -> dict[str, Any]:
+    """Explicit against random starts for both radii: learning curves and test perplexities."""
+    with tokenized(protocol) as corpora:
+        runs = [train(protocol, corpora, init, radius, say) for radius in RADII for init in ("explicit", "random")]
+    curves = [Curve.read(Path(run["folder"])) for run in runs]
+    rows = learning_curves.comparison(curves)
+    drawn = learning_curves.draw(curves, protocol.out / "figure", title="Explicit and random starts")
+    say(learning_curves.table(rows))
+    show_test(protocol, runs, say)
+    say(f"wrote {' and '.join(str(path) for path in drawn)}")
+    tests = {run["run"]: run["test_perplexity"] for run in runs}
+    return {"runs": rows, "test_perplexity": tests, "figures": [str(path) for path in drawn]}
+
+
+def tables(protocol: Protocol, say: Say = print) -> dict[str, Any]:
+    """The ablation of 245 models on the first tenth of the training text, and its report."""
+    with tokenized(protocol) as corpora:
+        counted = corpora.train if protocol.max_tokens else corpora.train.head(corpora.train.targets // 10)
+        say(f"{counted.targets:,} tokens counted, vocabulary {len(corpora.tokenizer):,}")
+        corpus = GridCorpus.build(counted, corpora.dev, corpora.tokenizer, DEV_TOKENS)
+        folder = protocol.out / "grid"
+        run_grid(folder, grid(), corpus, protocol.device, usual_memory(protocol.device))
+    report = Report(Results(folder))
+    report.write(folder / "report")
+    for verdict in report.verdicts:
+        say(f"{verdict.number:>2} {verdict.verdict + ':':<17} {verdict.claim}\n{'':<21}{verdict.evidence}")
+    if report.agreement:
+        say(f"rank correlation with the paper's tables: {report.agreement.spearman:.3f}")
+    say(f"wrote {folder / 'report' / 'index.html'}")
+    return report.to_dict() | {"out": str(folder / "report")}
+
+
+def train(protocol: Protocol, corpora: Corpora, init: str, radius: int, say: Say) -> dict[str, Any]:
+    """Start and train one model, or resume its run, or return its finished results."""
+    name = f"{init}-{radius}"
+    folder = protocol.out / name
+    training = training_settings(protocol, init)
+    dev = corpora.dev.sample(DEV_TOKENS)
+    say(f"{name}: {folder}")
+
+    def show(row: dict[str, Any]) -> None:
+        say(f"  {row['stage']:<16} dev perplexity {row['dev_perplexity']:.2f}")
+
+    if folder.exists():
+        found = read_checkpoint(folder)
+        if found.settings != training:
+            raise SaffuError(f"{folder} was trained with other settings; use another `out`")
+        lm = SaffuLM.resume(folder, corpora.train, dev, device=protocol.device, on_fold=show)
+    else:
+        config = model_settings(protocol, corpora.train, init, radius)
+        lm = SaffuLM(config, tokenizer=corpora.tokenizer, device=protocol.device)
+        first_tenth = corpora.train.head(corpora.train.targets // 10)
+        counted = first_tenth if protocol.size == "100M" and init == "explicit" else corpora.train
+        lm.fit(counted, dev, references=False, training=training, on_stage=show)
+        lm.backprop(corpora.train, dev, training, folder=folder, on_fold=show)
+    return {
+        "run": name,
+        "folder": str(folder),
+        "log": lm.log_,
+        "parameters": lm.parameters_,
+        "test_perplexity": test_perplexity(lm, corpora.test, protocol.out / f"{name}.json"),
+    }
+
+
+def model_settings(protocol: Protocol, train: TokenCorpus, init: str, radius: int) -> PaperConfig:
+    """The paper's best shape, with its document model, tuned on ten folds after the one that initializes it.
+
+    A text of ten folds or fewer is divided into eleven, so that no fold is counted twice.
+    """
+    shape: dict[str, Any] = {"block": BLOCK, "radius": radius, "document_shards": DOCUMENT_SHARDS}
+    if init == "random" or protocol.size == "100M":
+        return PaperConfig(**shape)
+    fold = PaperConfig().fold_tokens
+    if len(train.folds(fold)) <= TUNINGS:
+        fold = max(2, train.targets // (TUNINGS + 1))
+    tunings = min(TUNINGS, len(train.folds(fold)) - 1)
+    return PaperConfig(**shape, tune_folds=tunings, fold_tokens=fold)
+
+
+def training_settings(protocol: Protocol, init: str) -> TrainingConfig:
+    """Adam as in the paper: constant learning rate, no dropout, no clipping; it stops after 2³ increases."""
+    values = {"init": init, "learning_rate": protocol.learning_rate or LEARNING_RATE}
+    return TrainingConfig.from_dict(
+        {**values, "dropout": 0.0, "max_grad_norm": 0.0, "patience": 8, "max_folds": protocol.max_folds or 0}
+    )
+
+
+def test_perplexity(lm: SaffuLM, test: TokenCorpus | None, path: Path) -> float | None:
+    """Perplexity of the test split, stored in a file with the number of targets."""
+    if test is None:
+        return None
+    score = lm.score(test)
+    facts = {"test_perplexity": score.perplexity, "bits_per_byte": score.bits_per_byte, "targets": score.targets}
+    files.write_file(path, (json.dumps(facts) + "\n").encode())
+    return score.perplexity
+
+
+def show_test(protocol: Protocol, runs: Sequence[dict[str, Any]], say: Say) -> None:
+    printed = PRINTED_TEST if protocol.size == "10M" else PRINTED_TEST_100M
+    for run in runs:
+        if run["test_perplexity"] is not None:
+            paper = printed.get(run["run"])
+            say(f"{run['run']}: test perplexity {run['test_perplexity']:.2f}" + (f" (paper: {paper})" if paper else ""))
