@@ -1,3 +1,3 @@
-from saffu.cli import main
+from saffu.cli.main import main
 
 main()

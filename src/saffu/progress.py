@@ -6,6 +6,14 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+_hidden = False
+
+
+def hide_progress(hidden: bool = True) -> None:
+    """Show no bars from now on, or show them again."""
+    global _hidden
+    _hidden = hidden
+
 
 def progress_bar(title: str | None, total: int | None = None, unit: str = " tokens", **options: Any) -> tqdm[Any]:
     """A bar that disappears when it is done; none at all without a title, or where standard error is no terminal.
@@ -13,5 +21,5 @@ def progress_bar(title: str | None, total: int | None = None, unit: str = " toke
     >>> with progress_bar(None, total=2) as bar:
     ...     _ = bar.update(2)
     """
-    disable = True if title is None else None
+    disable = True if title is None or _hidden else None
     return tqdm(desc=title, total=total, unit=unit, unit_scale=True, leave=False, disable=disable, **options)

@@ -1,1 +1,1 @@
-"""The verbs of the command `saffu`, one file each: `add` declares its options, `run` parses, calls and prints."""
+"""The command `saffu`: one file per subcommand. Slow imports stay inside functions, so that help is quick."""

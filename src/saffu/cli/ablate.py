@@ -1,220 +1,223 @@
 """saffu ablate: a grid of the paper's models, all scored on the same text."""
 
-import argparse
-import sys
-import tempfile
-from collections.abc import Callable
-from dataclasses import fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from __future__ import annotations
 
-from saffu.commands.common import Parser, Verb, add_common_options, add_text_options, count, print_json
-from saffu.commands.train import HOLD_OUT, documents, tokenised
-from saffu.config import SaffuConfig
+import argparse
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from saffu.cli.options import (
+    Command,
+    Parser,
+    add_output_options,
+    add_text_options,
+    converted,
+    count,
+    integer,
+    own_settings,
+)
+from saffu.cli.output import print_json, say, table, warn
+from saffu.cli.reading import Reading, TextChoice, TrainingText
 from saffu.errors import SaffuError
-from saffu.grid import DOCUMENTS, MODES, SIZES, SWEPT, grid
-from saffu.wording import number_of
+from saffu.format import plural
 
 if TYPE_CHECKING:
-    from saffu.cells import Cell
+    from saffu.experiments.results import Cell
+    from saffu.paper.config import PaperConfig
+    from saffu.text.tokenizer import TokenizerConfig
 
-TOKENIZER = ("words", "kept_words", "count_by")  # settings that shape the text all cells share
 
+def add_options(parser: Parser, _: Sequence[str]) -> None:
+    from saffu.experiments.grid import DOCUMENT_SHARDS, MODES, SIZES
 
-def add(verb: Verb) -> None:
-    parser = verb(
-        "ablate",
-        run,
-        "fit a grid of the paper's models by the explicit solution and score each on the same text",
-        "saffu ablate train/ --dev dev/ --out grid                 # the paper's 245 models\n"
-        "  saffu ablate train/ --dev dev/ --out grid --blocks 128 --radii 2,4,8 --modes sum/cat\n"
-        "  saffu ablate train/ --dev dev/ --out grid --blocks 128 --radii 8 --attention explicit,uniform\n"
-        "  saffu report grid",
-    )
-    parser.add_argument("corpus", nargs="*", help="files, folders or globs; none: the English that ships with Python")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the results; what it has is not done again")
-    parser.add_argument("--dev", nargs="+", metavar="FILE", help="held-out text (default: every 20th document)")
-    parser.add_argument(
-        "--hold-out", type=int, default=HOLD_OUT, metavar="N", help="hold out every Nth document (default: 20)"
-    )
-    parser.add_argument(
-        "--tokens",
-        type=count,
-        default=10**6,
-        metavar="N",
-        help="fit to about so many tokens, as documents from all over the text (default: 1e6)",
-    )
-    parser.add_argument(
-        "--sample",
-        type=count,
-        default=10**5,
-        metavar="N",
-        help="score on about so many targets each of training and held-out text (default: 1e5)",
-    )
-    parser.add_argument(
-        "--memory", type=size, metavar="BYTES", help="not to be exceeded: 500M, 6G (default: 6G; on a GPU, all free)"
-    )
-    shape = parser.add_argument_group("the grid (the paper's by default)")
+    help = "files, folders, globs, or - for stdin [the English text that ships with Python]"
+    parser.add_argument("text", nargs="*", metavar="TEXT", help=help)
+    help = "results; finished cells are not recomputed"
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help=help)
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda, or cuda:N [cpu]")
+    help = "500M, 6G, … [6G; on a GPU, 90%% of free memory]"
+    parser.add_argument("--memory-limit", type=count, metavar="BYTES", help=help)
+    add_output_options(parser)
+    group = add_text_options(parser, "line")
+    group.add_argument("--dev", nargs="+", metavar="FILE", help="held-out text")
+    help = "without --dev, hold out every Nth document [20]"
+    group.add_argument("--hold-out", type=integer(2), default=20, metavar="N", help=help)
+    group.add_argument("--max-tokens", type=count, default=10**6, metavar="N", help="fit to the first N tokens [1e6]")
+    help = "score on about N tokens each of training and held-out text [1e5]"
+    group.add_argument("--eval-tokens", type=count, default=10**5, metavar="N", help=help)
+    shape = parser.add_argument_group("grid (default: the paper's)")
     sizes = ",".join(map(str, SIZES))
-    shape.add_argument("--blocks", type=values(int), default=SIZES, metavar="N,…", help=f"block sizes b ({sizes})")
-    shape.add_argument("--radii", type=values(int), default=SIZES, metavar="N,…", help=f"radii r ({sizes})")
-    shape.add_argument("--modes", type=values(str), metavar="BLOCK/RADIUS,…", help=f"mode pairs ({','.join(MODES)})")
-    shape.add_argument(
-        "--documents",
-        type=int,
-        nargs="?",
-        const=DOCUMENTS,
-        metavar="N",
-        help=f"add the models with a document model of N shards ({DOCUMENTS}), on sum/cat if that is among --modes, "
-        "else on each; 0 for none (default: added, unless --modes is given)",
-    )
-    add_sweeps(parser)
-    add_text_options(parser)
-    add_common_options(parser)
-
-
-def add_sweeps(parser: Parser) -> None:
-    """An option for each setting; those of the model take several values, and every combination is fitted."""
-    group = parser.add_argument_group("settings: one value, or several with commas for a sweep")
-    shared = parser.add_argument_group("settings of the tokenizer, one value each")
-    kinds = get_type_hints(SaffuConfig)
-    for setting in fields(SaffuConfig):
-        flag, kind = "--" + setting.name.replace("_", "-"), kinds[setting.name]
-        choices = get_args(kind) if get_origin(kind) is Literal else ()
-        kind = type(choices[0]) if choices else kind
-        told = ",".join(map(str, choices)) if choices else {int: "N,…", float: "X,…", bool: "yes,no"}[kind]
-        meaning = f"{setting.metadata['meaning']} ({setting.default})"
-        if setting.name in SWEPT:
-            group.add_argument(flag, type=values(kind), metavar=told, help=meaning)
-        elif setting.name in TOKENIZER:
-            shared.add_argument(flag, type=kind, choices=choices or None, default=setting.default, help=meaning)
+    shape.add_argument("--blocks", type=values(int), default=SIZES, metavar="N,…", help=f"block sizes [{sizes}]")
+    shape.add_argument("--radii", type=values(int), default=SIZES, metavar="N,…", help=f"radii [{sizes}]")
+    help = f"modes of block and radius [{','.join(MODES)}]"
+    shape.add_argument("--modes", type=values(str), metavar="BLOCK/RADIUS,…", help=help)
+    help = f"add models with a document model of N shards; 0 for none [{DOCUMENT_SHARDS}; 0 with --modes]"
+    shape.add_argument("--document-shards", type=integer(0), metavar="N", help=help)
+    help = "other settings; with several values every combination is fitted; `--set help` lists them"
+    shape.add_argument("--set", action="append", default=[], metavar="NAME=VALUE,…", help=help)
 
 
 def values(kind: type) -> Callable[[str], list[Any]]:
-    """A list with commas: "2,4,8"."""
+    """A type for options: values with commas, each once."""
 
     def parse(text: str) -> list[Any]:
         try:
-            found = [truth(word) if kind is bool else kind(word) for word in map(str.strip, text.split(",")) if word]
+            found = [kind(word) for word in map(str.strip, text.split(",")) if word]
         except ValueError:
             found = []
         if not found:
-            raise argparse.ArgumentTypeError(f"{text!r} is no list of values such as {example(kind)}")
+            example = "2,4,8" if kind is int else "sum/cat,cat/cat"
+            raise argparse.ArgumentTypeError(
+                f"invalid list {text!r}; expected comma-separated values such as {example}"
+            )
         return list(dict.fromkeys(found))
 
     return parse
 
 
-def truth(word: str) -> bool:
-    if word not in ("yes", "no"):
-        raise ValueError(word)
-    return word == "yes"
-
-
-def example(kind: type) -> str:
-    return {int: "2,4,8", float: "0.001,0.01", bool: "yes,no"}.get(kind, "sum/cat,cat/cat")
-
-
-def size(text: str) -> int:
-    """A number of bytes: 500M, 6G, 6e9."""
-    try:
-        return count(text)
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes (500M, 6G, 6e9)") from None
-
-
 def run(options: argparse.Namespace) -> None:
-    cells = asked_cells(options)
-    if options.hold_out < 2 and not options.dev:
-        raise SaffuError(f"--hold-out is {options.hold_out}; an ablation needs held-out text: 2 or more, or --dev FILE")
-    require_apart(options)
+    from saffu.text.tokenizer import TokenizerConfig
+
+    if "help" in options.set:
+        print(set_help())
+        return
+    sweeps = {name: found for given in options.set for name, found in [swept(given)]}
+    of_tokenizer = {entry.name for kind in (False, True) for entry in own_settings(TokenizerConfig, kind)}
+    tokenizer_settings: dict[str, Any] = {"bpe_count": "types"}
+    for name in sorted(of_tokenizer & set(sweeps)):
+        found = sweeps.pop(name)
+        if len(found) > 1:
+            raise SaffuError(f"--set {name} shapes the text that all cells share; pass one value")
+        tokenizer_settings[name] = found[0]
+    cells = asked_cells(options, sweeps)
     if options.out.exists() and not options.out.is_dir():
-        raise SaffuError(f"{options.out} is a file, and the results are a folder; choose another --out")
-
-    from saffu import ablate
-    from saffu.cells import Results, cell_key
-    from saffu.devices import usable_device
-    from saffu.distributed import ALONE
-    from saffu.tokenizer import Tokenizer
-
-    device = usable_device(options.device)
-    results = Results(options.out)
-    for note in results.notes:
-        say(options, f"note: {note}")
-    how = {
-        "corpus": options.corpus,
-        "dev": options.dev or [],
-        "hold_out": 0 if options.dev else options.hold_out,
-        "tokens": None,
-        "split": options.split,
-        "encoding_errors": options.encoding_errors,
-    }
-    train, _ = documents(how)
-    tokenizer = Tokenizer.train(train, **{name: getattr(options, name) for name in TOKENIZER})
-    memory = options.memory or ablate.usual_memory(device)
-    ablate.require_memory(cells, len(tokenizer), memory)
-    with tempfile.TemporaryDirectory(prefix="saffu-") as scratch:
-        corpus, dev = tokenised(how, tokenizer, Path(scratch), ALONE)
-        ablate.require_apart(corpus, dev)  # before a part of it is taken
-        if corpus.targets > options.tokens:
-            corpus = corpus.divided(options.tokens / corpus.targets)[0]
-        text = ablate.Text.of(corpus, dev, tokenizer, options.sample)
-        say(
-            options,
-            f"{corpus.targets:,} tokens in {number_of(corpus.documents, 'document')}, vocabulary {len(tokenizer):,}; "
-            f"scored on {text.samples['train'].targets:,} of them and {text.samples['dev'].targets:,} held out",
-        )
-        try:
-            ablation = ablate.Ablation(results, text, device, memory)
-            finished = sum(cell_key(cell) in results.cells for cell in cells)
-            say(options, number_of(len(cells), "cell") + (f", {finished} of them done before" if finished else ""))
-            done = ablation.run(cells)
-        except KeyboardInterrupt:
-            print(f"saffu: interrupted; the same command goes on where it stopped in {options.out}", file=sys.stderr)
-            sys.exit(130)
-    tell(options, done, results.run)
+        raise SaffuError(f"--out {options.out} is a file; pass a directory")
+    run_cells(options, cells, TokenizerConfig(**tokenizer_settings))
 
 
-def asked_cells(options: argparse.Namespace) -> list[SaffuConfig]:
-    shards = options.documents if options.documents is not None else 0 if options.modes else DOCUMENTS
-    sweeps = {name: chosen for name in SWEPT if (chosen := getattr(options, name)) is not None}
-    if 0 in sweeps.get("hidden_dimension", ()) and options.documents is None:
-        shards = 0  # nothing it could speak to
+def swept(given: str) -> tuple[str, list[Any]]:
+    """The name and the values of one --set."""
+    kinds = swept_kinds()
+    name, _, text = given.partition("=")
+    name = name.strip().replace("-", "_")
+    if name not in kinds:
+        raise SaffuError(f"--set has no setting {name!r}; see --set help")
+    found = [converted(kinds[name], name, word.strip()) for word in text.split(",") if word.strip()]
+    if not found:
+        raise SaffuError(f"--set {name} has no value; use --set {name}=VALUE or {name}=VALUE,VALUE")
+    return name, list(dict.fromkeys(found))
+
+
+def swept_kinds() -> dict[str, Any]:
+    """The types of all settings that --set takes."""
+    from saffu.experiments.grid import SWEPT
+    from saffu.paper.config import PaperConfig
+    from saffu.text.tokenizer import TokenizerConfig
+
+    kinds = get_type_hints(PaperConfig)
+    tokenizer = get_type_hints(TokenizerConfig)
+    names = [entry.name for rare in (False, True) for entry in own_settings(TokenizerConfig, rare)]
+    return {name: kinds[name] for name in SWEPT} | {name: tokenizer[name] for name in names}
+
+
+def set_help() -> str:
+    from dataclasses import fields
+
+    from saffu.paper.config import PaperConfig
+    from saffu.text.tokenizer import TokenizerConfig
+
+    entries = [entry for kind in (PaperConfig, TokenizerConfig) for entry in fields(kind)]
+    kinds = swept_kinds()
+    lines = [
+        f"  {entry.name}={entry.default}\n      {entry.metadata['meaning']}" for entry in entries if entry.name in kinds
+    ]
+    return "\n".join(["settings for --set NAME=VALUE or NAME=VALUE,VALUE:", *lines])
+
+
+def asked_cells(options: argparse.Namespace, sweeps: dict[str, list[Any]]) -> list[PaperConfig]:
+    from saffu.experiments.grid import DOCUMENT_SHARDS, MODES, grid
+
+    shards = options.document_shards
+    if shards is None:
+        shards = 0 if options.modes else DOCUMENT_SHARDS
     return grid(options.blocks, options.radii, options.modes or MODES, shards, sweeps)
 
 
-def require_apart(options: argparse.Namespace) -> None:
-    """Held-out text must not be what is counted."""
-    if not (options.corpus and options.dev):
-        return
-    from saffu import text
+def run_cells(options: argparse.Namespace, cells: list[PaperConfig], tokenizer_config: TokenizerConfig) -> None:
+    from saffu.experiments import scoring
+    from saffu.text.tokenizer import Tokenizer
 
-    counted, held_out = ({f.resolve() for f in text.find_files(names)} for names in (options.corpus, options.dev))
-    if both := counted & held_out:
-        raise SaffuError(f"{min(both).name} is both training and held-out text; name it in one place only")
+    choice = TextChoice.of(options, Reading.of(options, split="line"))
+    memory = options.memory_limit or scoring.usual_memory(options.device)
+    with (
+        TrainingText(choice) as text,
+        tempfile.TemporaryDirectory(prefix="saffu-", ignore_cleanup_errors=True) as scratch,
+    ):
+        tokenizer = Tokenizer.train(
+            (line for _, line in text.training_lines()), tokenizer_config, "learn the tokenizer"
+        )
+        scoring.require_memory(cells, len(tokenizer), memory)
+        corpus, dev = text.tokenized(tokenizer, Path(scratch))
+        grid_corpus = scoring.GridCorpus.build(corpus, dev, tokenizer, eval_tokens=options.eval_tokens)
+        say(
+            options,
+            f"{plural(len(cells), 'cell')}, fitted to {corpus.targets:,} tokens in "
+            f"{plural(corpus.documents, 'document')}, vocabulary {len(tokenizer):,}",
+        )
+        try:
+            done = scoring.run_grid(options.out, cells, grid_corpus, device=options.device, max_memory=memory)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"interrupted; rerun the same command to resume in {options.out}") from None
+    finish(options, done)
 
 
-def tell(options: argparse.Namespace, done: list["Cell"], facts: dict[str, Any]) -> None:
-    """The best cell of each mode pair."""
-    best: dict[str, dict[str, Any]] = {}
-    for cell in done:
-        name = cell.modes + (" + documents" if cell.config.documents else "")
-        if cell.train and cell.dev and cell.dev.perplexity < best.get(name, {}).get("dev_perplexity", float("inf")):
-            best[name] = {"block": cell.config.block, "radius": cell.config.radius, "parameters": cell.parameters}
-            best[name] |= {"train_perplexity": cell.train.perplexity, "dev_perplexity": cell.dev.perplexity}
+def finish(options: argparse.Namespace, done: list[Cell]) -> None:
+    """Show the best cell of each pair of modes."""
+    from saffu.experiments.results import Results
+    from saffu.experiments.tables import best_cells
+
+    results = Results(options.out)
+    for note in results.notes:
+        warn(note)
     failures = [cell.failure for cell in done if cell.failure]
+    best = {name: facts_of(cell) for name, cell in best_cells(done).items()}
     if options.json:
-        told = {"out": str(options.out), "cells": len(done), "failures": len(failures), "best": best}
-        print_json(told | {"run": facts})
+        facts = {"out": options.out, "cells": len(done), "failures": len(failures), "best": best}
+        print_json(facts | {"run": results.run})
         return
-    print(f"{'best of each':<20} {'b':>4} {'r':>4} {'train ppl':>10} {'dev ppl':>10} {'parameters':>12}")
-    for name, row in best.items():
-        scores = f"{row['train_perplexity']:>10.2f} {row['dev_perplexity']:>10.2f}"
-        print(f"{name:<20} {row['block']:>4} {row['radius']:>4} {scores} {row['parameters']:>12,}")
-    for why in dict.fromkeys(failures):
-        print(f"{number_of(failures.count(why), 'cell')} could not be fitted: {why}")
-    print(f"tables, figures and a page: saffu report {options.out}")
+    rows = [
+        [
+            name,
+            str(row["block"]),
+            str(row["radius"]),
+            f"{row['train_perplexity']:.2f}",
+            f"{row['dev_perplexity']:.2f}",
+            f"{row['parameters']:,}",
+        ]
+        for name, row in best.items()
+    ]
+    say(options, table(["best of each", "b", "r", "train ppl", "dev ppl", "parameters"], rows))
+    for reason in dict.fromkeys(failures):
+        warn(f"{plural(failures.count(reason), 'cell')} could not be fitted: {reason}")
+    say(options, f"build tables, figures, and an HTML page with: saffu report {options.out}")
 
 
-def say(options: argparse.Namespace, line: str) -> None:
-    print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
+def facts_of(cell: Cell) -> dict[str, Any]:
+    scores = {"train_perplexity": cell.train, "dev_perplexity": cell.dev}
+    facts = {"block": cell.config.block, "radius": cell.config.radius, "parameters": cell.parameters}
+    return facts | {name: score.perplexity for name, score in scores.items() if score}
+
+
+COMMAND = Command(
+    "ablate",
+    "fit and score a grid of the paper's models",
+    "[TEXT ...] --out DIR [options]",
+    "saffu ablate train/ --dev dev/ --out grid                 # the paper's 245 models\n"
+    "saffu ablate train/ --dev dev/ --out grid --blocks 128 --radii 2,4,8 --modes sum/cat\n"
+    "saffu ablate train/ --dev dev/ --out grid --blocks 128 --radii 8 --set attention=explicit,uniform\n"
+    "saffu report grid",
+    add_options,
+    run,
+)

@@ -1,52 +1,60 @@
-"""saffu compare: the learning curves of several runs, and who reached what when."""
+"""saffu compare: learning curves of several runs, and the time each takes to match the others."""
+
+from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from saffu.commands.common import Verb, print_json
+from saffu.cli.options import Command, Parser
+from saffu.cli.output import print_json
 from saffu.errors import SaffuError
-from saffu.wording import number_of
+from saffu.format import plural
 
 
-def add(verb: Verb) -> None:
-    parser = verb(
-        "compare",
-        run,
-        "draw the learning curves of runs of backpropagation, and tell who reached what when",
-        "saffu compare warm cold --out curves",
-    )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders that saffu train --backprop wrote")
+def add_options(parser: Parser, _: Sequence[str]) -> None:
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders made by saffu train --backprop")
+    default = Path("curves")
     parser.add_argument(
-        "--out", type=Path, default=Path("curves"), metavar="NAME", help="draw NAME.png and NAME.svg (default: curves)"
+        "--out", type=Path, default=default, metavar="NAME", help="write NAME.png and NAME.svg [curves]"
     )
-    parser.add_argument("--names", nargs="+", metavar="NAME", help="what to call the runs (default: their folders)")
-    parser.add_argument(
-        "--over", choices=("tokens", "seconds", "both"), default="both", help="what the curves run over (default: both)"
-    )
-    parser.add_argument("--title", default="", help="a heading for the drawing")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--names", nargs="+", metavar="NAME", help="names of the runs [their folders]")
+    choices = ("tokens", "seconds", "both")
+    help = "x-axis [both]"
+    parser.add_argument("--x-axis", choices=choices, default="both", metavar="|".join(choices), help=help)
+    parser.add_argument("--title", default="", help="figure title")
+    parser.add_argument("--json", action="store_true", help="print one JSON object to stdout")
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu import curves
+    from saffu.experiments import learning_curves
 
     if len({folder.resolve() for folder in options.runs}) < len(options.runs):
-        raise SaffuError("a run is named twice; name each once")
-    if options.names and len(set(options.names)) < len(options.names):
-        raise SaffuError("two runs have the same name; give each its own")
+        raise SaffuError("the same run is listed twice; list each run once")
     names = options.names or [""] * len(options.runs)
     if len(names) != len(options.runs):
-        raise SaffuError(
-            f"{number_of(len(names), 'name')} for {number_of(len(options.runs), 'run')}; give one for each"
-        )
-    read = [curves.Curve.read(folder, name) for folder, name in zip(options.runs, names, strict=True)]
-    if len({curve.name for curve in read}) < len(read):
-        read = [curves.Curve(str(folder), curve.rows) for folder, curve in zip(options.runs, read, strict=True)]
-    facts = curves.comparison(read)
-    over = tuple(curves.AXES) if options.over == "both" else (options.over,)
-    drawn = curves.draw(read, options.out, over, options.title)
+        given = f"{plural(len(names), 'name')} for {plural(len(options.runs), 'run')}"
+        raise SaffuError(f"{given}; pass one name per run")
+    if options.names and len(set(names)) < len(names):
+        raise SaffuError("two runs have the same name; pass different --names")
+    if options.out.name == "" or options.out.is_dir():
+        raise SaffuError(f"--out {options.out} is a folder; pass the name of the figure without its suffix")
+    curves = [learning_curves.Curve.read(run, name) for run, name in zip(options.runs, names, strict=True)]
+    rows = learning_curves.comparison(curves)
+    over = tuple(learning_curves.AXES) if options.x_axis == "both" else (options.x_axis,)
+    figures = learning_curves.draw(curves, options.out, over, options.title)
     if options.json:
-        print_json({"runs": facts, "drawn": [str(path) for path in drawn]})
-    else:
-        print(curves.table(facts))
-        print(f"\ndrawn in {' and '.join(str(path) for path in drawn)}")
+        print_json({"runs": rows, "figures": figures})
+        return
+    print(learning_curves.table(rows))
+    print(f"\nwrote {' and '.join(str(path) for path in figures)}")
+
+
+COMMAND = Command(
+    "compare",
+    "plot learning curves and report time to quality",
+    "RUN [RUN ...] [options]",
+    "saffu compare explicit random --out curves",
+    add_options,
+    run,
+)

@@ -1,37 +1,35 @@
-"""saffu data: fetch a corpus."""
+"""saffu download: fetch a corpus."""
+
+from __future__ import annotations
 
 import argparse
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from saffu.commands.common import Verb, print_json
-from saffu.wording import number_of
+from saffu.cli.options import Command, Parser, add_output_options
+from saffu.cli.output import print_json, say
+from saffu.format import plural
 
 
-def add(verb: Verb) -> None:
-    parser = verb(
-        "data",
-        run,
-        "fetch a corpus from its official host, resuming where an earlier try stopped",
-        "saffu data babylm --year 2024 --size 10M --out babylm\n"
-        "  saffu train babylm/train --dev babylm/dev --out model",
-    )
-    parser.add_argument("corpus", choices=("babylm",), help="the corpora of the BabyLM challenge")
-    parser.add_argument("--year", type=int, choices=(2023, 2024), default=2023, help="of the challenge (default: 2023)")
-    parser.add_argument("--size", choices=("10M", "100M"), default="10M", help="words to train on (default: 10M)")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="gets train/, dev/ and test/")
-    parser.add_argument(
-        "--accept-changed", action="store_true", help="take an archive whose checksum is not the known one"
-    )
-    parser.add_argument("--keep-archives", action="store_true", help="keep the zip files, in DIR/archives")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+def add_options(parser: Parser, _: Sequence[str]) -> None:
+    parser.add_argument("corpus", choices=("babylm",), metavar="CORPUS", help="babylm: corpora of the BabyLM challenge")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="destination of train/, dev/, and test/")
+    years, sizes = (2023, 2024), ("10M", "100M")
+    help = "year of the challenge [2023]"
+    parser.add_argument("--year", type=int, choices=years, default=2023, metavar="2023|2024", help=help)
+    help = "words of training text [10M]"
+    parser.add_argument("--size", choices=sizes, default="10M", metavar="10M|100M", help=help)
+    help = "accept an archive whose checksum differs from the published one"
+    parser.add_argument("--accept-changed", action="store_true", help=help)
+    parser.add_argument("--keep-archives", action="store_true", help="keep the zip files in DIR/archives")
+    add_output_options(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu import data
+    from saffu.text import download
 
     try:
-        manifest = data.fetch_babylm(
+        manifest = download.fetch_babylm(
             options.year,
             options.size,
             options.out,
@@ -39,13 +37,22 @@ def run(options: argparse.Namespace) -> None:
             keep_archives=options.keep_archives,
         )
     except KeyboardInterrupt:
-        print("saffu: interrupted; the same command goes on where this one stopped", file=sys.stderr)
-        sys.exit(130)
+        raise KeyboardInterrupt("interrupted; rerun the same command to resume the download") from None
     if options.json:
-        print_json({"out": str(options.out), **manifest})
+        print_json({"out": options.out, **manifest})
         return
     for split, files in manifest["files"].items():
         size = sum(file["bytes"] for file in files.values())
-        print(f"{options.out / split}  {number_of(len(files), 'file')}, {size:,} bytes")
+        say(options, f"{options.out / split}  {plural(len(files), 'file')}, {size:,} bytes")
     for name, archive in manifest["archives"].items():
-        print(f"{name}  sha256 {archive['sha256']}")
+        say(options, f"{name}  sha256 {archive['sha256']}")
+
+
+COMMAND = Command(
+    "download",
+    "download a corpus, resuming a partial download",
+    "CORPUS --out DIR [options]",
+    "saffu download babylm --year 2024 --size 10M --out babylm\nsaffu train babylm/train --dev babylm/dev --out model",
+    add_options,
+    run,
+)

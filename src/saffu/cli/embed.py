@@ -1,102 +1,92 @@
-"""saffu embed: the vectors of words, and the tokens nearest to them."""
+"""saffu embed: word vectors and nearest neighbors."""
+
+from __future__ import annotations
 
 import argparse
-import os
-import sys
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from saffu.commands.common import Verb, print_json, visible
+from saffu.cli.options import Command, Parser, add_model, integer, require_utf8
+from saffu.cli.output import print_json, warn
 from saffu.errors import SaffuError
-from saffu.wording import number_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from saffu.format import plural, show_token
 
 
-def add(verb: Verb) -> None:
-    parser = verb(
-        "embed",
-        run,
-        "show the tokens nearest to words, and write vectors",
-        "saffu embed model king queen\n  saffu embed model king --json\n  saffu embed model --out vectors.txt",
-    )
-    parser.add_argument("model", type=Path)
-    parser.add_argument("words", nargs="*", metavar="WORD", help="a word of several tokens is their mean")
-    parser.add_argument(
-        "--kind", help="which vectors: context of a calibrated model; decoder, block.U, block.E, … else"
-    )
-    parser.add_argument("--top", type=int, default=8, metavar="N", help="show the N nearest tokens (default: 8)")
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="write the words' vectors, or all tokens', in word2vec's text format"
-    )
+def add_options(parser: Parser, _: Sequence[str]) -> None:
+    add_model(parser)
+    help = "words to look up; a word of several tokens gets the mean of their vectors"
+    parser.add_argument("words", nargs="*", metavar="WORD", help=help)
+    parser.add_argument("--kind", help="which vectors, e.g. context or decoder [the model's most useful]")
+    parser.add_argument("--top", type=integer(1), default=8, metavar="N", help="number of neighbors [8]")
+    help = "write the vectors of the words, or of all tokens, in word2vec's text format"
+    parser.add_argument("--out", type=Path, metavar="FILE", help=help)
     parser.add_argument("--json", action="store_true", help="print one JSON object, with the vectors")
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu.model import SaffuLM
-
     if not (options.words or options.out):
-        raise SaffuError("no word to look up; name some, or write all vectors with --out FILE")
-    if options.top < 1:
-        raise SaffuError(f"--top is {options.top}; it must be at least 1")
-    if any("\ud800" <= character <= "\udfff" for character in "".join(options.words)):
-        raise SaffuError("a word is not UTF-8; give it in that encoding")
-    lm = SaffuLM.load(options.model)
-    embeddings = lm.embeddings_ if options.kind is None else lm.embeddings_.of(options.kind)
+        raise SaffuError("no word to look up; pass words, or write all vectors with --out FILE")
+    require_utf8(*options.words)
+    if options.out and options.out.is_dir():
+        raise SaffuError(f"--out {options.out} is a folder; pass a file name")
+
+    from saffu import load
+
+    lm = load(options.model)
+    vectors = lm.word_vectors_ if options.kind is None else lm.word_vectors_.of(options.kind)
     facts = [
         {
             "word": word,
-            "tokens": [lm.tokenizer_.token(token) for token in embeddings.tokens(word)],
-            "neighbours": [{"token": t, "cosine": c} for t, c in embeddings.neighbours(word, options.top)],
+            "tokens": [lm.tokenizer_.token(token) for token in vectors.tokens(word)],
+            "neighbors": [{"token": t, "cosine": float(c)} for t, c in vectors.neighbors(word, options.top)],
         }
         for word in options.words
     ]
     for word in options.words:
-        if warning := doubt(word, lm.frequencies_[embeddings.tokens(word)]):
-            print(f"saffu: {warning}", file=sys.stderr)
+        if doubt := why_doubtful(word, [int(lm.frequencies_[token]) for token in vectors.tokens(word)]):
+            warn(doubt)
     if options.out:
-        write(embeddings, options.words, options.out)
+        write(vectors, lm.tokenizer_, options.words, options.out)
     if options.json:
-        vectors = [{"vector": [float(value) for value in embeddings[word]]} for word in options.words]
-        told = [fact | vector for fact, vector in zip(facts, vectors, strict=True)]
-        print_json({"kind": embeddings.kind, "kinds": embeddings.kinds, "words": told})
+        words = [fact | {"vector": vectors[fact["word"]]} for fact in facts]
+        print_json({"kind": vectors.kind, "kinds": vectors.kinds, "words": words})
         return
     for fact in facts:
-        note = f"  ({'+'.join(visible(t) for t in fact['tokens'])})" if len(fact["tokens"]) > 1 else ""
-        print(visible(fact["word"]) + note)
-        for near in fact["neighbours"]:
-            print(f"  {near['cosine']:6.3f}  {visible(near['token'])}")
+        pieces = f"  ({'+'.join(show_token(token) for token in fact['tokens'])})" if len(fact["tokens"]) > 1 else ""
+        print(show_token(fact["word"]) + pieces)
+        for neighbor in fact["neighbors"]:
+            print(f"  {neighbor['cosine']:6.3f}  {show_token(neighbor['token'])}")
     if options.out:
-        number, size = len(options.words) or len(lm.tokenizer_), embeddings.vectors.shape[1]
-        print(f"{number_of(number, 'vector')} of {size} numbers in {options.out}")
+        number, size = len(options.words) or len(lm.tokenizer_), vectors.vectors.shape[1]
+        print(f"wrote {plural(number, 'vector')} of {size} numbers to {options.out}")
 
 
-def doubt(word: str, frequencies: "Tensor") -> str:
-    """Why the vector of a word whose tokens have these frequencies may not be the word's; empty if it is."""
-    if (frequencies == 0).any():
-        return f"{visible(word)!r} does not occur in what the model has counted; its vector tells little"
+def why_doubtful(word: str, frequencies: Sequence[int]) -> str:
+    """Why the vector of a word may not be meaningful, from the frequencies of its tokens; empty if it is."""
+    if 0 in frequencies:
+        return f"{show_token(word)!r} does not occur in the training text; its vector is not meaningful"
     if len(frequencies) > 1:
-        return f"{visible(word)!r} is no token of this model; its vector is the mean of its {len(frequencies)} pieces"
+        return f"{show_token(word)!r} is not a single token; using the mean of its {len(frequencies)} pieces"
     return ""
 
 
-def write(embeddings: Any, words: list[str], out: Path) -> None:
-    """All at once: a reader finds the old file or the new one."""
-    from saffu.embeddings import to_word2vec
+def write(vectors: Any, tokenizer: Any, words: Sequence[str], out: Path) -> None:
+    from saffu.files import write_file
+    from saffu.tools.word_vectors import to_word2vec
 
-    if out.is_dir():
-        raise SaffuError(f"{out} is a folder; name a file")
-    named = [(visible(word), embeddings[word]) for word in words]
+    named = [(show_token(word), vectors[word]) for word in words]
     if not words:
-        named = [(visible(embeddings.tokenizer.token(id)), row) for id, row in enumerate(embeddings.vectors)]
+        named = [(show_token(tokenizer.token(token)), row) for token, row in enumerate(vectors.vectors)]
     out.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
-    fresh = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(to_word2vec(named))
-        fresh.replace(out)
-    finally:
-        fresh.unlink(missing_ok=True)
+    write_file(out, to_word2vec(named).encode())
+
+
+COMMAND = Command(
+    "embed",
+    "show nearest neighbors of words, or export vectors",
+    "MODEL [WORD ...] [options]",
+    "saffu embed model king queen\nsaffu embed model king --json\nsaffu embed model --out vectors.txt",
+    add_options,
+    run,
+)

@@ -1,67 +1,79 @@
-"""saffu eval: a model's score on text, beside n-gram references."""
+"""saffu eval: the score of a model on text, next to n-gram baselines."""
+
+from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from saffu.commands.common import Documents, Share, Verb, add_common_options, add_text_options, count, print_json
+from saffu.cli.options import Command, Parser, add_device, add_model, add_output_options, add_text_options, count
+from saffu.cli.output import print_json, table
+from saffu.cli.reading import Reading, Text, described
 from saffu.errors import SaffuError
 
-if TYPE_CHECKING:
-    from saffu.evaluate import Score
 
-
-def add(verb: Verb) -> None:
-    parser = verb(
-        "eval", run, "score a model on text, beside n-gram references", "saffu eval model dev/*.txt.gz --json"
-    )
-    parser.add_argument("model", type=Path)
-    parser.add_argument("text", nargs="*", help="text to score; none: what training on the default corpus held out")
-    parser.add_argument("--train", nargs="+", metavar="FILE", help="count the references from this text instead")
-    parser.add_argument("--tokens", type=count, metavar="N", help="score whole documents until so many tokens")
+def add_options(parser: Parser, _: Sequence[str]) -> None:
+    add_model(parser)
+    help = "files, folders, globs, or - [what training on the default text held out]"
+    parser.add_argument("text", nargs="*", metavar="TEXT", help=help)
+    help = "build the n-gram baselines from this text instead"
+    parser.add_argument("--baseline-text", nargs="+", metavar="FILE", help=help)
+    parser.add_argument("--max-tokens", type=count, metavar="N", help="use only the first N tokens (1e6, 500k, 2M)")
+    add_device(parser)
+    add_output_options(parser)
     add_text_options(parser)
-    add_common_options(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu import evaluate
-    from saffu.corpus import TokenCorpus
-    from saffu.model import SaffuLM
+    from saffu import load
+    from saffu.text.corpus import TokenCorpus
+    from saffu.text.documents import hold_out
+    from saffu.tools import evaluate
 
-    lm = SaffuLM.load(options.model, options.device)
-    every = lm.trained_on_.get("hold_out", 0) if lm.trained_on_.get("default_corpus") else 0
+    lm = load(options.model, options.device or "cpu")
+    every = lm.source_.get("hold_out", 0) if lm.source_.get("default_corpus") else 0
     if not (options.text or every):
-        raise SaffuError("no text to score; name some: saffu eval MODEL TEXT…")
-    documents: Any = Documents(options.text, options)
-    if not options.text:
-        documents = Share(documents, every, held_out=True)
-    with tempfile.TemporaryDirectory(prefix="saffu-", ignore_cleanup_errors=True) as scratch:
-        folders = [Path(scratch) / name for name in ("text", "train")]
-        for folder in folders:
-            folder.mkdir()
-        corpus = TokenCorpus.build(documents, lm.tokenizer_, folders[0], options.tokens, "tokenise")
-        score = lm.score(corpus)
-        if options.train:
-            training = TokenCorpus.build(Documents(options.train, options), lm.tokenizer_, folders[1], None, "tokenise")
-            lm.references_ = evaluate.count_references(training, len(lm.tokenizer_))
-        references = lm.reference_scores(corpus) if lm.references_ is not None else {}
+        raise SaffuError("no text to evaluate on; pass some: saffu eval MODEL TEXT")
+    how = Reading.of(options, lm.source_)
+    with (
+        tempfile.TemporaryDirectory(prefix="saffu-", ignore_cleanup_errors=True) as scratch,
+        Text(options.text, how) as text,
+    ):
+
+        def tokenized(name: str, lines: Iterable[Any], max_tokens: int | None = None) -> TokenCorpus:
+            (Path(scratch) / name).mkdir()
+            return TokenCorpus.build(lines, lm.tokenizer_, Path(scratch) / name, max_tokens, "tokenize")
+
+        corpus = tokenized("text", text if options.text else hold_out(text, every, held_out=True), options.max_tokens)
+        text.warn_of_skipped()
+        score, counts = lm.score(corpus), lm.references_
+        if options.baseline_text:
+            with Text(options.baseline_text, how) as other:
+                counts = evaluate.count_references(tokenized("baselines", other), len(lm.tokenizer_))
+        baselines = evaluate.evaluate_references(counts, corpus) if counts is not None else {}
     if options.json:
-        facts: dict[str, Any] = {"targets": score.targets, "bytes": score.bytes, "nll": score.nll}
+        facts: dict[str, Any] = {"documents": corpus.documents, "lines": corpus.lines, "split": how.split}
+        facts |= {"targets": score.targets, "bytes": score.bytes, "nll": score.nll}
         facts |= {"perplexity": score.perplexity, "bits_per_byte": score.bits_per_byte}
-        facts |= {
-            f"{name}_perplexity": references[name].perplexity if references else None for name in evaluate.REFERENCES
-        }
-        print_json(facts | {f"{name}_bits_per_byte": s.bits_per_byte for name, s in references.items()})
-    else:
-        print_scores({"this model": score} | {f"{name} reference": s for name, s in references.items()})
-        if not references:
-            print("(no n-gram references are kept with this model; --train FILE counts them)")
+        facts |= {f"{name}_perplexity": baseline.perplexity for name, baseline in baselines.items()}
+        print_json(facts | {f"{name}_bits_per_byte": baseline.bits_per_byte for name, baseline in baselines.items()})
+        return
+    part = f", the first {score.targets:,} tokens" if options.max_tokens else f", {score.targets:,} tokens"
+    print(f"{described(corpus)}{part}, {score.bytes:,} bytes")
+    scores = {"this model": score} | {f"{name} baseline": baseline for name, baseline in baselines.items()}
+    rows = [[name, f"{s.perplexity:.2f}", f"{s.bits_per_byte:.3f}"] for name, s in scores.items()]
+    print(table(["", "perplexity", "bits/byte"], rows))
+    if not baselines:
+        print("(this model stores no n-gram baselines; pass --baseline-text FILE to build them)")
 
 
-def print_scores(scores: dict[str, "Score"]) -> None:
-    first = next(iter(scores.values()))
-    print(f"{first.targets:,} targets, {first.bytes:,} bytes")
-    print(f"{'':<20} {'perplexity':>12} {'bits/byte':>10}")
-    for name, score in scores.items():
-        print(f"{name:<20} {score.perplexity:>12.2f} {score.bits_per_byte:>10.3f}")
+COMMAND = Command(
+    "eval",
+    "evaluate a model on text, with n-gram baselines",
+    "MODEL [TEXT ...] [options]",
+    "saffu eval model dev/*.txt.gz\ncat dev.txt | saffu eval model - --split line --json",
+    add_options,
+    run,
+)

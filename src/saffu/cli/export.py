@@ -1,42 +1,45 @@
 """saffu export: a model for other tools."""
 
+from __future__ import annotations
+
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from saffu.commands.common import Verb, model_facts, print_json
-from saffu.errors import SaffuError
+from saffu.cli.options import Command, Parser, add_model, require_output
+from saffu.cli.output import model_facts, print_json
 
 
-def add(verb: Verb) -> None:
-    parser = verb(
-        "export",
-        run,
-        "write a model as a folder that transformers loads, and saffu too",
-        "saffu export model --to hf --out model-hf",
+def add_options(parser: Parser, _: Sequence[str]) -> None:
+    add_model(parser)
+    parser.add_argument(
+        "--to", choices=("hf",), default="hf", metavar="hf", help="hf: transformers and lm_eval (default)"
     )
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--to", choices=("hf",), default="hf", help="hf: for transformers and lm_eval (default)")
-    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
-    parser.add_argument("--force", action="store_true", help="replace what --out holds")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output directory")
+    parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
+    parser.add_argument("--json", action="store_true", help="print one JSON object to stdout")
 
 
 def run(options: argparse.Namespace) -> None:
-    if options.out.resolve() == Path.cwd():
-        raise SaffuError("--out is the folder you are in, and would be replaced as a whole; name a folder inside it")
+    from saffu import load
 
-    from saffu import store
-
-    store.require_writable(options.out, options.force)
-
-    from saffu.model import SaffuLM
-
-    lm = SaffuLM.load(options.model)
+    require_output(options)
+    lm = load(options.model)
     lm.export_hf(options.out)
     size = sum(path.stat().st_size for path in options.out.iterdir())
     if options.json:
-        print_json(model_facts(lm) | {"out": str(options.out), "bytes": size})
+        print_json(model_facts(lm) | {"out": options.out, "bytes": size})
         return
     print(f"wrote {options.out} ({size / 1e6:.1f} MB); load it with")
     for loader in ("AutoModelForCausalLM", "AutoTokenizer"):
         print(f'  {loader}.from_pretrained("{options.out.as_posix()}", trust_remote_code=True)')
+
+
+COMMAND = Command(
+    "export",
+    "export a model for transformers and lm_eval",
+    "MODEL --out DIR [options]",
+    "saffu export model --out model-hf",
+    add_options,
+    run,
+)

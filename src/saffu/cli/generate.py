@@ -1,52 +1,59 @@
-"""saffu generate: a model writes on from a prompt."""
+"""saffu generate: sample text that continues a prompt."""
+
+from __future__ import annotations
 
 import argparse
+import itertools
 import sys
-from dataclasses import fields
-from pathlib import Path
+from collections.abc import Sequence
 
-from saffu.commands.common import Verb
-from saffu.errors import SaffuError
+from saffu.cli.options import (
+    Command,
+    Parser,
+    add_device,
+    add_model,
+    add_settings,
+    given_settings,
+    integer,
+    require_utf8,
+)
+from saffu.format import escape_controls
 
 
-def add(verb: Verb) -> None:
-    parser = verb(
-        "generate",
-        run,
-        "write on from a prompt",
-        'saffu generate model "Once upon a time" --top-p 0.9 --seed 1',
-    )
-    parser.add_argument("model", type=Path)
-    parser.add_argument("prompt", nargs="?", default="", help="start of the document (default: none)")
-    parser.add_argument("--max-tokens", type=int, default=100, metavar="N", help="stop after N tokens (default: 100)")
-    parser.add_argument("--temperature", type=float, default=1.0, metavar="T", help="0: always the likeliest token")
-    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest tokens")
-    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest that hold P")
-    parser.add_argument("--seed", type=int, default=None, help="the same seed gives the same text")
-    parser.add_argument("--count", type=int, default=1, metavar="N", help="write N documents")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, … (default: cpu)")
+def add_options(parser: Parser, _: Sequence[str]) -> None:
+    from saffu.tools.generate import Sampling
+
+    add_model(parser)
+    parser.add_argument("prompt", nargs="?", default="", metavar="PROMPT", help="text to continue [a new document]")
+    add_settings(parser, Sampling)
+    parser.add_argument("--lines", type=integer(1), default=1, metavar="N", help="stop after N lines [1]")
+    parser.add_argument("--samples", type=integer(1), default=1, metavar="N", help="number of samples [1]")
+    add_device(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu.generate import Sampling
-    from saffu.model import SaffuLM
+    from saffu import load
+    from saffu.tools.generate import Sampling
 
-    if options.count < 1:
-        raise SaffuError(f"--count is {options.count}; it must be at least 1")
-    if any("\ud800" <= character <= "\udfff" for character in options.prompt):
-        raise SaffuError("the prompt is not UTF-8; give it in that encoding")
-    chosen = {setting.name: getattr(options, setting.name) for setting in fields(Sampling)}
-    Sampling(**chosen)  # what is wrong with it is said before the model is read
-    lm = SaffuLM.load(options.model, options.device)
-    for number in range(options.count):
-        seed = None if options.seed is None else options.seed + number
-        pieces = lm.stream(options.prompt, **chosen | {"seed": seed})
-        print(options.prompt, end="", flush=True)
-        for piece in pieces:
-            print(harmless(piece) if sys.stdout.isatty() else piece, end="", flush=True)
+    require_utf8(options.prompt)
+    sampling = Sampling(**given_settings(options, Sampling))  # checked before the model is read
+    lm = load(options.model, options.device or "cpu")
+    for number in range(options.samples):
+        chosen = sampling.to_dict()
+        if sampling.seed is not None:
+            chosen["seed"] = sampling.seed + number
+        pieces = lm.stream(options.prompt, lines=options.lines, **chosen)
+        first = next(pieces, "")  # drawn before anything is printed: a progress bar would overwrite the prompt
+        for piece in itertools.chain([options.prompt, first], pieces):
+            print(escape_controls(piece) if sys.stdout.isatty() else piece, end="", flush=True)
         print()
 
 
-def harmless(text: str) -> str:
-    """Control characters spelled out, so that no text can steer the terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+COMMAND = Command(
+    "generate",
+    "generate text from a prompt",
+    "MODEL [PROMPT] [options]",
+    'saffu generate model "Once upon a time" --top-p 0.9 --seed 1\nsaffu generate model --samples 5 --lines 3',
+    add_options,
+    run,
+)

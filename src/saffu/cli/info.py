@@ -1,55 +1,105 @@
 """saffu info: what a model is."""
 
+from __future__ import annotations
+
 import argparse
+from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from saffu.commands.common import Verb, model_facts, print_json
-from saffu.config import CALIBRATED, PAPER, SaffuConfig
-from saffu.wording import number_of
+from saffu.cli.options import Command, Parser, add_model, shown
+from saffu.cli.output import model_facts, print_json, table
+from saffu.format import plural
+
+if TYPE_CHECKING:
+    from saffu.model.language_model import SaffuLM
 
 
-def add(verb: Verb) -> None:
-    parser = verb("info", run, "tell what a model is", "saffu info model")
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+def add_options(parser: Parser, _: Sequence[str]) -> None:
+    add_model(parser)
+    parser.add_argument("--check", action="store_true", help="verify the checksums of all files")
+    parser.add_argument("--json", action="store_true", help="print one JSON object to stdout")
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu.living import fingerprints
-    from saffu.model import SaffuLM
-    from saffu.product import Product
+    from saffu import load
+    from saffu.model.living import fingerprints
 
-    lm = SaffuLM.load(options.model)
+    lm = load(options.model, check=options.check)
     encoder = fingerprints(lm)["encoder"]
+    sizes = {path.name: path.stat().st_size for path in sorted(options.model.iterdir()) if path.is_file()}
+    facts = model_facts(lm) | {"source": lm.source_, "encoder": encoder, "changeable": lm.ledger_ is not None}
+    facts |= {"files": sizes, "fit": fit_facts(lm), "log": lm.log_}
     if options.json:
-        print_json(model_facts(lm) | {"encoder": encoder, "can_change": lm.ledger_ is not None, "log": lm.log_})
+        print_json(facts | ({"checked": True} if options.check else {}))
         return
     seen = lm.trained_on_
-    print(f"parameters   {lm.parameters_:,}")
-    if isinstance(lm.network_, Product):
-        for name, exponent in zip(lm.network_.names, lm.network_.exponents.tolist(), strict=True):
-            print(f"  {name:<24} exponent {exponent:.3f}")
-    else:
-        for name, weight in lm.network_.state_dict().items():
-            print(f"  {name:<18} {' × '.join(str(size) for size in weight.shape)}")
-        for name, exponent in (lm.log_[0].get("exponents", {}) if lm.log_ else {}).items():
-            print(f"  {name:<18} exponent {exponent:.3f}")
-    print(f"vocabulary   {len(lm.tokenizer_):,}")
-    documents = number_of(seen["documents"], "document")
-    print(f"trained on   {seen['tokens']:,} tokens, {documents}, {seen['bytes']:,} bytes")
-    print(f"encoder      {encoder[:16]}, {'can' if lm.ledger_ is not None else 'cannot'} update, forget and merge")
+    text = f"{seen['tokens']:,} tokens, {plural(seen['documents'], 'document')}, {plural(seen['lines'], 'line')}"
+    read = f", split by {lm.source_['split']}" if lm.source_.get("split") else ""
+    can = "can" if facts["changeable"] else "cannot"
+    rows = [
+        ["preset", lm.config.preset],
+        ["parameters", f"{lm.parameters_:,}"],
+        ["vocabulary", f"{len(lm.tokenizer_):,}"],
+        ["trained on", f"{text}, {seen['bytes']:,} bytes{read}"],
+        ["encoder", f"{encoder[:16]}; {can} update, forget, and merge"],
+        ["files", f"{sum(sizes.values()) / 1e6:.1f} MB" + ("; all checksums match" if options.check else "")],
+    ]
+    for name, value in rows:
+        print(f"{name:<12} {value}")
+    print_scores(lm)
+    print_fit(facts["fit"])
+    print_settings(lm)
+
+
+def fit_facts(lm: SaffuLM) -> dict[str, Any]:
+    """What the last stage of the fit reported besides its scores: exponents, warnings, …"""
+    stages = [row for row in lm.log_ if "sample" in row and "fold" not in row]
+    known = ("stage", "tokens", "seconds", "sample")
+    last = stages[-1] if stages else {}
+    return {key: value for key, value in last.items() if key not in known and not key.startswith("dev_")}
+
+
+def print_scores(lm: SaffuLM) -> None:
     for row in lm.log_:
         if "dev_perplexity" in row:
             perplexity, bits = row["dev_perplexity"], row["dev_bits_per_byte"]
             print(f"{row['stage']:<12} dev perplexity {perplexity:.2f}, {bits:.3f} bits/byte")
         elif "documents" in row:
-            print(f"{row['stage']:<12} {number_of(row['documents'], 'document')}")
-    print("settings     (* not the preset's)")
-    preset = SaffuConfig.preset("network" if lm.config.calibrate else lm.config.solution).to_dict()
-    foreign = PAPER if lm.config.solution == "calibrated" else CALIBRATED
-    for setting in fields(SaffuConfig):
-        if setting.name in foreign:
-            continue
-        value, meaning = getattr(lm.config, setting.name), setting.metadata["meaning"]
-        print(f"{'*' if value != preset[setting.name] else ' '} {setting.name:<18} {value!s:<9} {meaning}")
+            print(f"{row['stage']:<12} {plural(row['documents'], 'document')}")
+
+
+def print_fit(facts: dict[str, Any]) -> None:
+    """Exponents and the like as small tables; warnings, such as discounts that could not be estimated, as lines."""
+    for name, value in facts.items():
+        title = name.replace("_", " ")
+        if isinstance(value, dict):
+            print(f"\n{title}")
+            rows = [
+                [f"  {key}", f"{number:.4g}" if isinstance(number, float) else str(number)]
+                for key, number in value.items()
+            ]
+            print(table(["", ""], rows).lstrip("\n") if rows else "  none")
+        elif isinstance(value, list):
+            for line in value:
+                print(f"{title:<12} {line}")
+        else:
+            print(f"{title:<12} {value}")
+
+
+def print_settings(lm: SaffuLM) -> None:
+    print("\nsettings     (* differs from the default)")
+    for entry in fields(lm.config):
+        value = getattr(lm.config, entry.name)
+        mark = "*" if value != entry.default else " "
+        print(f"{mark} {entry.name:<18} {shown(value):<10} {entry.metadata['meaning']}")
+
+
+COMMAND = Command(
+    "info",
+    "show a model's size, settings, and training data",
+    "MODEL [options]",
+    "saffu info model\nsaffu info model --check",
+    add_options,
+    run,
+)

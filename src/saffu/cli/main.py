@@ -1,116 +1,102 @@
-"""The command `saffu`: parse, call, print. Verbs are in `saffu.commands`; what is slow to import waits inside them."""
+"""Entry point of the command `saffu`: parse, call, print."""
 
-import argparse
+from __future__ import annotations
+
 import io
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
 
-from saffu import __version__
-from saffu.commands import (
-    ablate,
-    bench,
-    compare,
-    data,
-    embed,
-    eval,
-    explain,
-    export,
-    forget,
-    generate,
-    info,
-    merge,
-    pairs,
-    report,
-    reproduce,
-    train,
-    update,
-)
-from saffu.errors import SaffuError
+if TYPE_CHECKING:
+    import argparse
 
-MODELS = (data, train, update, forget, merge, eval, pairs, generate, explain, embed, info, export)
-EXPERIMENTS = (compare, ablate, report, reproduce, bench)
+INSTALL = {"torch": "torch", "matplotlib": "matplotlib", "transformers": "transformers", "tensorboard": "tensorboard"}
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command. Exit status: 0 done, 2 the user can mend it, 130 interrupted."""
+    """Run the command and exit: 0 success, 2 user error, 130 interrupted, 143 terminated."""
+    status, previous = 130, None
+    try:  # also around the imports: Ctrl-C is never a traceback
+        previous = signal.signal(signal.SIGTERM, _terminate)
+        status = run(sys.argv[1:] if arguments is None else list(arguments))
+    except KeyboardInterrupt as interrupt:
+        complain(str(interrupt) or "interrupted; no partial output was left behind")
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGTERM, previous)
+    sys.exit(status)
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command line and return its exit status."""
     for stream in (sys.stdout, sys.stderr):
-        if sys.platform == "win32" and isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8")  # as everywhere else, also into files and pipes
-    options = parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that scratch folders are removed on the way out
+        if isinstance(stream, io.TextIOWrapper):
+            encoding = "utf-8" if sys.platform == "win32" else None  # there, pipes would get another one
+            stream.reconfigure(encoding=encoding, errors="backslashreplace")
+
+    from saffu.cli.commands import parse
+    from saffu.errors import SaffuError
+
+    options: argparse.Namespace | None = None
     try:
-        options.run(options)
+        options = parse(words)
+        if options is not None:
+            options.command.run(options)
+        sys.stdout.flush()
     except SaffuError as error:
-        fail(as_typed(str(error), options))
-    except BrokenPipeError:  # whoever read our output has seen enough
+        return complain(as_typed(str(error), options))
+    except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    except MemoryError:
+        return complain("not enough memory; use less text (--max-tokens) or smaller settings")
+    except ModuleNotFoundError as error:
+        if error.name not in INSTALL:
+            raise
+        return complain(f"this needs the package {error.name}; install it with: pip install {INSTALL[error.name]}")
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
-        fail(f"cannot read or write{where}: {error.strerror or error}; check the place, its permissions and free space")
-    except KeyboardInterrupt:
-        print("saffu: interrupted; nothing half-written is left behind", file=sys.stderr)
-        sys.exit(130)
-    sys.exit(0)
+        reason = error.strerror or error
+        return complain(f"cannot read or write{where}: {reason}; check the path, permissions, and free disk space")
+    except RuntimeError as error:
+        if not re.search("out of memory|allocate memory", str(error)):
+            raise
+        return complain("not enough memory on the device; use smaller settings, less text, or --device cpu")
+    return 0
 
 
-def as_typed(message: str, options: argparse.Namespace) -> str:
-    """A message with the settings in its backquotes as options, if the verb has them: `top_k` → --top-k."""
-    return re.sub(r"`(\w+)`", lambda name: "--" + name[1].replace("_", "-") if name[1] in options else name[0], message)
+def complain(message: str) -> int:
+    """Print one line on standard error; return the status of a user error."""
+    from saffu.format import escape_controls
+
+    print("saffu:", escape_controls(" ".join(message.split("\n"))), file=sys.stderr, flush=True)
+    return 2
 
 
-def fail(message: str) -> NoReturn:
-    print(f"saffu: {message}", file=sys.stderr)
-    sys.exit(2)
+def as_typed(message: str, options: argparse.Namespace | None) -> str:
+    """A message with its backquoted settings as options, where the command has them.
+
+    >>> from argparse import Namespace
+    >>> as_typed("`top_k` must be an integer; see `saffu --help`", Namespace(top_k=1))
+    '--top-k must be an integer; see `saffu --help`'
+    """
+
+    if options is None:
+        return message
+    named = vars(options)
+
+    def option(match: re.Match[str]) -> str:
+        name = {"errors": "encoding_errors"}.get(match[1], match[1])
+        if name in named.get("rare", ()):
+            return f"--set {name}"
+        return "--" + name.replace("_", "-") if name in named else match[0]
+
+    return re.sub(r"`(\w+)`", option, message)
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        fail(f"{message}; see `{self.prog} --help`")
-
-
-class VerbParser(Parser):
-    """Takes options before, between and after what a verb acts on."""
-
-    sorting = False
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if self.sorting:  # as the method below calls this one
-            return super().parse_known_args(args, namespace)
-        self.sorting = True
-        try:
-            found, left = self.parse_known_intermixed_args(args, namespace)
-        finally:
-            self.sorting = False
-        if left:
-            self.error(f"unrecognized arguments: {' '.join(left)}")
-        return found, left
-
-
-def parser() -> Parser:
-    top = Parser(
-        prog="saffu",
-        description="Language models whose weights are counted, not trained.",
-        epilog="saffu VERB --help shows the options of a verb and an example.",
-    )
-    top.add_argument("--version", action="version", version=f"saffu {__version__}")
-    verbs = top.add_subparsers(metavar="VERB", required=True, parser_class=VerbParser)
-
-    def verb(name: str, run: Callable[[argparse.Namespace], None], purpose: str, example: str) -> Parser:
-        added: Parser = verbs.add_parser(
-            name,
-            help=purpose,
-            description=purpose[0].upper() + purpose[1:] + ".",
-            epilog=f"example:\n  {example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        added.set_defaults(run=run)
-        return added
-
-    for command in (*MODELS, *EXPERIMENTS):  # in the order in which help shows them
-        command.add(verb)
-    return top
+def _terminate(*_: object) -> NoReturn:
+    """Exit on SIGTERM with scratch folders removed on the way; a second SIGTERM kills at once."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.exit(143)

@@ -1,118 +1,258 @@
-"""What the verbs share: options, documents from files, printing."""
+"""Options made from settings classes, the options that commands share, and a parser with one-line errors."""
+
+from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+import shutil
+from collections.abc import Callable, Container, Sequence
+from dataclasses import Field, dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-from saffu.config import PRESETS, SaffuConfig
+from saffu.errors import SaffuError
+from saffu.settings import Settings
 
-Parser = argparse.ArgumentParser
-Verb = Callable[[str, Callable[[argparse.Namespace], None], str, str], Parser]
-"""verb(name, run, purpose, example) adds a verb to the command."""
+LARGEST = 2**62
+SPLITS = ("file", "paragraph", "line")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand of `saffu`."""
+
+    name: str
+    purpose: str
+    usage: str
+    examples: str
+    add_options: Callable[[Parser, Sequence[str]], None]  # gets the words that follow the command
+    run: Callable[[argparse.Namespace], None]
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Columns that leave room for one-line help texts."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=min(shutil.get_terminal_size().columns, 120) - 2)
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes options before, between, and after the other arguments, never abbreviated; errors are SaffuErrors."""
+
+    def __init__(self, command: Command) -> None:
+        super().__init__(
+            prog=f"saffu {command.name}",
+            usage=f"saffu {command.name} {command.usage}",
+            description=command.purpose[0].upper() + command.purpose[1:] + ".\nDefaults are in brackets.",
+            epilog="examples:\n" + "\n".join(f"  {line}" for line in command.examples.splitlines()),
+            formatter_class=HelpFormatter,
+            allow_abbrev=False,
+        )
+        self.set_defaults(command=command)
+        self.foreign: dict[str, str] = {}  # options of another preset, and what to do about them
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        options, unknown = self.parse_known_intermixed_args(list(words))
+        if unknown:
+            self.error(self._advice([word.split("=")[0] for word in unknown]))
+        if "quiet" in options:
+            from saffu.progress import hide_progress
+
+            hide_progress(options.quiet)
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        raise SaffuError(message if ";" in message else f"{message}; see `{self.prog} --help`")
+
+    def _advice(self, unknown: Sequence[str]) -> str:
+        flags = [word for word in unknown if word.startswith("-")]
+        for flag in flags:
+            if flag in self.foreign:
+                return self.foreign[flag]
+        if not flags:
+            return f"unexpected argument {unknown[0]!r}"
+        near = get_close_matches(flags[0], self._option_string_actions, 1)
+        return f"unknown option {flags[0]}" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def flag(name: str) -> str:
+    """The option of a setting: "learning_rate" → "--learning-rate"."""
+    return "--" + name.replace("_", "-")
 
 
 def count(text: str) -> int:
-    """A number of tokens: 1000000, 1e6, 500k or 2M."""
+    """A number that may be large.
+
+    >>> count("1000"), count("1e6"), count("500k"), count("2M")
+    (1000, 1000000, 500000, 2000000)
+    """
     scale = {"k": 10**3, "m": 10**6, "g": 10**9}.get(text[-1:].lower(), 1)
     try:
         number = int(float(text[:-1] if scale > 1 else text) * scale)
     except (ValueError, OverflowError):
         number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no such number (1000000, 1e6, 500k, 2M)")
+    if not 1 <= number <= LARGEST:
+        raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected, e.g., 1000000, 1e6, 500k, or 2M")
     return number
 
 
-def add_text_options(verb: Parser) -> None:
-    verb.add_argument(
-        "--split", choices=("line", "paragraph", "file"), default="line", help="what a document is (default: line)"
-    )
-    verb.add_argument(
-        "--encoding-errors",
-        choices=("strict", "replace"),
-        default="strict",
-        help="what to do with bytes that are not UTF-8",
-    )
+def integer(low: int, high: int = LARGEST) -> Callable[[str], int]:
+    """A type for options: an integer from `low` to `high`."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be an integer, got {text[:40]!r}") from None
+        if not low <= number <= high:
+            limits = f"of at least {low}" if number < low else f"of at most {high}"
+            raise argparse.ArgumentTypeError(f"must be an integer {limits}, got {text[:40]}")
+        return number
+
+    return parse
 
 
-def add_common_options(verb: Parser) -> None:
-    verb.add_argument("--device", default="cpu", help="cpu, cuda, … (default: cpu)")
-    verb.add_argument("--json", action="store_true", help="print one JSON object; all else goes to standard error")
+def own_settings(settings: type[Settings], rare: bool = False) -> list[Field[Any]]:
+    """The fields that are options of their own or, if `rare`, those behind --set."""
+    return [entry for entry in fields(settings) if bool(entry.metadata["rare"]) == rare]
 
 
-def add_settings(verb: Parser, settings: type, title: str) -> None:
-    """One option for each field of a dataclass of settings."""
-    group = verb.add_argument_group(title)
+def add_settings(parser: argparse._ActionsContainer, settings: type[Settings], skip: Container[str] = ()) -> None:
+    """Add an option for each setting that is not rare. Options that are not given are None."""
     kinds = get_type_hints(settings)
-    for setting in fields(settings):
-        flag, meaning = "--" + setting.name.replace("_", "-"), f"{setting.metadata['meaning']} ({setting.default})"
-        if settings is SaffuConfig:
-            defaults = {name: preset.get(setting.name, setting.default) for name, preset in PRESETS.items()}
-            if len(set(defaults.values())) > 1:
-                told = ", ".join(f"{name}: {default}" for name, default in defaults.items())
-                meaning = f"{setting.metadata['meaning']} ({told})"
-        kind = kinds[setting.name]
+    for entry in own_settings(settings):
+        if entry.name in skip:
+            continue
+        kind, meaning = plain_kind(kinds[entry.name]), f"{entry.metadata['meaning']} [{shown(entry.default)}]"
+        meaning = meaning.replace("%", "%%")
         if kind is bool:
-            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=meaning)
+            action = argparse.BooleanOptionalAction
+            parser.add_argument(flag(entry.name), action=action, default=None, help=meaning)
         elif get_origin(kind) is Literal:
             choices = get_args(kind)
-            group.add_argument(flag, type=type(choices[0]), choices=choices, default=None, help=meaning)
+            names = "|".join(map(str, choices))
+            parser.add_argument(flag(entry.name), type=type(choices[0]), choices=choices, metavar=names, help=meaning)
         else:
-            group.add_argument(flag, type=kind, default=None, help=meaning, metavar="X" if kind is float else "N")
+            metavar = {int: "N", float: "X"}.get(kind, "TEXT")
+            parser.add_argument(flag(entry.name), type=kind, metavar=metavar, help=meaning)
 
 
-def given_settings(options: argparse.Namespace, settings: type) -> dict[str, Any]:
-    """The fields of a dataclass of settings that the command line names."""
-    values = {setting.name: getattr(options, setting.name) for setting in fields(settings)}
-    return {name: value for name, value in values.items() if value is not None}
+def plain_kind(kind: Any) -> Any:
+    """The type of a setting that may be None: `int | None` → int."""
+    others = [choice for choice in get_args(kind) if choice is not type(None)]
+    return others[0] if type(None) in get_args(kind) else kind
 
 
-class Documents:
-    """The documents of some files (or the default corpus), read anew each time they are asked for."""
+def given_settings(options: argparse.Namespace, settings: type[Settings]) -> dict[str, Any]:
+    """The settings of a class that the command line names, by option or by --set."""
+    values = {entry.name: getattr(options, entry.name, None) for entry in own_settings(settings)}
+    given = {name: value for name, value in values.items() if value is not None}
+    rare = {entry.name for entry in own_settings(settings, rare=True)}
+    return given | {name: value for name, value in rare_values(options).items() if name in rare}
 
-    def __init__(self, patterns: Sequence[str], options: argparse.Namespace):
-        from saffu import text
 
-        if patterns:
-            files = text.find_files(patterns)
-            self.read: Callable[[], Iterator[str]] = lambda: text.read_documents(
-                files, options.split, options.encoding_errors
+def add_set_option(parser: Parser, usual: Sequence[Settings]) -> None:
+    """Add --set for the rare settings of some classes, given as instances with the usual values."""
+    help = "rare settings; `--set help` lists them"
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=help)
+    rare = {entry.name: settings for settings in usual for entry in own_settings(type(settings), rare=True)}
+    parser.set_defaults(rare=rare)
+
+
+def rare_values(options: argparse.Namespace) -> dict[str, Any]:
+    """What --set gives, by name."""
+    values: dict[str, Any] = {}
+    for given in getattr(options, "set", []):
+        name, equals, text = given.partition("=")
+        name = name.strip().replace("-", "_")
+        if name in options and name not in ("set", "rare", "command"):
+            raise SaffuError(f"--set {given} is an option of its own; use {flag(name)} {text}")
+        if name not in options.rare:
+            near = get_close_matches(name, options.rare, 1)
+            raise SaffuError(
+                f"--set has no setting {name!r}; " + (f"did you mean {near[0]}?" if near else "see --set help")
             )
-        else:
-            shipped = list(text.default_corpus())  # gathered once: that takes longer than reading it
-            self.read = lambda: iter(shipped)
-
-    def __iter__(self) -> Iterator[str]:
-        return self.read()
+        if not equals:
+            raise SaffuError(f"--set {name} has no value; use --set {name}=VALUE")
+        values[name] = converted(get_type_hints(type(options.rare[name]))[name], name, text.strip())
+    return values
 
 
-class Share:
-    """Every so-many-th document (held out), or all the others."""
-
-    def __init__(self, documents: Documents, every: int, held_out: bool):
-        self.documents, self.every, self.held_out = documents, every, held_out
-
-    def __iter__(self) -> Iterator[str]:
-        for number, document in enumerate(self.documents, 1):
-            if (self.every > 0 and number % self.every == 0) == self.held_out:
-                yield document
-
-
-def model_facts(lm: Any) -> dict[str, Any]:
-    return {
-        "parameters": lm.parameters_,
-        "vocabulary": len(lm.tokenizer_),
-        "config": lm.config.to_dict(),
-        "trained_on": lm.trained_on_,
-    }
+def converted(kind: Any, name: str, text: str) -> Any:
+    """A word of the command line as a value of a setting."""
+    kind = plain_kind(kind)
+    if get_origin(kind) is Literal:
+        kind = type(get_args(kind)[0])
+    try:
+        return {"yes": True, "true": True, "no": False, "false": False}[text.lower()] if kind is bool else kind(text)
+    except (KeyError, ValueError):
+        wanted = {bool: "yes or no", int: "an integer", float: "a number"}.get(kind, "a string")
+        raise SaffuError(f"--set {name} must be {wanted}, got {text!r}") from None
 
 
-def print_json(facts: dict[str, Any]) -> None:
-    print(json.dumps(facts, ensure_ascii=False))
+def rare_help(options: argparse.Namespace) -> str:
+    """What `--set help` prints."""
+    lines = ["settings for --set NAME=VALUE:"]
+    for name, settings in sorted(options.rare.items()):
+        meaning = next(entry.metadata["meaning"] for entry in fields(settings) if entry.name == name)
+        kind = get_type_hints(type(settings))[name]
+        choices = f" [{', '.join(map(str, get_args(kind)))}]" if get_origin(kind) is Literal else ""
+        lines.append(f"  {name}={shown(getattr(settings, name))}\n      {meaning}{choices}")
+    return "\n".join(lines)
 
 
-def visible(token: str) -> str:
-    """A token with its spaces seen, and control characters spelled out, so that no text can steer the terminal."""
-    return "".join("▁" if c == " " else c if c.isprintable() else repr(c)[1:-1] for c in token)
+def shown(value: Any) -> str:
+    """A default value as it would be typed."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def add_text_options(parser: Parser, split: str | None = None) -> argparse._ArgumentGroup:
+    """Add how text is read; `split` None stands for the way the model's own text was read. Returns the group."""
+    group = parser.add_argument_group("reading text")
+    help = f"what a document is: file, paragraph, or line [{split or 'as in training'}]"
+    group.add_argument("--split", choices=SPLITS, metavar="UNIT", help=help)
+    add_record_options(group)
+    return group
+
+
+def add_record_options(group: argparse._ActionsContainer) -> None:
+    help = "field of JSON or table records that holds the text [text]"
+    group.add_argument("--field", metavar="NAME", help=help)
+    choices, help = ("strict", "replace"), "invalid UTF-8: strict (stop) or replace [strict]"
+    group.add_argument("--encoding-errors", choices=choices, default="strict", metavar="HOW", help=help)
+    choices, help = ("error", "skip"), "malformed records: error (stop) or skip [error]"
+    group.add_argument("--bad-records", choices=choices, default="error", metavar="HOW", help=help)
+
+
+def add_model(parser: Parser) -> None:
+    parser.add_argument("model", type=Path, metavar="MODEL", help="model folder")
+
+
+def add_device(parser: Parser) -> None:
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda, or cuda:N; paper's preset only [cpu]")
+
+
+def add_output_options(parser: Parser) -> None:
+    parser.add_argument("--quiet", action="store_true", help="print results only: no progress, no notes")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; notes go to stderr")
+
+
+def require_utf8(*texts: str) -> None:
+    """Arguments that were not UTF-8 arrive with surrogates in them."""
+    if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
+        raise SaffuError("an argument is not UTF-8; pass it in that encoding")
+
+
+def require_output(options: argparse.Namespace) -> None:
+    """Fail before the work if the model cannot be written to --out."""
+    from saffu.files import require_writable
+
+    if options.out is None:
+        raise SaffuError("missing output directory; pass --out DIR")
+    if options.out.resolve() == Path.cwd():
+        raise SaffuError("--out is the current directory, which would be replaced; choose a subdirectory")
+    require_writable(options.out, options.force)

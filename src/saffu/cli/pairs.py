@@ -1,60 +1,63 @@
-"""saffu pairs: does a model prefer the acceptable sentence of each pair?"""
+"""saffu pairs: how often a model prefers the acceptable sentence of a minimal pair."""
+
+from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from saffu.commands.common import Verb, add_common_options, print_json
+from saffu.cli.options import Command, Parser, add_device, add_model, add_output_options
+from saffu.cli.output import clipped, print_json, table
 
 
-def add(verb: Verb) -> None:
-    parser = verb(
-        "pairs",
-        run,
-        "tell how often a model prefers the acceptable sentence of a minimal pair (BLiMP, EWoK, COMPS)",
-        "saffu pairs model blimp_filtered/*.jsonl\n  saffu pairs model blimp_filtered --json",
-    )
-    parser.add_argument("model", type=Path)
-    parser.add_argument(
-        "files",
-        nargs="+",
-        metavar="FILE",
-        help="JSON lines, or folders of them, with the fields sentence_good and sentence_bad; or Context1, Target1, "
-        "Target2; or prefix_acceptable, prefix_unacceptable, property_phrase",
-    )
-    parser.add_argument("--end", action="store_true", help="count the end of a sentence too (harnesses do not)")
-    add_common_options(parser)
+def add_options(parser: Parser, _: Sequence[str]) -> None:
+    add_model(parser)
+    help = "JSON Lines files of BLiMP, EWoK, or COMPS, or folders of them"
+    parser.add_argument("files", nargs="+", metavar="FILE", help=help)
+    help = "include the end-of-document token in the score (evaluation harnesses don't)"
+    parser.add_argument("--include-eod", action="store_true", help=help)
+    add_device(parser)
+    add_output_options(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu import pairs
-    from saffu.model import SaffuLM
+    from saffu import load
+    from saffu.tools import minimal_pairs
 
-    files = pairs.find_pairs(options.files)
-    lm = SaffuLM.load(options.model, options.device)
-    rows = pairs.evaluate_pairs(lm, files, options.end)
-    facts = pairs.overall(rows)
+    files = minimal_pairs.find_pairs(options.files)
+    lm = load(options.model, options.device or "cpu")
+    rows = minimal_pairs.evaluate_pairs(lm.model_, lm.tokenizer_, files, lm.references_, options.include_eod)
+    facts = minimal_pairs.overall(rows)
     if options.json:
-        print_json(facts | {"end_counted": options.end, "tie_within_nats": pairs.TIE, "files": rows})
+        print_json(facts | {"include_eod": options.include_eod, "tie_within_nats": minimal_pairs.TIE, "files": rows})
         return
-    wide = min(40, max(len(name) for name in ["mean of the files", *(short(row["file"]) for row in rows)]))
-    baseline = "trigram_right" in facts
-    print(f"{'':<{wide}} {'pairs':>8} {'tokens':>10} {'accuracy':>9} {'ties':>7}" + f" {'trigram':>9}" * baseline)
-    for row in rows:
-        print_row(short(row["file"])[:wide], row, wide)
-    print_row("all pairs", facts, wide)
+    baseline = "trigram_accuracy" in facts
+    head = ["", "pairs", "tokens", "accuracy", "ties"] + ["trigram"] * baseline
+    lines = [cells(short_name(row["file"]), row) for row in rows] + [cells("all pairs", facts)]
     if len(rows) > 1:
-        trigram = f"{'':>7} {facts['trigram_mean_accuracy']:>10.1%}" if baseline else ""
-        print(f"{'mean of the files':<{wide}} {'':>8} {'':>10} {facts['mean_accuracy']:>9.1%}{trigram}")
+        mean = ["mean of the files", "", "", f"{facts['mean_accuracy']:.1%}", ""]
+        lines.append(mean + ([f"{facts['trigram_mean_accuracy']:.1%}"] if baseline else []))
+    print(table(head, lines))
     if not baseline:
-        print("(no n-gram references are kept with this model)")
+        print("(this model stores no n-gram baselines)")
 
 
-def short(file: str) -> str:
-    return Path(file).name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
+def short_name(file: str) -> str:
+    name = Path(file).name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
+    return clipped(name, 40)
 
 
-def print_row(name: str, row: dict[str, Any], wide: int) -> None:
-    trigram = f" {row['trigram_accuracy']:>9.1%}" if "trigram_accuracy" in row else ""
-    cells = f"{row['pairs']:>8,} {row['tokens']:>10,} {row['accuracy']:>9.1%} {row['tie_rate']:>7.2%}"
-    print(f"{name:<{wide}} {cells}{trigram}")
+def cells(name: str, row: Mapping[str, Any]) -> list[str]:
+    shown = [name, f"{row['pairs']:,}", f"{row['tokens']:,}", f"{row['accuracy']:.1%}", f"{row['tie_rate']:.2%}"]
+    return shown + ([f"{row['trigram_accuracy']:.1%}"] if "trigram_accuracy" in row else [])
+
+
+COMMAND = Command(
+    "pairs",
+    "evaluate a model on minimal pairs (BLiMP, EWoK, COMPS)",
+    "MODEL FILE [FILE ...] [options]",
+    "saffu pairs model blimp_filtered/*.jsonl\nsaffu pairs model blimp_filtered --json",
+    add_options,
+    run,
+)

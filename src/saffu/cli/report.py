@@ -1,44 +1,51 @@
-"""saffu report: tables, figures, verdicts and a page of an ablation."""
+"""saffu report: tables, figures, verdicts, and an HTML page of an ablation."""
+
+from __future__ import annotations
 
 import argparse
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from saffu.commands.common import Verb, print_json
+from saffu.cli.options import Command, Parser
+from saffu.cli.output import print_json, warn
 from saffu.errors import SaffuError
-from saffu.wording import number_of
+from saffu.format import plural
 
 
-def add(verb: Verb) -> None:
-    parser = verb(
-        "report",
-        run,
-        "make tables, figures and a page of an ablation, and judge the paper's claims by it",
-        "saffu report grid                         # writes grid/report/index.html and more",
-    )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="a folder that saffu ablate wrote")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to (default: DIR/report)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object; all else goes to standard error")
+def add_options(parser: Parser, _: Sequence[str]) -> None:
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder made by saffu ablate")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the report [DIR/report]")
+    parser.add_argument("--json", action="store_true", help="print one JSON object to stdout; notes go to stderr")
 
 
 def run(options: argparse.Namespace) -> None:
     if not options.folder.is_dir():
-        raise SaffuError(f"no folder at {options.folder}; `saffu ablate … --out {options.folder}` makes one")
+        raise SaffuError(f"no folder {options.folder}; create one with `saffu ablate … --out {options.folder}`")
     out = options.out or options.folder / "report"
     if out.exists() and not out.is_dir():
-        raise SaffuError(f"{out} is a file, and a report is a folder; choose another --out")
+        raise SaffuError(f"--out {out} is a file; pass a directory")
 
-    from saffu.cells import Results
-    from saffu.report import Report
+    from saffu.experiments.report import Report
+    from saffu.experiments.results import Results
 
     results = Results(options.folder)
     for note in results.notes:
-        print(f"note: {note}", file=sys.stderr)
+        warn(note)
     report = Report(results)
     report.write(out)
     if options.json:
-        print_json(report.facts() | {"out": str(out)})
+        print_json(report.to_dict() | {"out": out})
         return
     for verdict in report.verdicts:
         print(f"{verdict.number:>2} {verdict.verdict + ':':<17} {verdict.claim}\n{'':<21}{verdict.evidence}")
-    print(f"{number_of(len(report.cells), 'cell')}; the page is {out / 'index.html'}, tables and figures are beside it")
+    print(f"{plural(len(results.cells), 'cell')}; wrote {out / 'index.html'}, with tables and figures next to it")
+
+
+COMMAND = Command(
+    "report",
+    "build an HTML report of an ablation",
+    "DIR [options]",
+    "saffu report grid        # writes grid/report/index.html",
+    add_options,
+    run,
+)

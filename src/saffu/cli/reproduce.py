@@ -1,122 +1,62 @@
-"""saffu reproduce: the paper's experiments, end to end, each step an ordinary command that is shown as it runs."""
+"""saffu reproduce: the paper's experiments, end to end, with the paper's preset."""
+
+from __future__ import annotations
 
 import argparse
-import json
-import shlex
-import sys
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Sequence
 from pathlib import Path
 
-from saffu.commands.common import Verb, add_common_options, count, print_json
-from saffu.errors import SaffuError
+from saffu.cli.options import Command, Parser, add_output_options, count
+from saffu.cli.output import print_json, say
 
-RADII = (8, 128)
-TUNED_FOLDS = 10  # over which the paper solves attention again before it trains
+EXPERIMENTS = ("logs", "figure", "tables")
 
 
-def add(verb: Verb) -> None:
-    parser = verb(
-        "reproduce",
-        run,
-        "run the paper's experiments with the paper's preset: its training logs, its figure, its tables",
-        "saffu data babylm --out babylm\n"
-        "  saffu reproduce logs --data babylm --out paper --device cuda\n"
-        "  saffu reproduce figure --data babylm --out paper --device cuda --rate 0.01 --max-folds 12",
-    )
-    parser.add_argument("what", choices=EXPERIMENTS, help="warm start and training log; warm against cold; ablation")
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="corpus that saffu data fetched")
-    parser.add_argument("--out", type=Path, default=Path("paper"), metavar="DIR", help="for results (default: paper)")
-    parser.add_argument("--size", choices=("10M", "100M"), help="which training text, if DIR has both")
-    parser.add_argument("--tokens", type=count, metavar="N", help="of the training text (default: all; tables: 1e6)")
-    parser.add_argument("--rate", type=float, metavar="X", help="learning rate (default: the paper's, 5e-6)")
+def add_options(parser: Parser, _: Sequence[str]) -> None:
+    help = "logs: explicit solution and training log; figure: explicit and random starts; tables: ablation"
+    parser.add_argument("experiment", choices=EXPERIMENTS, metavar="|".join(EXPERIMENTS), help=help)
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="corpus fetched by saffu download")
+    parser.add_argument("--out", type=Path, default=Path("paper"), metavar="DIR", help="results [paper]")
+    sizes = ("10M", "100M")
+    parser.add_argument("--size", choices=sizes, metavar="|".join(sizes), help="training text to use if DIR has both")
     parser.add_argument(
-        "--max-folds", type=int, metavar="N", help="of backpropagation (default: until it stops itself)"
+        "--max-tokens", type=count, metavar="N", help="use only the first N tokens of the training text"
     )
-    add_common_options(parser)
+    parser.add_argument("--learning-rate", type=float, metavar="X", help="learning rate [the paper's, 5e-6]")
+    help = "maximum number of training folds [until early stopping]"
+    parser.add_argument("--max-folds", type=int, metavar="N", help=help)
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda, or cuda:N [cpu]")
+    add_output_options(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu.data import find_splits
+    from saffu.experiments import reproduce
+    from saffu.text.download import find_splits
 
     splits = find_splits(options.data, options.size)
-    EXPERIMENTS[options.what](options, named(splits["train"]), named(splits["dev"]))
-
-
-def named(files: list[Path]) -> list[str]:
-    """Some files as the command line would name them: by their folder, if it holds no others."""
-    from saffu.text import find_files
-
-    folder = files[0].parent
-    alone = all(path.parent == folder for path in files) and find_files([folder]) == sorted(files)
-    return [str(folder)] if alone else [str(path) for path in files]
-
-
-def logs(options: argparse.Namespace, train: list[str], dev: list[str]) -> None:
-    """The 'best' model (sum blocks of 128, cat radius of 8): solved, tuned, trained; and its log."""
-    folder = trained(options, train, dev, "warm", RADII[0])
-    log = [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
+    protocol = reproduce.Protocol(
+        train=splits["train"],
+        dev=splits["dev"],
+        test=splits.get("test", []),
+        out=options.out,
+        device=options.device,
+        max_tokens=options.max_tokens,
+        learning_rate=options.learning_rate,
+        max_folds=options.max_folds,
+    )
+    experiment = {"logs": reproduce.logs, "figure": reproduce.figure, "tables": reproduce.tables}[options.experiment]
+    facts = experiment(protocol, lambda line: say(options, line))
     if options.json:
-        print_json({"out": str(folder), "log": log})
-        return
-    print(f"\n{'step':<14} {'dev ppl':>9}  sample")
-    for row in log:
-        if "dev_perplexity" in row:
-            print(f"{row['stage']:<14} {row['dev_perplexity']:>9.2f}  {' '.join(row.get('sample', '').split())}")
-    print(f"the whole log is {folder / 'log.jsonl'}")
+        print_json(facts)
 
 
-def figure(options: argparse.Namespace, train: list[str], dev: list[str]) -> None:
-    """Warm against cold starts, for both radii."""
-    runs = [trained(options, train, dev, start, radius) for radius in RADII for start in ("warm", "cold")]
-    drawn = ["--out", options.out / "figure", "--title", "warm against cold starts"]
-    saffu(options, "compare", *runs, *drawn, last=True)
-
-
-def tables(options: argparse.Namespace, train: list[str], dev: list[str]) -> None:
-    """The ablation of about 250 models, and the report made of it."""
-    given = ["--tokens", options.tokens] if options.tokens else []
-    place = ["--out", options.out / "grid", "--device", options.device]
-    saffu(options, "ablate", *train, "--dev", *dev, *place, *given)
-    saffu(options, "report", options.out / "grid", last=True)
-
-
-EXPERIMENTS: dict[str, Callable[[argparse.Namespace, list[str], list[str]], None]] = {
-    "logs": logs,
-    "figure": figure,
-    "tables": tables,
-}
-
-
-def trained(options: argparse.Namespace, train: list[str], dev: list[str], start: str, radius: int) -> Path:
-    """The folder of a run of backpropagation: done now, gone on with, or done before."""
-    from saffu import checkpoint
-
-    folder: Path = options.out / f"{start}-{radius}"
-    further = ["--max-folds", options.max_folds] if options.max_folds else []
-    if (folder / checkpoint.STATE).exists():
-        state = checkpoint.read_state(folder)
-        if options.rate and options.rate != state["settings"].rate:
-            raise SaffuError(f"{folder} was trained at the rate {state['settings'].rate:g}; choose another --out")
-        longer = (options.max_folds or 0) > state["settings"].max_folds > 0
-        if longer or not state["progress"]["ended"]:
-            saffu(options, "train", "--resume", folder, *further)
-        return folder
-    given = [*further, *(["--rate", options.rate] if options.rate else [])]
-    given += ["--tokens", options.tokens] if options.tokens else []
-    given += ["--tune", TUNED_FOLDS] if start == "warm" else []
-    shape = ["--preset", "paper", "--radius", radius, "--backprop", "--start", start, "--device", options.device]
-    saffu(options, "train", *train, "--dev", *dev, "--out", folder, "--force", *shape, *given)
-    return folder
-
-
-def saffu(options: argparse.Namespace, *arguments: object, last: bool = False) -> None:
-    """Run another verb, and show its command. With --json only what the last one prints is for standard output."""
-    from saffu.cli import parser
-
-    words = [str(argument) for argument in arguments] + ["--json"] * (options.json and last)
-    shown = sys.stderr if options.json else sys.stdout
-    print("$ " + shlex.join(["saffu", *words]), file=shown, flush=True)
-    verb = parser().parse_args(words)
-    with redirect_stdout(sys.stdout if last else shown):
-        verb.run(verb)
+COMMAND = Command(
+    "reproduce",
+    "reproduce the paper's training logs, figure, or tables",
+    "logs|figure|tables --data DIR [options]",
+    "saffu download babylm --out babylm\n"
+    "saffu reproduce logs --data babylm --out paper --device cuda\n"
+    "saffu reproduce figure --data babylm --out paper --learning-rate 0.01 --max-folds 12",
+    add_options,
+    run,
+)

@@ -1,0 +1,152 @@
+"""saffu update, forget, and merge: models that change after they were fitted."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saffu.cli.options import (
+    Command,
+    Parser,
+    add_device,
+    add_model,
+    add_output_options,
+    add_text_options,
+    require_output,
+)
+from saffu.cli.output import model_facts, print_json, say, warn
+from saffu.cli.reading import Reading, Text
+from saffu.errors import SaffuError
+from saffu.format import plural
+
+if TYPE_CHECKING:
+    from saffu.model.language_model import SaffuLM
+    from saffu.text.corpus import TokenCorpus
+
+STAYS = (
+    "note: what was fitted stays as it is: the tokenizer, where a rare word of a forgotten document may remain as a "
+    "token (tokenizer.json), and the encoder. To rule that out, train with --tokenizer DIR, learned from other text."
+)
+
+
+def add_change_options(parser: Parser, _: Sequence[str]) -> None:
+    add_model(parser)
+    parser.add_argument("text", nargs="+", metavar="TEXT", help="files, folders, globs, or - for standard input")
+    add_device(parser)
+    add_output_options(parser)
+    add_text_options(parser)
+
+
+def add_forget_options(parser: Parser, words: Sequence[str]) -> None:
+    add_change_options(parser, words)
+    help = "skip documents that the model does not count instead of failing"
+    parser.add_argument("--skip-uncounted", action="store_true", help=help)
+
+
+def add_merge_options(parser: Parser, _: Sequence[str]) -> None:
+    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL", help="model folders")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output directory")
+    parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
+    add_output_options(parser)
+
+
+def update(options: argparse.Namespace) -> None:
+    with changed_model(options) as (lm, corpus):
+        lm.update(corpus)
+    finish(
+        options,
+        lm,
+        f"added {plural(corpus.documents, 'document')} ({corpus.targets:,} tokens)",
+        {"added": corpus.documents},
+    )
+
+
+def forget(options: argparse.Namespace) -> None:
+    with changed_model(options) as (lm, corpus):
+        forgotten = lm.forget(corpus, options.skip_uncounted)
+    some = f"{forgotten:,} of " if forgotten < corpus.documents else ""
+    finish(options, lm, f"removed {some}{plural(corpus.documents, 'document')}", {"removed": forgotten})
+    say(options, STAYS)
+
+
+def merge(options: argparse.Namespace) -> None:
+    from saffu import load
+    from saffu.files import changing
+    from saffu.model import living
+
+    if len({folder.resolve() for folder in options.models}) < len(options.models):
+        raise SaffuError(
+            "the same model is listed twice, so its documents would be counted twice; list each model once"
+        )
+    if len(options.models) < 2:
+        raise SaffuError("there is nothing to merge; list two models or more")
+    require_output(options)
+    with changing(options.out, wait=False):
+        lm = living.merge(load(folder, check=True) for folder in options.models)
+        lm.save(options.out)
+    if shared := lm.log_[-1].get("shared", 0):
+        are = "document is" if shared == 1 else "documents are"
+        warn(f"{shared:,} {are} in more than one of the models; each copy is counted")
+    if options.json:
+        print_json(model_facts(lm) | {"out": options.out})
+        return
+    documents, tokens = plural(lm.trained_on_["documents"], "document"), lm.trained_on_["tokens"]
+    say(options, f"merged {len(options.models)} models: {documents} ({tokens:,} tokens), saved in {options.out}")
+
+
+@contextmanager
+def changed_model(options: argparse.Namespace) -> Iterator[tuple[SaffuLM, TokenCorpus]]:
+    """The model to change and the documents named; saved at the end. Other writers wait."""
+    from saffu import load
+    from saffu.files import changing
+    from saffu.text.corpus import TokenCorpus
+
+    if (options.model / "modeling_saffu.py").exists():
+        raise SaffuError(f"{options.model} is an exported copy; change the original model and export it again")
+    with changing(options.model, wait=True):
+        lm = load(options.model, options.device or "cpu", check=True)
+        with Text(options.text, Reading.of(options, lm.source_)) as text:
+            # In memory: tokens of documents to be forgotten are not left on a disk if this process is killed.
+            corpus = TokenCorpus.build(text, lm.tokenizer_, progress="tokenize")
+            text.warn_of_skipped()
+        if not corpus.targets:
+            raise SaffuError("the text is empty; pass files with at least one non-empty line")
+        yield lm, corpus
+        lm.save(options.model)
+
+
+def finish(options: argparse.Namespace, lm: SaffuLM, done: str, facts: dict[str, Any]) -> None:
+    if options.json:
+        print_json(facts | model_facts(lm))
+        return
+    documents, tokens = plural(lm.trained_on_["documents"], "document"), lm.trained_on_["tokens"]
+    say(options, f"{done}; {options.model} now holds {documents} ({tokens:,} tokens)")
+
+
+UPDATE = Command(
+    "update",
+    "add documents to a model",
+    "MODEL TEXT [TEXT ...] [options]",
+    "saffu update model news/*.txt.gz",
+    add_change_options,
+    update,
+)
+FORGET = Command(
+    "forget",
+    "remove documents from a model",
+    "MODEL TEXT [TEXT ...] [options]",
+    "saffu forget model withdrawn.txt\nsaffu forget model withdrawn.jsonl --field text --skip-uncounted",
+    add_forget_options,
+    forget,
+)
+MERGE = Command(
+    "merge",
+    "merge models that share a tokenizer and encoder",
+    "MODEL MODEL [MODEL ...] --out DIR [options]",
+    "saffu train shard1.txt --out one\nsaffu train shard2.txt --encoder one --out two\nsaffu merge one two --out both",
+    add_merge_options,
+    merge,
+)

@@ -1,0 +1,110 @@
+"""What commands print: notes, tables, JSON, and the log of a training run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from saffu.format import show_token
+
+if TYPE_CHECKING:
+    from saffu.model.language_model import SaffuLM
+
+
+def print_json(facts: Mapping[str, Any]) -> None:
+    print(json.dumps(facts, ensure_ascii=False, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    """numpy's numbers and arrays as Python's; paths as text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def model_facts(lm: SaffuLM) -> dict[str, Any]:
+    """What --json states of every model."""
+    return {
+        "preset": lm.config.preset,
+        "parameters": lm.parameters_,
+        "vocabulary": len(lm.tokenizer_),
+        "settings": lm.config.to_dict(),
+        "trained_on": lm.trained_on_,
+    }
+
+
+def say(options: argparse.Namespace, text: str) -> None:
+    """Print something for people: to standard output or, with --json, to standard error; with --quiet not at all."""
+    if not options.quiet:
+        _print_unless_closed(text, sys.stderr if options.json else sys.stdout)
+
+
+def warn(text: str) -> None:
+    print(f"saffu: {text}", file=sys.stderr)
+
+
+def _print_unless_closed(text: str, stream: TextIO) -> None:
+    """Print to a reader who may have gone: the work continues without it."""
+    try:
+        print(text, file=stream, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text in columns: the first to the left, the others to the right.
+
+    >>> print(table(["", "bits/byte"], [["this model", "1.78"]]))
+                bits/byte
+    this model       1.78
+    """
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    lines = []
+    for first, *others in [head, *rows]:
+        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def clipped(text: str, width: int) -> str:
+    """The beginning of a text, at most `width` characters long.
+
+    >>> clipped("normalizer", 6)
+    'norma…'
+    """
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+class Log:
+    """The rows of a training run as they come."""
+
+    def __init__(self, options: argparse.Namespace, backprop: bool, visible: bool = True):
+        self.options, self.visible = options, visible
+        self.columns = [("stage", "<14", "stage")]
+        if backprop:
+            self.columns += [("step", ">7,", "step"), ("train_perplexity", ">9.2f", "train ppl")]
+        self.columns += [("dev_perplexity", ">9.2f", "dev ppl"), ("dev_bits_per_byte", ">9.3f", "bits/byte")]
+        if backprop:
+            self.columns += [("tokens_per_second", ">9,.0f", "tokens/s")]
+        self.columns += [("seconds", ">8.1f", "seconds")]
+        self.begun = False
+
+    def say(self, text: str) -> None:
+        if self.visible:
+            say(self.options, text)
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        if not self.begun:
+            heads = [f"{title:{form[0]}{_width(form)}}" for _, form, title in self.columns]
+            self.say("  ".join(heads) + "  sample")
+        self.begun = True
+        cells = [f"{row[key]:{form}}" if key in row else " " * _width(form) for key, form, _ in self.columns]
+        sample = show_token(str(row.get("sample", ""))).replace("▁", " ")
+        self.say(("  ".join(cells) + "  " + sample).rstrip())
+
+
+def _width(form: str) -> int:
+    """Characters in a cell: ">9.2f" → 9."""
+    return int("".join(c for c in form.split(".")[0] if c.isdigit()))

@@ -1,0 +1,196 @@
+"""Text named on the command line: as lines, split into training and held-out text, and tokenized."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saffu.cli.output import warn
+from saffu.errors import SaffuError
+from saffu.format import plural
+
+if TYPE_CHECKING:
+    from saffu.text.corpus import Line, TokenCorpus
+    from saffu.text.tokenizer import Tokenizer
+
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files become documents."""
+
+    split: str
+    field: str | None = None
+    encoding_errors: str = "strict"
+    bad_records: str = "error"
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, usual: Mapping[str, Any] | None = None, split: str = "file") -> Reading:
+        """The options' way or, where they leave it open, the `usual` way: how a model's own text was read."""
+        usual = usual or {}
+        return cls(
+            options.split or usual.get("split") or split,
+            options.field or usual.get("field"),
+            options.encoding_errors,
+            options.bad_records,
+        )
+
+
+class Text:
+    """Some text; iterate over its lines as often as needed. Without names it is the English that ships with Python."""
+
+    def __init__(self, names: Sequence[str], how: Reading):
+        from saffu.text.default_corpus import default_corpus
+        from saffu.text.sources import Sources
+
+        self.how = how
+        self.skipped: dict[str, int] = {}
+        self.sources = Sources(names) if names else None
+        self._default = None if names else list(default_corpus())  # gathering takes longer than tokenizing
+
+    def __iter__(self) -> Iterator[Line]:
+        from saffu.text.corpus import lines_of
+        from saffu.text.documents import read_lines
+
+        if self.sources is None:
+            return lines_of(self._default or [])
+        how = self.how
+        return read_lines(
+            self.sources,
+            how.split,
+            field=how.field,
+            errors=how.encoding_errors,
+            bad_records=how.bad_records,
+            skipped=self.skipped,
+        )
+
+    def __enter__(self) -> Text:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.sources is not None:
+            self.sources.close()
+
+    def warn_of_skipped(self) -> None:
+        for name, number in self.skipped.items():
+            if number:
+                warn(f"skipped {plural(number, 'malformed record')} of {name}")
+
+
+@dataclass(frozen=True)
+class TextChoice:
+    """Which text a model is fitted to and which is held out; stored with a run, so that it can be resumed."""
+
+    text: tuple[str, ...]
+    dev: tuple[str, ...]
+    hold_out: int  # every how many documents, if `dev` names no text; 0 for none
+    max_tokens: int | None
+    reading: Reading
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, reading: Reading) -> TextChoice:
+        text, dev = absolute(options.text), absolute(options.dev or [])
+        if STDIN in text and STDIN in dev:
+            raise SaffuError("standard input cannot be both training and held-out text; pass a file for one of them")
+        return cls(text, dev, 0 if dev else options.hold_out, options.max_tokens, reading)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TextChoice:
+        chosen = dict(values) | {"text": tuple(values["text"]), "dev": tuple(values["dev"])}
+        return cls(**chosen | {"reading": Reading(**values["reading"])})
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def summary(self) -> dict[str, Any]:
+        """What a model folder states of its text: how it was read, but not where it is."""
+        reading = {"split": self.reading.split, "field": self.reading.field}
+        return {"default_corpus": not self.text, "hold_out": self.hold_out, **reading}
+
+    def instead(self, text: Sequence[str], dev: Sequence[str]) -> TextChoice:
+        """The same text in another place."""
+        moved = replace(self, text=absolute(text) or self.text, dev=absolute(dev) or self.dev)
+        if STDIN in (*moved.text, *moved.dev) and STDIN not in (*text, *dev):
+            raise SaffuError("this run read standard input; pass the same text again, in front of --resume")
+        return moved
+
+
+def absolute(names: Sequence[str]) -> tuple[str, ...]:
+    """Names that stay valid elsewhere; "-" and the empty name, which is an error later, stay as they are."""
+    return tuple(name if name in (STDIN, "") else str(Path(name).absolute()) for name in names)
+
+
+class TrainingText:
+    """Training and held-out text, opened: read as often as needed, closed at the end."""
+
+    def __init__(self, choice: TextChoice):
+        self.choice = choice
+        self.text = Text(choice.text, choice.reading)
+        self.dev_text = Text(choice.dev, choice.reading) if choice.dev else None
+        if self.text.sources is not None and self.dev_text is not None and self.dev_text.sources is not None:
+            both = {s.path.resolve() for s in self.text.sources} & {s.path.resolve() for s in self.dev_text.sources}
+            if both:
+                raise SaffuError(f"{min(both).name} is both training and held-out text; remove it from one of them")
+
+    def __enter__(self) -> TrainingText:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.text.__exit__(*error)
+        if self.dev_text is not None:
+            self.dev_text.__exit__(*error)
+
+    def training_lines(self) -> Iterable[Line]:
+        from saffu.text.documents import hold_out
+
+        return self.text if self.dev_text is not None else hold_out(self.text, self.choice.hold_out, held_out=False)
+
+    def held_out_lines(self) -> Iterable[Line]:
+        from saffu.text.documents import hold_out
+
+        return self.dev_text if self.dev_text is not None else hold_out(self.text, self.choice.hold_out, held_out=True)
+
+    def tokenized(self, tokenizer: Tokenizer, scratch: Path) -> tuple[TokenCorpus, TokenCorpus]:
+        """Both as token ids in files of the folder `scratch`; the held-out corpus may be empty."""
+        from saffu.text.corpus import TokenCorpus
+
+        folders = [scratch / name for name in ("train", "dev")]
+        for folder in folders:
+            folder.mkdir()
+        choice = self.choice
+        corpus = TokenCorpus.build(self.training_lines(), tokenizer, folders[0], choice.max_tokens, "tokenize")
+        dev = TokenCorpus.build(self.held_out_lines(), tokenizer, folders[1], None, "tokenize held-out text")
+        self.text.warn_of_skipped()
+        if self.dev_text is not None:
+            self.dev_text.warn_of_skipped()
+        if not corpus.targets:
+            raise SaffuError("the training text is empty; pass files with at least one non-empty line")
+        if choice.dev and not dev.targets:
+            raise SaffuError("the text of --dev is empty; pass files with at least one non-empty line")
+        if choice.hold_out and not dev.targets:
+            raise SaffuError(
+                f"the text has only {plural(corpus.documents, 'document')}, too few to hold out every "
+                f"{choice.hold_out}th; pass --dev FILE, a smaller --hold-out, or --hold-out 0"
+            )
+        if choice.dev and same_text(corpus, dev, part=choice.max_tokens is not None):
+            raise SaffuError("the text of --dev is the training text; pass other text")
+        return corpus, dev
+
+
+def same_text(corpus: TokenCorpus, dev: TokenCorpus, part: bool) -> bool:
+    """Whether two corpora have the same tokens or, if the first is only a `part` of its text, begin with the same."""
+    import numpy as np
+
+    size = min(corpus.targets, dev.targets)
+    return (part or corpus.targets == dev.targets) and bool(np.array_equal(corpus.ids[:size], dev.ids[:size]))
+
+
+def described(corpus: TokenCorpus) -> str:
+    """How text was read."""
+    if corpus.lines == corpus.documents:
+        return f"{plural(corpus.documents, 'document')} of one line"
+    return f"running text: {plural(corpus.documents, 'document')}, {plural(corpus.lines, 'line')}"

@@ -1,0 +1,135 @@
+"""Exit statuses and the one line that explains them."""
+
+import argparse
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from saffu.cli import commands
+from saffu.cli.main import as_typed, main
+from saffu.errors import SaffuError
+
+
+@pytest.fixture
+def status_of(capsys, monkeypatch):
+    """Run `saffu info x` with another function in place of the command's; return the status and standard error."""
+
+    def run(action):
+        replaced = replace(commands.COMMANDS["info"], run=lambda _: action())
+        monkeypatch.setitem(commands.COMMANDS, "info", replaced)
+        with pytest.raises(SystemExit) as exit:
+            main(["info", "x"])
+        return exit.value.code, capsys.readouterr().err
+
+    return run
+
+
+def raising(error):
+    def action():
+        raise error
+
+    return action
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (SaffuError("`check` is 3;\nit must be less"), 2, "saffu: --check is 3; it must be less\n"),
+        (SaffuError("\x1b[31mred"), 2, "saffu: \\x1b[31mred\n"),
+        (KeyboardInterrupt(), 130, "saffu: interrupted; no partial output was left behind\n"),
+        (KeyboardInterrupt("interrupted; rerun"), 130, "saffu: interrupted; rerun\n"),
+        (MemoryError(), 2, "saffu: not enough memory; use less text (--max-tokens) or smaller settings\n"),
+        (
+            ModuleNotFoundError("no", name="torch"),
+            2,
+            "saffu: this needs the package torch; install it with: pip install torch\n",
+        ),
+    ],
+    ids=str,
+)
+def test_errors_are_one_line(status_of, error, status, line):
+    assert status_of(raising(error)) == (status, line)
+
+
+def test_errors_of_files_name_the_file(status_of):
+    status, line = status_of(raising(PermissionError(13, "Permission denied", "/there")))
+    assert (status, line.count("\n")) == (2, 1)
+    assert "/there: Permission denied" in line
+
+
+def test_devices_out_of_memory(status_of):
+    status, line = status_of(raising(RuntimeError("CUDA out of memory. Tried to allocate 1 GiB")))
+    assert (status, line.count("\n")) == (2, 1)
+
+
+def test_programming_errors_stay_loud(monkeypatch):
+    for error in (RuntimeError("shapes"), ValueError("no"), ModuleNotFoundError("no", name="saffu.nothing")):
+        replaced = replace(commands.COMMANDS["info"], run=lambda _, error=error: raising(error)())
+        monkeypatch.setitem(commands.COMMANDS, "info", replaced)
+        with pytest.raises(type(error)):
+            main(["info", "x"])
+
+
+def test_termination_is_143_and_unwinds(status_of):
+    left = []
+
+    def action():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            left.append("scratch removed")
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert status_of(action) == (143, "")
+    assert left == ["scratch removed"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_ctrl_c_while_parsing(capsys, monkeypatch):
+    monkeypatch.setattr(commands, "parse", lambda words: raising(KeyboardInterrupt())())
+    with pytest.raises(SystemExit) as exit:
+        main(["train", "--help"])
+    assert exit.value.code == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such pipes")
+def test_a_closed_pipe_is_quiet():
+    command = f"{sys.executable} -m saffu train --help | true; test ${{PIPESTATUS[0]}} = 0"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_help_is_quick_to_import():
+    code = "import sys; from saffu.cli.commands import parse; parse(['--help']); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert not {"torch", "numpy", "tokenizers", "matplotlib"} & set(done.stderr.split())
+
+
+def test_settings_are_shown_as_options():
+    options = argparse.Namespace(top_k=1, encoding_errors="strict", rare={"smoothing": None})
+    assert as_typed("raise `top_k`, not `seed`", options) == "raise --top-k, not `seed`"
+    assert as_typed("`smoothing` is 0", options) == "--set smoothing is 0"
+    assert as_typed("set `errors` to replace", options) == "set --encoding-errors to replace"
+    assert as_typed("see `saffu --help`", options) == "see `saffu --help`"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"), [([], "missing command"), (["trian"], "did you mean train?"), (["fly"], "see `saffu --help`")]
+)
+def test_unknown_commands(capsys, words, message):
+    with pytest.raises(SystemExit) as exit:
+        main(words)
+    assert exit.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_version(capsys):
+    import saffu
+
+    with pytest.raises(SystemExit) as exit:
+        main(["--version"])
+    assert (exit.value.code, capsys.readouterr().out) == (0, f"saffu {saffu.__version__}\n")
