@@ -1,16 +1,41 @@
-"""Small made-up text: a grammar with a few hundred sentences, so that there is something to learn."""
+"""What all tests share: a small generated text, one fitted model of each kind, and a runner of the command."""
 
+from __future__ import annotations
+
+import io
 import itertools
+import os
 import random
+import shlex
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny arrays: a second thread only waits
+
+import numpy as np
 import pytest
-import torch
 
-from saffu import SaffuConfig, SaffuLM
+from saffu import CalibratedConfig, PaperConfig, SaffuLM
+from saffu.model import solutions
+from saffu.settings import Settings
+from saffu.text.corpus import TokenCorpus
+from saffu.text.tokenizer import EOD
+from toy_model import TOY, ToyConfig
 
-torch.set_num_threads(1)  # tiny arrays: a second thread only waits
+solutions.PRESETS["toy"] = TOY
 
-SMALL = SaffuConfig(block=16, radius=4, block_dimension=16, radius_dimension=12, hidden_dimension=32, fold=2000)
+CONFIGS: dict[str, Callable[[], Settings]] = {
+    "toy": ToyConfig,
+    "calibrated": lambda: CalibratedConfig(order=4, slots=4, word_classes=20, output_classes=8),
+    "paper": lambda: PaperConfig(
+        block=16, radius=4, block_dimension=16, radius_dimension=12, hidden_dimension=32, fold_tokens=2000
+    ),
+}
+MODELS = tuple(CONFIGS)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: starts processes or kills them; left out by -m 'not slow'")
 
 
 def sentences(seed: int, number: int) -> list[str]:
@@ -28,6 +53,21 @@ def sentences(seed: int, number: int) -> list[str]:
     return [" ".join(word for word in words if word) for words in drawn]
 
 
+def corpus_of(documents: Sequence[Sequence[int] | Sequence[Sequence[int]]], dtype: type = np.uint16) -> TokenCorpus:
+    """A corpus of documents given as token ids without `<eod>`, or as lists of lines; each token is one byte long."""
+    lines = [[list(line) for line in document] if _has_lines(document) else [list(document)] for document in documents]
+    tokens = [[token for line in document for token in [*line, EOD]] for document in lines]
+    return TokenCorpus(
+        np.array([token for document in tokens for token in document], dtype=dtype),
+        np.cumsum([0, *(len(document) for document in tokens)], dtype=np.int64),
+        np.array([len(line) + 1 for document in lines for line in document], dtype=np.int64),
+    )
+
+
+def _has_lines(document: Sequence) -> bool:
+    return bool(document) and not isinstance(document[0], int | np.integer)
+
+
 @pytest.fixture(scope="session")
 def train_text() -> list[str]:
     return sentences(1, 600)
@@ -39,6 +79,43 @@ def dev_text() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def small_lm(train_text: list[str], dev_text: list[str]) -> SaffuLM:
-    """A fitted model; tests must not change it."""
-    return SaffuLM(SMALL).fit(train_text, dev_text)
+def fitted(train_text: list[str], dev_text: list[str]) -> Callable[[str], SaffuLM]:
+    """`fitted(kind)`: a model of each kind, fitted once per session. Tests must not change it, but take copy.copy."""
+    models: dict[str, SaffuLM] = {}
+
+    def fit(kind: str) -> SaffuLM:
+        if kind not in models:
+            models[kind] = SaffuLM(CONFIGS[kind]()).fit(train_text, dev_text)
+        return models[kind]
+
+    return fit
+
+
+@pytest.fixture(params=MODELS)
+def lm(request: pytest.FixtureRequest, fitted: Callable[[str], SaffuLM]) -> SaffuLM:
+    """Each test runs with one fitted model of every kind. Tests must not change it, but take copy.copy."""
+    return fitted(request.param)
+
+
+class Result(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def saffu(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """`saffu("train text.txt --out model")`: run the command in this process; status, output, and errors."""
+    from saffu.cli.main import main
+
+    def run(line: str | Sequence[object], stdin: str | bytes = "") -> Result:
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), "utf-8"))
+        words = shlex.split(line) if isinstance(line, str) else [str(word) for word in line]
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit:
+            main(words)
+        captured = capsys.readouterr()
+        return Result(int(exit.value.code or 0), captured.out, captured.err)
+
+    return run

@@ -1,45 +1,71 @@
 """saffu: language models whose weights are counted, not trained.
 
 >>> import saffu
->>> lm = saffu.SaffuLM(saffu.SaffuConfig(block=16, radius=4)).fit(["the cat sat", "the dog sat"])
->>> lm.parameters_ > 0
+>>> saffu.preset("calibrated").preset
+'calibrated'
+>>> lm = saffu.SaffuLM().fit(["the cat sat on the mat"] * 20 + ["the dog sat on the log"] * 20)
+>>> lm.perplexity(["the cat sat on the log"]) < 4
 True
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-__all__ = ["PRESETS", "SaffuConfig", "SaffuError", "SaffuLM", "Sampling", "Tokenizer", "TrainingConfig", "load"]
-
 if TYPE_CHECKING:
-    from saffu.config import PRESETS, SaffuConfig, TrainingConfig
-    from saffu.errors import SaffuError
-    from saffu.generate import Sampling
-    from saffu.model import SaffuLM
-    from saffu.tokenizer import Tokenizer
+    from pathlib import Path
 
-_HOMES = {
-    "PRESETS": "saffu.config",
-    "SaffuConfig": "saffu.config",
+    from saffu.calibrated.config import CalibratedConfig
+    from saffu.errors import SaffuError
+    from saffu.model.language_model import SaffuLM
+    from saffu.model.solutions import preset
+    from saffu.paper.config import PaperConfig
+    from saffu.text.tokenizer import Tokenizer, TokenizerConfig
+    from saffu.tools.generate import Sampling
+    from saffu.training.config import TrainingConfig
+
+__version__ = "0.1.0"
+__all__ = [
+    "CalibratedConfig",
+    "PaperConfig",
+    "SaffuError",
+    "SaffuLM",
+    "Sampling",
+    "Tokenizer",
+    "TokenizerConfig",
+    "TrainingConfig",
+    "load",
+    "preset",
+]
+
+_MODULES = {
+    "CalibratedConfig": "saffu.calibrated.config",
+    "PaperConfig": "saffu.paper.config",
     "SaffuError": "saffu.errors",
-    "SaffuLM": "saffu.model",
-    "Sampling": "saffu.generate",
-    "Tokenizer": "saffu.tokenizer",
-    "TrainingConfig": "saffu.config",
+    "SaffuLM": "saffu.model.language_model",
+    "Sampling": "saffu.tools.generate",
+    "Tokenizer": "saffu.text.tokenizer",
+    "TokenizerConfig": "saffu.text.tokenizer",
+    "TrainingConfig": "saffu.training.config",
+    "preset": "saffu.model.solutions",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use, so that `import saffu` and `saffu --help` do not wait for torch."""
-    if name not in _HOMES:
+    """Import on first use, so that `import saffu` and `saffu --help` are quick."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'saffu' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
-def load(folder: str, device: str = "cpu") -> "SaffuLM":
-    """The model in a folder that `saffu train` or `SaffuLM.save` wrote."""
-    from saffu.model import SaffuLM
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
 
-    return SaffuLM.load(folder, device)
+
+def load(folder: str | Path, device: str = "cpu", check: bool = False) -> SaffuLM:
+    """Load a model that `saffu train` or `SaffuLM.save` wrote; with `check`, verify the checksums of all its files."""
+    from saffu.model.language_model import SaffuLM
+
+    return SaffuLM.load(folder, device, check)

@@ -59,6 +59,10 @@ class Settings:
 
 def _problem(kind: Any, value: Any, limits: Any) -> str:
     """What a value must be instead; empty if it is fine."""
+    if type(None) in get_args(kind):  # such as `int | None`
+        if value is None:
+            return ""
+        kind = next(choice for choice in get_args(kind) if choice is not type(None))
     if get_origin(kind) is Literal:
         return "" if value in get_args(kind) else " or ".join(str(choice) for choice in get_args(kind))
     if kind is bool or kind is str:

@@ -1,232 +1,340 @@
+"""SaffuLM: fitting, scoring, what is learned, saving and loading, and errors that a user can cause."""
+
 import copy
 import json
 import math
-from dataclasses import replace
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import saffu
-from conftest import SMALL, sentences
-from saffu import SaffuConfig, SaffuError, SaffuLM, Tokenizer
-from saffu.corpus import TokenCorpus
-from saffu.evaluate import evaluate, evaluate_references
-from saffu.ngram import KneserNey, context_windows
-from saffu.text import read_documents
-from saffu.tokenizer import EOD
+from conftest import CONFIGS, sentences
+from saffu import SaffuError, SaffuLM, Tokenizer, TokenizerConfig
+from saffu.errors import NotFittedError
+from saffu.text.corpus import TokenCorpus, lines_of
+from saffu.text.tokenizer import EOD
+from toy_model import ToyConfig
 
 
-def test_learns_what_a_unigram_cannot(small_lm, dev_text):
-    references = small_lm.reference_scores(dev_text)
-    assert small_lm.perplexity(dev_text) < 0.6 * references["unigram"].perplexity
+def same_arrays(one, other):
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        assert array.dtype == other[name].dtype, name
+        assert np.array_equal(array, other[name]), name
+
+
+def test_learns_what_a_unigram_cannot(lm, dev_text):
+    references = lm.reference_scores(dev_text)
+    assert lm.perplexity(dev_text) < 0.6 * references["unigram"].perplexity
     assert references["trigram"].perplexity < references["bigram"].perplexity < references["unigram"].perplexity
 
 
-def test_score_is_the_sum_over_single_targets(small_lm, dev_text):
-    score = small_lm.score(dev_text[:5])
-    corpus = small_lm.tokenize(dev_text[:5])
-    nll = 0.0
-    for targets in corpus.batches(1, small_lm.network_.lookback):
-        logits = small_lm.network_(targets).detach().double()[0]
-        nll -= float(logits[targets.ids[0]] - torch.logsumexp(logits, 0))
+def test_score_is_the_sum_over_single_targets(lm, dev_text):
+    """And the states of generation predict what scoring does."""
+    score, nll, targets = lm.score(dev_text[:5]), 0.0, 0
+    for document in dev_text[:5]:
+        state = lm.model_.start()
+        for token in [*lm.tokenizer_.encode(document), EOD]:
+            nll -= float(lm.model_.next_log_probabilities([state])[0, token])
+            state = lm.model_.advance(state, token)
+            targets += 1
     assert score.nll == pytest.approx(nll, rel=1e-5)
-    assert score.targets == corpus.targets == sum(len(small_lm.tokenizer_.encode(d)) + 1 for d in dev_text[:5])
-    assert score.bytes == sum(len(d.encode()) + 1 for d in dev_text[:5])
-    assert score.perplexity == pytest.approx(math.exp(nll / corpus.targets), rel=1e-5)
+    assert score.targets == targets
+    assert score.bytes == sum(len(document.encode()) + 1 for document in dev_text[:5])
+    assert score.perplexity == pytest.approx(math.exp(nll / targets), rel=1e-4)
     assert score.bits_per_byte == pytest.approx(nll / math.log(2) / score.bytes, rel=1e-5)
 
 
-def test_references_are_kneser_ney_on_the_same_targets(small_lm, dev_text):
-    corpus = small_lm.tokenize(dev_text)
-    scores = evaluate_references(small_lm.references_, corpus)
-    ids, starts = corpus.ids, corpus.starts
-    contexts = context_windows(ids, starts, 0, corpus.targets, 2)
-    for name, order in {"unigram": 1, "bigram": 2, "trigram": 3}.items():
-        expected = -KneserNey(small_lm.references_, order).log_probabilities(contexts, ids).sum().item()
-        assert scores[name].nll == pytest.approx(expected)
-        assert scores[name].targets == corpus.targets
+def test_line_scores_add_up(lm, dev_text):
+    document = "\n".join(dev_text[:3])
+    scores = lm.line_scores([document, dev_text[3]])
+    whole = lm.score([document, dev_text[3]])
+    assert len(scores) == 4
+    assert sum(score.nll for score in scores) == pytest.approx(whole.nll)
+    assert sum(score.targets for score in scores) == whole.targets
+    assert sum(score.bytes for score in scores) == whole.bytes
+    assert scores[0].nll == pytest.approx(lm.score(dev_text[:1]).nll, rel=1e-6)
+    assert [score.bytes for score in scores] == [len(text) + 1 for text in dev_text[:4]]
 
 
-def test_counts_and_facts(small_lm, train_text):
-    corpus = small_lm.tokenize(train_text)
-    assert small_lm.trained_on_ == {"documents": 600, "tokens": corpus.targets, "bytes": corpus.bytes}
-    assert int(small_lm.frequencies_.sum()) == corpus.targets
-    assert small_lm.frequencies_[EOD] == 600
-    assert small_lm.counts_["final"].mean_norm == pytest.approx(2)  # two units, each a distribution
-    assert [row["stage"] for row in small_lm.log_] == ["init"]
-    assert small_lm.log_[0]["dev_perplexity"] > 1
+def test_facts_of_the_training_text(lm, train_text, dev_text):
+    corpus = lm.tokenize(train_text)
+    sizes = {"documents": 600, "lines": 600, "tokens": corpus.targets, "bytes": corpus.bytes}
+    assert lm.trained_on_ == sizes
+    assert np.array_equal(lm.frequencies_, corpus.frequencies(len(lm.tokenizer_)))
+    assert lm.frequencies_[EOD] == 600
+    assert lm.ledger_.documents == 600
+    assert lm.log_[-1]["dev_targets"] == lm.tokenize(dev_text).targets
+    assert lm.log_[-1]["dev_perplexity"] == pytest.approx(lm.perplexity(dev_text), rel=1e-9)
+    assert lm.log_[-1]["dev_bits_per_byte"] == pytest.approx(lm.score(dev_text).bits_per_byte, rel=1e-9)
+    assert lm.log_[-1]["sample"].count("<sod>") == 4
+    assert lm.parameters_ == lm.model_.size > 0
 
 
-def test_fit_accepts_any_iterable_and_is_deterministic(train_text, small_lm):
-    again = SaffuLM(SMALL).fit(text for text in train_text)
-    for name, weight in small_lm.network_.state_dict().items():
-        assert torch.equal(weight, again.network_.state_dict()[name]), name
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_any_iterable_gives_the_same_model(kind, fitted, train_text, tmp_path):
+    once = SaffuLM(CONFIGS[kind]()).fit(text for text in train_text)
+    same_arrays(once.model_.arrays(), fitted(kind).model_.arrays())
+    corpus = TokenCorpus.build(lines_of(train_text), once.tokenizer_, tmp_path)
+    on_disk = SaffuLM(CONFIGS[kind](), tokenizer=once.tokenizer_).fit(corpus)
+    same_arrays(on_disk.model_.arrays(), fitted(kind).model_.arrays())
 
 
-def test_tuning_gives_a_row_a_stage(train_text, dev_text):
-    lm = SaffuLM(replace(SMALL, tune=3)).fit(train_text, dev_text)
-    assert [row["stage"] for row in lm.log_] == ["init", "tune 1", "tune 2", "tune 3"]
-    assert all(math.isfinite(row["dev_perplexity"]) for row in lm.log_)
+def test_tokenizers_can_be_given_or_configured(train_text):
+    trained = Tokenizer.train(train_text, TokenizerConfig(bpe_kept_words=5))
+    by_settings = SaffuLM(ToyConfig(), tokenizer=TokenizerConfig(bpe_kept_words=5)).fit(train_text)
+    assert by_settings.tokenizer_.to_json() == trained.to_json()
+    assert by_settings.tokenizer_settings_["bpe_kept_words"] == 5
+    assert SaffuLM(ToyConfig(), tokenizer=trained).fit(train_text).tokenizer_ is trained
+    paper, calibrated = (saffu.model.solutions.PRESETS[name].tokenizer for name in ("paper", "calibrated"))
+    assert (paper.bpe_count, calibrated.bpe_count) == ("types", "tokens")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"block": 0},
-        {"radius": 0},
-        {"hidden_dimension": 0},
-        {"documents": 5},
-        {"block_mode": "cat", "radius_mode": "sum"},
-        {"attention": "uniform"},
-        {"block": 2, "radius": 2},
-        {"count_by": "tokens", "kept_words": 0},
-    ],
-    ids=str,
-)
-def test_every_shape_fits_evaluates_writes_and_travels(change, train_text, dev_text, tmp_path):
-    lm = SaffuLM(replace(SMALL, **change)).fit(train_text[:200])
-    lm.save(tmp_path / "model")
-    loaded = saffu.load(tmp_path / "model")
+def test_a_loaded_model_is_the_saved_one(lm, dev_text, tmp_path):
+    lm.save(tmp_path / "a")
+    loaded = saffu.load(tmp_path / "a")
     assert loaded.config == lm.config
-    assert loaded.perplexity(dev_text[:20]) == lm.perplexity(dev_text[:20]) < len(lm.tokenizer_)
+    assert loaded.trained_on_ == lm.trained_on_
+    assert loaded.log_ == lm.log_
+    assert repr(loaded) == repr(lm)
+    assert loaded.score(dev_text) == lm.score(dev_text)
     assert loaded.generate("the", seed=3) == lm.generate("the", seed=3)
-
-
-def test_word_vectors_can_replace_the_cipher(train_text, dev_text, small_lm):
-    vectors = torch.randn(len(small_lm.tokenizer_), 24, generator=torch.Generator().manual_seed(0))
-    lm = SaffuLM(SMALL, tokenizer=small_lm.tokenizer_).fit(train_text, embeddings=vectors)
-    E = lm.network_.units["radius"].E
-    assert E.shape == vectors.shape
-    assert torch.allclose(E, torch.softmax(vectors, 1))
-    assert lm.perplexity(dev_text) < len(small_lm.tokenizer_)
-    with pytest.raises(SaffuError, match="embeddings"):
-        SaffuLM(SMALL, tokenizer=small_lm.tokenizer_).fit(train_text, embeddings=vectors[:-1])
-
-
-def test_corpus_on_disk_gives_the_same_model(train_text, small_lm, tmp_path):
-    corpus = TokenCorpus.build(train_text, small_lm.tokenizer_, tmp_path)
-    lm = SaffuLM(SMALL, tokenizer=small_lm.tokenizer_).fit(corpus)
-    assert torch.equal(lm.network_.M, small_lm.network_.M)
-
-
-def test_save_load_save_is_identical(small_lm, tmp_path):
-    small_lm.save(tmp_path / "a")
-    saffu.load(tmp_path / "a").save(tmp_path / "b")
-    names = sorted(path.name for path in (tmp_path / "a").iterdir())
-    assert names == [
-        "config.json",
-        "counts.safetensors",
-        "ledger.safetensors",
-        "log.jsonl",
-        "model.safetensors",
-        "ngrams.safetensors",
-        "tokenizer.json",
-    ]
+    assert loaded.reference_scores(dev_text) == lm.reference_scores(dev_text)
+    same_arrays(loaded.model_.arrays(), lm.model_.arrays())
+    same_arrays(loaded.model_.sums.arrays(), lm.model_.sums.arrays())
+    loaded.save(tmp_path / "b")
+    names = ["config.json", "ledger.safetensors", "log.jsonl", "model.safetensors", "references.safetensors"]
+    names += ["sums.safetensors", "tokenizer.json"]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == names
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
-    loaded = saffu.load(tmp_path / "b")
-    for layer, counts in small_lm.counts_.items():
-        assert torch.equal(counts.F, loaded.counts_[layer].F), layer
-    assert np.array_equal(loaded.references_.keys, small_lm.references_.keys)
+
+
+def test_config_is_plain_json(lm, tmp_path):
+    lm = copy.copy(lm)
+    lm.source_ = {"hold_out": 20}
+    lm.save(str(tmp_path / "m"), {"notes.txt": b"mine"})
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    assert (config["format"], config["model_type"], config["preset"]) == (2, "saffu", lm.config.preset)
+    assert type(lm.config).from_dict(config["settings"]) == lm.config
+    assert config["parameters"] == lm.parameters_
+    assert config["vocabulary"] == len(lm.tokenizer_)
+    assert (tmp_path / "m" / "notes.txt").read_bytes() == b"mine"
+    assert saffu.load(tmp_path / "m").source_ == {"hold_out": 20}
+
+
+def test_only_what_is_needed_is_read(lm, tmp_path, dev_text):
+    """Scoring and generating work without the ledger and the references; changing the model does not."""
+    lm.save(tmp_path / "m")
+    loaded = saffu.load(tmp_path / "m")
+    (tmp_path / "m" / "ledger.safetensors").unlink()
+    (tmp_path / "m" / "references.safetensors").write_bytes(b"damaged")
+    assert loaded.perplexity(dev_text) == lm.perplexity(dev_text)
+    assert saffu.load(tmp_path / "m").generate("the", seed=1) == lm.generate("the", seed=1)
+    for use in (lambda: loaded.update(["a"]), lambda: loaded.frequencies_, lambda: loaded.save(tmp_path / "n")):
+        with pytest.raises(SaffuError, match=r"(ledger|references)\.safetensors is (missing|damaged)"):
+            use()
+    with pytest.raises(SaffuError, match=r"(ledger|references)\.safetensors is (missing|damaged)"):
+        saffu.load(tmp_path / "m", check=True)
+    assert not (tmp_path / "n").exists()
+
+
+def test_a_flipped_bit_is_found_before_a_model_changes(fitted, tmp_path):
+    fitted("toy").save(tmp_path / "m")
+    data = bytearray((tmp_path / "m" / "sums.safetensors").read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "m" / "sums.safetensors").write_bytes(data)
+    with pytest.raises(SaffuError, match=r"sums\.safetensors is damaged: its checksum"):
+        saffu.load(tmp_path / "m", check=True)
+    loaded = saffu.load(tmp_path / "m")
+    with pytest.raises(SaffuError, match=r"sums\.safetensors is damaged: its checksum"):
+        loaded.update(["the dog"])
+    with pytest.raises(SaffuError, match=r"sums\.safetensors is damaged: its checksum"):
+        loaded.save(tmp_path / "n")
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("change", "message"),
     [
-        ({"block": 1}, "at least 2 slots"),
-        ({"radius": 1}, "at least 2 slots"),
-        ({"block": 0, "radius": 0}, "at least one unit"),
-        ({"block": -3}, "negative"),
-        ({"block": "8"}, "type int"),
-        ({"block_mode": "mean"}, "sum or cat"),
-        ({"smoothing": 0.0}, "above 0"),
-        ({"radius_dimension": 1}, "at least 2"),
-        ({"documents": 1}, "at least 2"),
-        ({"documents": 4, "hidden_dimension": 0}, "final decoder"),
+        (lambda config: config | {"format": 1}, "older saffu"),
+        (lambda config: config | {"format": 99}, "upgrade saffu"),
+        (lambda config: config | {"trained_on": {}}, "damaged"),
+        (lambda config: [], "damaged"),
     ],
-    ids=str,
 )
-def test_wrong_settings_are_refused(wrong, message):
-    with pytest.raises(SaffuError, match=message):
-        SaffuConfig(**wrong)
+def test_odd_folders_are_one_line(fitted, tmp_path, change, message):
+    fitted("toy").save(tmp_path / "m")
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    (tmp_path / "m" / "config.json").write_text(json.dumps(change(config)))
+    with pytest.raises(SaffuError, match=message) as error:
+        saffu.load(tmp_path / "m")
+    assert "\n" not in str(error.value)
 
 
-def test_wrong_text_is_refused(small_lm):
-    with pytest.raises(SaffuError, match="no words"):
-        SaffuLM(SMALL).fit([])
-    with pytest.raises(SaffuError, match="one string"):
-        small_lm.perplexity("a text")
-    with pytest.raises(SaffuError, match="no text"):
-        small_lm.perplexity([])
-    with pytest.raises(SaffuError, match="tokenizer"):
-        SaffuLM(SMALL).fit(small_lm.tokenize(["a"]))
+def test_a_folder_replaced_after_loading_is_noticed(fitted, tmp_path):
+    lm = copy.copy(fitted("toy"))
+    lm.save(tmp_path / "m")
+    loaded = saffu.load(tmp_path / "m")
+    lm.update(["the dog"]).save(tmp_path / "m")
+    with pytest.raises(SaffuError, match="replaced after this model was loaded; load it again"):
+        loaded.update(["the dog"])
+    assert saffu.load(tmp_path / "m").update(["the dog"]).trained_on_["documents"] == 602
 
 
-def test_blank_documents_are_none_as_in_files(train_text, tmp_path):
+def test_a_reader_meets_the_folder_being_replaced(fitted, tmp_path, monkeypatch):
+    lm = copy.copy(fitted("toy"))
+    lm.save(tmp_path / "m")
+    changed = copy.copy(lm).update(["the dog"])
+    from_json = Tokenizer.from_json
+
+    def replaced_meanwhile(text):
+        monkeypatch.setattr(Tokenizer, "from_json", from_json)
+        changed.save(tmp_path / "m")
+        shutil.rmtree(tmp_path / "gone", ignore_errors=True)
+        return from_json(text)
+
+    monkeypatch.setattr(Tokenizer, "from_json", replaced_meanwhile)
+    loaded = saffu.load(tmp_path / "m")
+    same_arrays(loaded.model_.sums.arrays(), changed.model_.sums.arrays())
+    assert loaded.trained_on_["documents"] == 601
+
+
+def test_unusable_places_are_one_line(fitted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    for place in (".", "file", Path("file")):
+        with pytest.raises(SaffuError, match=r"name a folder inside it|is a file"):
+            fitted("toy").save(place)
+    for folder in ("nowhere", Path("nowhere")):
+        with pytest.raises(SaffuError, match="no model in nowhere"):
+            saffu.load(folder)
+    with pytest.raises(SaffuError, match=r"no config\.json"):
+        saffu.load(".")
+
+
+def test_wrong_text_is_refused(fitted):
+    lm = fitted("toy")
+    with pytest.raises(SaffuError, match=r"no words|no text"):
+        SaffuLM(ToyConfig()).fit([])
+    with pytest.raises(SaffuError, match=r"such as \[text\]"):
+        lm.perplexity("a text")
+    for use in (lm.perplexity, lm.score, lm.line_scores, lm.reference_scores):
+        for nothing in ([], [" "]):
+            with pytest.raises(SaffuError, match="no text"):
+                use(nothing)
+    with pytest.raises(SaffuError, match="needs its tokenizer"):
+        SaffuLM(ToyConfig()).fit(lm.tokenize(["a"]))
+
+
+def test_blank_documents_are_skipped(fitted, train_text):
     documents = [train_text[0], "", train_text[1], " \t\n", "\u2003"]
-    (tmp_path / "text.txt").write_text("\n".join(documents), "utf-8")
-    read = SaffuLM(SMALL).fit(read_documents([tmp_path / "text.txt"]))
-    lm = SaffuLM(SMALL).fit(documents)
-    assert lm.trained_on_ == read.trained_on_
+    lm = SaffuLM(ToyConfig()).fit(documents)
     assert lm.trained_on_["documents"] == 2
     assert lm.score(documents) == lm.score(documents[:1] + documents[2:3])
-    with pytest.raises(SaffuError, match="no text"):
-        lm.perplexity([" "])
 
 
-def test_too_few_bits_name_the_remedy(train_text):
-    with pytest.raises(SaffuError, match="use `radius_dimension` of at least 9"):
-        SaffuLM(replace(SMALL, radius_dimension=4)).fit(train_text)
+def test_tokens_never_seen_are_finite(lm):
+    assert math.isfinite(lm.perplexity(["ζ 鶴 \x00 🦉 xyzzy"]))
 
 
-def test_tokens_never_seen_are_finite(small_lm):
-    assert math.isfinite(small_lm.perplexity(["ζ 鶴 \x00 🦉 xyzzy"]))
+def test_references_are_optional(train_text, tmp_path):
+    lm = SaffuLM(ToyConfig()).fit(train_text, references=False)
+    lm.save(tmp_path / "m")
+    for model in (lm, saffu.load(tmp_path / "m")):
+        assert model.references_ is None
+        with pytest.raises(SaffuError, match="references=True"):
+            model.reference_scores(["the dog"])
 
 
-def test_evaluation_does_not_depend_on_batches(small_lm, dev_text, monkeypatch):
-    whole = small_lm.score(dev_text).nll
-    monkeypatch.setattr(type(small_lm.network_), "batch_size", lambda self: 7)
-    assert small_lm.score(dev_text).nll == pytest.approx(whole, rel=1e-6)
-
-
-def test_log_and_manifest_are_plain_json(small_lm, tmp_path):
-    small_lm.save(tmp_path / "m")
-    manifest = json.loads((tmp_path / "m" / "config.json").read_text())
-    assert manifest["format"] == 1
-    assert manifest["parameters"] == small_lm.parameters_
-    assert SaffuConfig.from_dict(manifest["config"]) == SMALL
-    assert json.loads((tmp_path / "m" / "log.jsonl").read_text())["stage"] == "init"
-
-
-def test_tiny_corpora_work():
-    lm = SaffuLM(SMALL, tokenizer=Tokenizer.from_merges([])).fit(["a"])
-    assert math.isfinite(lm.perplexity(["a", "b"]))
-    assert evaluate(lm.network_, lm.tokenize(["a"])).perplexity < 50
-
-
-def test_thinned_is_a_sample_of_the_whole(small_lm):
-    corpus = small_lm.tokenize(sentences(5, 200))
-    thin = corpus.thinned(corpus.targets // 4)
-    assert thin.documents == 50
-    for number in (0, 1, 49):
-        a = thin.ids[thin.starts[number] : thin.starts[number + 1]]
-        b = corpus.ids[corpus.starts[4 * number] : corpus.starts[4 * number + 1]]
-        assert torch.equal(a, b)
-    assert thin.bytes == int(corpus.sizes[::4].sum())
-
-
-def test_what_is_learned_is_not_there_before_fit(small_lm):
-    lm = SaffuLM(SMALL)
-    assert repr(lm) == (
-        "<SaffuLM paper, block=16, radius=4, block_dimension=16, radius_dimension=12, hidden_dimension=32, fold=2000;"
-        " not fitted>"
+def test_short_texts_draw_no_bar(fitted, dev_text, monkeypatch):
+    titles = []
+    model = fitted("toy").model_
+    monkeypatch.setattr(
+        type(model),
+        "log_probabilities",
+        lambda self, corpus, progress=None: titles.append(progress) or np.zeros(corpus.targets),
     )
-    for use in (lm.generate, lambda: lm.perplexity(["a"]), lambda: lm.parameters_, lambda: lm.save("nowhere")):
-        with pytest.raises(SaffuError, match="call fit first"):
+    fitted("toy").score(dev_text)
+    fitted("toy").score(sentences(3, 15_000))
+    assert titles == [None, "evaluate"]
+
+
+def test_what_is_learned_is_not_there_before_fit(fitted, tmp_path):
+    lm = SaffuLM(ToyConfig(smoothing=2.0))
+    assert repr(lm) == "<SaffuLM toy, smoothing=2.0; not fitted>"
+    uses = [lm.generate, lambda: lm.perplexity(["a"]), lambda: lm.parameters_, lambda: lm.word_vectors_]
+    uses += [lambda: lm.references_, lambda: lm.save(tmp_path / "m"), lambda: lm.update(["a"]), lambda: lm.explain()]
+    for use in uses:
+        with pytest.raises(NotFittedError, match="call `fit`"):
             use()
-    assert not hasattr(lm, "network_")
+    assert not hasattr(lm, "model_")
     with pytest.raises(AttributeError, match="no attribute 'fits'"):
         _ = lm.fits
-    assert "tokens counted, vocabulary" in repr(small_lm)
-    assert repr(copy.deepcopy(small_lm)) == repr(small_lm)
+    assert repr(fitted("toy")).startswith("<SaffuLM toy; ")
+    assert repr(copy.deepcopy(fitted("toy"))) == repr(fitted("toy"))
+
+
+def test_a_second_fit_replaces_the_first(train_text, tmp_path):
+    lm = SaffuLM(ToyConfig()).fit(train_text[:50])
+    lm.save(tmp_path / "m")
+    again = saffu.load(tmp_path / "m").fit(train_text)
+    assert again.trained_on_["documents"] == again.ledger_.documents == 600
+    assert len(again.log_) == 1
+
+
+def test_scikit_learn_can_clone_it(fitted):
+    def cloned(estimator):  # what sklearn.base.clone does
+        parameters = estimator.get_params(deep=False)
+        copies = {name: copy.deepcopy(value) for name, value in parameters.items()}
+        made = type(estimator)(**copies)
+        for name, value in made.get_params(deep=False).items():
+            assert value is copies[name]
+        return made
+
+    lm = fitted("toy")
+    assert cloned(lm).config == lm.config
+    assert "not fitted" in repr(cloned(lm))
+    recount = SaffuLM(encoder=lm).__sklearn_clone__()
+    assert recount.get_params()["encoder"] is lm
+    assert SaffuLM().set_params(config=ToyConfig()).config == ToyConfig()
+    assert SaffuLM(ToyConfig()).set_params(device="cuda").get_params() == {
+        "config": ToyConfig(),
+        "tokenizer": None,
+        "encoder": None,
+        "device": "cuda",
+    }
+    sklearn = pytest.importorskip("sklearn.base")
+    assert sklearn.clone(lm).config == lm.config
+
+
+def test_presets():
+    assert saffu.preset("paper", radius=5).radius == 5
+    assert SaffuLM().config == saffu.preset("calibrated") == saffu.CalibratedConfig()
+    with pytest.raises(SaffuError, match="unknown preset 'foo'; choose one of calibrated, paper"):
+        saffu.preset("foo")
+    with pytest.raises(SaffuError, match="unknown setting 'radios'"):
+        saffu.preset("paper", radios=5)
+
+
+def test_options_of_other_solutions_are_refused(fitted, train_text):
+    with pytest.raises(SaffuError, match="run on the CPU"):
+        SaffuLM(device="cuda").fit(train_text)
+    with pytest.raises(SaffuError, match="calibrated models do not support `embeddings`"):
+        SaffuLM().fit(train_text, embeddings=np.zeros((3, 3)))
+    with pytest.raises(SaffuError, match="do not support `training`"):
+        SaffuLM(encoder=fitted("toy")).fit(train_text, training=saffu.TrainingConfig())
+    with pytest.raises(SaffuError, match="no trainable weights"):
+        copy.copy(fitted("toy")).backprop(train_text, train_text)
+    with pytest.raises(SaffuError, match="don't pass them too"):
+        SaffuLM(ToyConfig(), encoder=fitted("toy"))
+
+
+def test_word_vectors_can_replace_the_cipher(fitted, train_text, dev_text):
+    lm = fitted("paper")
+    vectors = np.random.default_rng(0).normal(size=(len(lm.tokenizer_), 24)).astype(np.float32)
+    other = SaffuLM(lm.config, tokenizer=lm.tokenizer_).fit(train_text, embeddings=vectors)
+    exponentials = np.exp(vectors)
+    assert np.allclose(other.model_.vectors()["radius.E"], exponentials / exponentials.sum(1, keepdims=True), atol=1e-6)
+    assert other.perplexity(dev_text) < len(lm.tokenizer_)

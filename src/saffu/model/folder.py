@@ -1,119 +1,151 @@
-"""The model folder: a fitted model as config.json and its other files, and back."""
+"""The model folder, format 2: a fitted model as config.json and its other files, and back.
+
+    config.json             settings, sizes, and checksums of the other files
+    model.safetensors       the model, all that predicting needs
+    sums.safetensors        the counts its decoder follows from; absent if it no longer does
+    references.safetensors  token frequencies, and n-gram counts for the baselines
+    ledger.safetensors      hashes of the documents counted; absent if they cannot change
+    tokenizer.json          for the `tokenizers` library
+    log.jsonl               one row per stage
+
+Files that predicting does not need are opened when they are first used.
+"""
+
+from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from saffu import living, store
-from saffu.config import SaffuConfig
+from saffu import files
+from saffu.arrays import RESTORE, checksum, open_regular
 from saffu.errors import SaffuError
-from saffu.explicit import Counts
-from saffu.ledger import Ledger
-from saffu.network import Network
-from saffu.ngram import NgramCounts
-from saffu.product import Product
-from saffu.tokenizer import Tokenizer
+from saffu.interface import Array
+from saffu.model.ledger import Ledger
+from saffu.model.solutions import solution
+from saffu.model.statistics import Statistics
+from saffu.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from saffu.model import SaffuLM
+    from saffu.model.language_model import SaffuLM
+
+MODEL, SUMS, REFERENCES = "model.safetensors", "sums.safetensors", "references.safetensors"
+LEDGER, TOKENIZER, LOG = "ledger.safetensors", "tokenizer.json", "log.jsonl"
 
 
-def write(lm: "SaffuLM", folder: Path, beside: Mapping[str, bytes], facts: Mapping[str, Any]) -> None:
-    """Write all of a model, and the files `beside` it; further `facts` go into config.json. Atomic."""
+class ModelFolder:
+    """A model folder that was opened: what its config.json says, and its other files as they are needed."""
+
+    def __init__(self, path: Path, check: bool) -> None:
+        """With `check`, files are read into memory and their checksums verified; otherwise they are memory-mapped."""
+        self.path, self.check = path, check
+        self.manifest = files.read_manifest(path)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.manifest["checksums"]
+
+    def arrays(self, name: str) -> dict[str, Array]:
+        """The arrays of a safetensors file."""
+        if self.check:
+            return files.read_arrays(self.path, name, self.manifest)
+        return files.map_arrays(self.path / name)
+
+    def text(self, name: str) -> str:
+        """A small file, always verified."""
+        return files.read_file(self.path, name, self.manifest).decode()
+
+    def learned(self, name: str) -> Any:
+        """A learned attribute whose file is read when it is first used."""
+        self.require_unchanged()
+        if name == "ledger_":
+            return Ledger.from_arrays(self.arrays(LEDGER)) if LEDGER in self else None
+        return Statistics.from_arrays(self.arrays(REFERENCES))
+
+    def verify(self) -> None:
+        """Compare every file with its checksum."""
+        for name, expected in self.manifest["checksums"].items():
+            if name != files.MANIFEST:
+                with open_regular(self.path / name) as file:
+                    if checksum(file) != expected:
+                        self.require_unchanged()
+                        raise SaffuError(f"{self.path / name} is damaged: its checksum does not match; {RESTORE}")
+        self.require_unchanged()
+
+    def require_unchanged(self) -> None:
+        if files.read_manifest(self.path) != self.manifest:
+            raise SaffuError(f"{self.path} was replaced after this model was loaded; load it again")
+
+
+def write(lm: SaffuLM, path: Path, extra_files: Mapping[str, files.Content]) -> None:
+    """Write all of a model, and `extra_files` next to it. Atomic."""
+    settle(lm)
+    model, statistics, ledger = lm.model_, lm.statistics_, lm.ledger_
     manifest = {
         "model_type": "saffu",
-        "config": lm.config.to_dict(),
+        "preset": lm.config.preset,
+        "settings": lm.config.to_dict(),
+        "tokenizer": lm.tokenizer_settings_,
         "vocabulary": len(lm.tokenizer_),
-        "parameters": lm.parameters_,
+        "parameters": model.size,
         "trained_on": lm.trained_on_,
-        **facts,
+        "source": lm.source_,
     }
-    counts = {"frequencies": lm.frequencies_}
-    for layer, sums in lm.counts_.items():
-        counts |= {f"{layer}.F": sums.F, f"{layer}.norm": sums.norm, f"{layer}.targets": sums.targets}
-    weights = lm.network_.state_dict()
-    if lm.config.store == "float16":
-        weights = store.narrowed(weights)
-    files: dict[str, Any] = {
-        "model.safetensors": lambda: store.to_safetensors(weights),
-        "tokenizer.json": lm.tokenizer_.to_json().encode(),
-        "counts.safetensors": lambda: store.to_safetensors(counts),
-        "log.jsonl": "".join(json.dumps(row) + "\n" for row in lm.log_).encode(),
+    contents: dict[str, files.Content] = {
+        MODEL: model.arrays,
+        TOKENIZER: lm.tokenizer_.to_json().encode(),
+        REFERENCES: statistics.arrays,
+        LOG: "".join(json.dumps(row) + "\n" for row in lm.log_).encode(),
     }
-    if lm.references_ is not None and not living.views_hold_references(lm):
-        references = lm.references_.tensors()
-        files["ngrams.safetensors"] = lambda: store.to_safetensors(references)
-    if lm.ledger_ is not None:
-        entries = lm.ledger_.tensors()
-        files["ledger.safetensors"] = lambda: store.to_safetensors(entries)
-    store.write_folder(folder, manifest, files | dict(beside))
+    if model.sums is not None:
+        contents[SUMS] = model.sums.arrays
+    if ledger is not None:
+        contents[LEDGER] = ledger.arrays
+    files.write_folder(path, manifest, contents | dict(extra_files))
 
 
-def read(kind: "type[SaffuLM]", folder: Path, device: str) -> "SaffuLM":
-    """The model that `write` wrote, its checksums tested."""
+def settle(lm: SaffuLM) -> None:
+    """Before a model is changed or saved: verify the files it was loaded from, and read what has not been read yet."""
+    if lm.folder is not None:
+        if not lm.folder.check:
+            lm.folder.verify()
+        _ = lm.model_, lm.statistics_, lm.ledger_
+        lm.folder = None
+
+
+def read(kind: type[SaffuLM], path: Path, device: str, check: bool) -> SaffuLM:
+    """The model that `write` wrote."""
     while True:
-        manifest = store.read_manifest(folder)
+        folder = ModelFolder(path, check)
         try:
-            return _read(kind, folder, manifest, device)
+            if check:
+                folder.verify()
+            return _read(kind, folder, device)
         except SaffuError:
-            if store.read_manifest(folder) == manifest:  # else it was replaced while it was read
+            if files.read_manifest(path) == folder.manifest:  # otherwise it was replaced while it was read
                 raise
 
 
-def _read(kind: "type[SaffuLM]", folder: Path, manifest: dict[str, Any], device: str) -> "SaffuLM":
+def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
+    where, manifest = folder.path / files.MANIFEST, folder.manifest
     try:
-        config, vocabulary = SaffuConfig.from_dict(manifest["config"]), int(manifest["vocabulary"])
-        trained_on = dict(manifest["trained_on"])
-        if not all(isinstance(trained_on[key], int) for key in ("documents", "tokens", "bytes")):
-            raise TypeError("trained_on")
+        chosen = solution(manifest["preset"])
+        config, vocabulary = chosen.config.from_dict(manifest["settings"]), int(manifest["vocabulary"])
+        sizes = {name: int(manifest["trained_on"][name]) for name in ("documents", "lines", "tokens", "bytes")}
+        tokenizer_settings, source = dict(manifest["tokenizer"]), dict(manifest["source"])
     except (KeyError, TypeError, ValueError) as error:
-        raise SaffuError(f"{folder / store.MANIFEST} is damaged ({error}); train again") from None
-
-    def tensors(name: str) -> dict[str, Tensor]:
-        return store.from_safetensors(store.read_file(folder, name, manifest), str(folder / name))
-
-    tokenizer = Tokenizer.from_json(store.read_file(folder, "tokenizer.json", manifest).decode())
+        raise SaffuError(f"{where} is damaged ({error}); {RESTORE}") from None
+    tokenizer = Tokenizer.from_json(folder.text(TOKENIZER))
     if len(tokenizer) != vocabulary:
-        raise SaffuError(
-            f"{folder} has a tokenizer of {len(tokenizer)} tokens for a vocabulary of {vocabulary}; train again"
-        )
-    lm = kind(config, tokenizer=tokenizer, device=device)
-    lm.tokenizer_, lm.trained_on_ = tokenizer, trained_on
-    recorded = manifest["checksums"]  # an exported model that transformers saved again has no log and no counts
-    log = store.read_file(folder, "log.jsonl", manifest).decode() if "log.jsonl" in recorded else ""
-    lm.log_ = [json.loads(line) for line in log.splitlines()]
-    half = (torch.float16, torch.bfloat16)  # as transformers may have saved them
-    weights = {n: w.float() if w.dtype in half else w for n, w in tensors("model.safetensors").items()}
+        raise SaffuError(f"{where} says {vocabulary} tokens, but the tokenizer has {len(tokenizer)}; train again")
+    sums = folder.arrays(SUMS) if SUMS in folder else None
     try:
-        lm.network_ = loaded_network(config, vocabulary, weights)
-    except (RuntimeError, KeyError):
-        raise SaffuError(f"{folder} has weights that do not fit its config.json; train again") from None
-    lm.network_ = lm.network_.to(lm.device)
-    counts = tensors("counts.safetensors") if "counts.safetensors" in recorded else {}
-    if "frequencies" not in counts:
-        unknown = torch.full((vocabulary,), torch.nan, dtype=torch.float64)
-        counts["frequencies"] = lm.network_.frequencies() if isinstance(lm.network_, Product) else unknown
-    lm.frequencies_ = counts.pop("frequencies")
-    layers = dict.fromkeys(name.rsplit(".", 1)[0] for name in counts)
-    lm.counts_ = {layer: Counts(*(counts[f"{layer}.{part}"] for part in ("F", "norm", "targets"))) for layer in layers}
-    lm.references_ = lm.network_.references() if isinstance(lm.network_, Product) else None
-    if "ngrams.safetensors" in recorded:
-        lm.references_ = NgramCounts.from_tensors(tensors("ngrams.safetensors"))
-    lm.ledger_ = None
-    if "ledger.safetensors" in recorded:
-        lm.ledger_ = Ledger.from_tensors(tensors("ledger.safetensors"))
+        model = chosen.from_arrays(config, vocabulary, folder.arrays(MODEL), sums, device)
+    except (KeyError, RuntimeError, IndexError, TypeError) as error:
+        raise SaffuError(f"{folder.path / MODEL} does not fit its config.json ({error}); train again") from None
+    lm = kind(config, tokenizer=tokenizer, device=device)
+    lm.model_, lm.tokenizer_, lm.tokenizer_settings_ = model, tokenizer, tokenizer_settings
+    lm.trained_on_, lm.source_ = sizes, source
+    lm.log_ = [json.loads(line) for line in folder.text(LOG).splitlines()] if LOG in folder else []
+    lm.folder = folder
     return lm
-
-
-def loaded_network(config: SaffuConfig, vocabulary: int, weights: dict[str, Tensor]) -> Network | Product:
-    """The network that has these weights."""
-    if config.solution == "calibrated":
-        return Product.from_state(config, weights)
-    units = [name for name in ("block", "radius") if getattr(config, name)]
-    network = Network(config, {name: weights[f"units.{name}.E"].float() for name in units}, vocabulary)
-    network.load_state_dict(weights)
-    return network

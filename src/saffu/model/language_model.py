@@ -1,208 +1,169 @@
-"""SaffuLM: a language model in scikit-learn's manners. Settings in the constructor, text in `fit`."""
+"""SaffuLM: a language model with a scikit-learn-style interface (settings in the constructor, text in `fit`)."""
+
+from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from saffu import checkpoint, evaluate, generate, living, model_files, store, train
-from saffu.calibrated_network import CalibratedFit
-from saffu.config import SaffuConfig, TrainingConfig
-from saffu.corpus import TokenCorpus
-from saffu.devices import usable_device
-from saffu.distributed import ALONE, Ranks
 from saffu.errors import NotFittedError, SaffuError
-from saffu.evaluate import Score
-from saffu.explicit import Counts
-from saffu.fit import ExplicitFit, stages
-from saffu.generate import Sampling
-from saffu.ledger import Ledger
-from saffu.network import Network
-from saffu.ngram import NgramCounts
-from saffu.product import Product, fit_product
-from saffu.tokenizer import EOD, Tokenizer
-from saffu.views import ViewCounts
+from saffu.files import Content
+from saffu.interface import Array, Explanation, Model, Stage
+from saffu.model import folder as folders
+from saffu.model import living
+from saffu.model.ledger import Ledger
+from saffu.model.solutions import PRESETS, recount, solution, trained_tokenizer
+from saffu.model.statistics import Statistics, sums_ngrams, trained_on
+from saffu.processes import SINGLE, ProcessGroup
+from saffu.settings import Settings
+from saffu.text.corpus import Line, TokenCorpus
+from saffu.text.documents import documents_from
+from saffu.text.tokenizer import Tokenizer, TokenizerConfig
+from saffu.tools import evaluate, generate
+from saffu.tools.evaluate import Score
+from saffu.tools.generate import Sampling
+from saffu.tools.word_vectors import WordVectors
 
 if TYPE_CHECKING:
-    from saffu.embeddings import Embeddings
-    from saffu.explain import Explanation
+    from saffu.calibrated.ngrams import NgramCounts
+    from saffu.training.config import TrainingConfig
 
-Text = Iterable[str] | TokenCorpus
-LOGGED_TARGETS = 100_000  # of the development text, scored after each stage
+Text = TokenCorpus | Iterable[str | Mapping[str, Any] | Line]
+OnRow = Callable[[dict[str, Any]], None]
 
 
 class SaffuLM:
-    """A language model counted from text. Without a config it is the calibrated preset.
+    """A language model fitted by counting. Uses the calibrated preset if no `config` is given.
 
-    >>> lm = SaffuLM(SaffuConfig(block=16, radius=4)).fit(["the cat sat on the mat", "the dog sat on the log"])
-    >>> lm.generate("the cat", seed=1)  # doctest: +SKIP
+    >>> lm = SaffuLM().fit(["the cat sat on the mat", "the dog sat on the log"] * 10)
+    >>> lm.generate("the cat", temperature=0)
+    ' sat on the mat'
 
-    After `fit` (learned things end in an underscore):
-    network_ the torch module; tokenizer_; counts_ the sums behind every weight, by layer; frequencies_ of the
-    targets; references_ the n-gram counts behind the reference perplexities; trained_on_ documents, tokens and bytes;
-    ledger_ which documents are counted, if these can still change; log_ one row a stage.
+    Attributes available after `fit`:
+        model_: the fitted model (see `saffu.interface.Model`)
+        tokenizer_: turns text into token ids and back
+        frequencies_: how often each token was counted, (N,)
+        references_: n-gram counts of the training text, for the baselines; None if they were not requested
+        trained_on_: number of documents, lines, tokens, and bytes
+        ledger_: which documents are counted; None if they cannot change any more
+        log_: one row per stage
+        source_: where the text came from, for whoever reads the model again; yours to set
     """
 
-    config: SaffuConfig
-    device: torch.device
-    network_: Network | Product
+    model_: Model
     tokenizer_: Tokenizer
-    counts_: dict[str, Counts]
-    frequencies_: Tensor
-    references_: NgramCounts | None
-    trained_on_: dict[str, Any]
+    tokenizer_settings_: dict[str, Any]
+    statistics_: Statistics
+    trained_on_: dict[str, int]
     ledger_: Ledger | None
     log_: list[dict[str, Any]]
+    source_: dict[str, Any]
+    _parameters: dict[str, Any]
 
     def __init__(
         self,
-        config: SaffuConfig | None = None,
+        config: Settings | None = None,
         *,
-        tokenizer: Tokenizer | None = None,
-        encoder: "SaffuLM | None" = None,
+        tokenizer: Tokenizer | TokenizerConfig | None = None,
+        encoder: SaffuLM | None = None,
         device: str = "cpu",
-    ):
-        """A `tokenizer` that is given is used as it is; otherwise `fit` learns one from its text.
+    ) -> None:
+        """A fitted `tokenizer` is used unchanged; otherwise `fit` trains one, with the preset's settings by default.
 
-        With an `encoder`, a fitted model, `fit` takes its settings, tokenizer and encoder and counts the decoder only:
-        models fitted so can be merged.
+        With an `encoder`, a fitted model, `fit` reuses its settings, tokenizer, and encoder and counts only the
+        decoder; such models can be merged.
         """
-        if encoder is not None and (config or tokenizer):
-            raise SaffuError("an encoder brings its settings and its tokenizer; leave out config and tokenizer")
-        self.config = config or (encoder.config if encoder else SaffuConfig.preset("calibrated"))
-        self.device = usable_device(device)
-        self._given_tokenizer = encoder.tokenizer_ if encoder else tokenizer
-        self._encoder = encoder
+        if encoder is not None and (config is not None or tokenizer is not None):
+            raise SaffuError("`encoder` already determines the config and tokenizer; don't pass them too")
+        self._tokenizer, self._encoder = encoder.tokenizer_ if encoder else tokenizer, encoder
+        self._parameters = {"config": config, "tokenizer": tokenizer, "encoder": encoder, "device": device}
+        self.config: Settings = encoder.config if encoder else config or PRESETS["calibrated"].config()
+        self.device = device
+        self.folder: folders.ModelFolder | None = None  # where parts that were not used yet are read from
 
-    if not TYPE_CHECKING:  # a type checker knows what there is
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The arguments of the constructor, as scikit-learn expects them."""
+        return dict(self._parameters)
+
+    def set_params(self, **parameters: Any) -> SaffuLM:
+        """Change arguments of the constructor, and discard what was learned."""
+        given = {**self._parameters, **parameters}
+        vars(self).clear()
+        SaffuLM.__init__(self, **given)
+        return self
+
+    def __sklearn_clone__(self) -> SaffuLM:
+        """An unfitted copy; an `encoder` stays fitted."""
+        return type(self)(**self._parameters)
+
+    if not TYPE_CHECKING:  # a type checker knows the attributes from their declarations
 
         def __getattr__(self, name: str) -> Any:
-            """Called for what is not there: learned things, before `fit`."""
-            if name in (*SaffuLM.__annotations__, "parameters_", "embeddings_"):
-                raise NotFittedError(f"this model has no {name} yet; call fit first, or saffu.load a fitted one")
+            """Read a learned attribute from the model's folder when it is first used."""
+            if name in ("statistics_", "ledger_") and self.__dict__.get("folder") is not None:
+                self.__dict__[name] = self.folder.learned(name)
+                return self.__dict__[name]
+            if name.endswith("_") and not name.startswith("_") and "model_" not in self.__dict__:
+                raise NotFittedError(f"this SaffuLM is not fitted, so it has no {name}; call `fit` or use `saffu.load`")
             raise AttributeError(f"'SaffuLM' object has no attribute {name!r}")
 
     def __repr__(self) -> str:
-        preset = SaffuConfig.preset(self.config.solution).to_dict()
-        changed = [f"{name}={value!r}" for name, value in self.config.to_dict().items() if value != preset[name]]
-        settings = ", ".join([self.config.solution, *changed])
-        if "network_" not in self.__dict__:
+        usual = type(self.config)().to_dict()
+        changed = [f"{name}={value!r}" for name, value in self.config.to_dict().items() if value != usual[name]]
+        settings = ", ".join([self.config.preset, *changed])
+        if "model_" not in self.__dict__:
             return f"<SaffuLM {settings}; not fitted>"
-        tokens, vocabulary = self.trained_on_["tokens"], len(self.tokenizer_)
-        return f"<SaffuLM {settings}; {tokens:,} tokens counted, vocabulary {vocabulary:,}>"
+        return f"<SaffuLM {settings}; {self.trained_on_['tokens']:,} tokens, vocabulary {len(self.tokenizer_):,}>"
 
     def fit(
         self,
         documents: Text,
         dev: Text | None = None,
         *,
-        embeddings: Tensor | None = None,
         references: bool = True,
         training: TrainingConfig | None = None,
-        ranks: Ranks = ALONE,
-        on_stage: Callable[[dict[str, Any]], None] | None = None,
-    ) -> "SaffuLM":
-        """Count the documents, blank ones left out, and solve the model; returns self.
+        embeddings: Array | None = None,
+        group: ProcessGroup = SINGLE,
+        on_stage: OnRow | None = None,
+    ) -> SaffuLM:
+        """Fit the model to `documents`, skipping blank ones, and return self.
 
-        `dev` is scored after each stage. `embeddings` (N, D), any word vectors by token id, take the place of the
-        bit-cipher's. `training`, if `backprop` is to follow, tells what share of the documents to count, or to draw
-        the weights at random instead. `on_stage` is called with each row of `log_`. Of several processes (`ranks`), all
-        of which must have the same documents, the first scores `dev` and is the one to have a calibrated model.
+        All of `dev` is scored after each stage. `references` counts n-grams for `reference_scores`. `training` says how
+        the weights that `backprop` will train begin. `embeddings` (N, D), word vectors by token id, replace the
+        bit-cipher of the paper. `on_stage` is called with each row of `log_`. With several processes (`group`), all
+        must pass the same documents; only the first scores `dev`.
         """
         began = time.perf_counter()
-        if not isinstance(documents, TokenCorpus) and iter(documents) is documents:
-            documents = list(documents)  # it is read twice
-        if self._given_tokenizer:
-            self.tokenizer_ = self._given_tokenizer
-        elif isinstance(documents, TokenCorpus):
-            raise SaffuError("a tokenised corpus needs its tokenizer; pass it as SaffuLM(…, tokenizer=…)")
-        else:
-            self.tokenizer_ = Tokenizer.train(
-                documents,
-                words=self.config.words,
-                kept_words=self.config.kept_words,
-                count_by=self.config.count_by,
-            )
-        corpus = self.tokenize(documents)
-        if corpus.targets == 0:
-            raise SaffuError("the corpus holds no text; give at least one non-empty document")
-        scored = self.tokenize(dev).thinned(LOGGED_TARGETS) if dev is not None else None
-        self.trained_on_ = {"documents": corpus.documents, "tokens": corpus.targets, "bytes": corpus.bytes}
-        self.frequencies_ = corpus.frequencies(len(self.tokenizer_))
-        self.counts_, self.log_ = {}, []
-        if self._encoder is not None:
-            if embeddings is not None or training is not None:
-                raise SaffuError("a model with another's encoder takes no embeddings and no training; leave them out")
-            counted_alone = living.recount(self._encoder, corpus)
-            self.network_, self.counts_ = counted_alone.network_, counted_alone.counts_
-            self.references_, self.ledger_ = counted_alone.references_, counted_alone.ledger_
-            if not (references or living.views_hold_references(self)):
-                self.references_ = None
-            self._log_stage("recount", corpus, scored, began, on_stage)
-            return self
-        vocabulary, share = len(self.tokenizer_), ranks.share(corpus)
-        if self.config.calibrate and ranks.size > 1:
-            raise SaffuError("exponents are measured by one process; fit this network without torchrun")
-        living_model = not (training or self.config.tune or self.config.calibrate)
-        self.ledger_ = Ledger.of(corpus) if ranks.is_first and living_model else None
-        self.references_ = None
-        if references and not living.views_hold_references(self):
-            self.references_ = ranks.sum_ngrams(evaluate.count_references(share, vocabulary))
-        if self.config.solution == "calibrated":
-            if embeddings is not None or training is not None:
-                raise SaffuError("a calibrated model takes no embeddings and no training; use the paper's solution")
-            views = ranks.sum_views(ViewCounts.count(share.to(self.device), self.config, vocabulary))
-            if not ranks.is_first:
-                return self
-            self.network_ = fit_product(self.config, corpus, vocabulary, views, self.device)
-            self.references_ = self.network_.references() or self.references_
-            self._log_stage("calibrated", corpus, scored, began, on_stage)
-            return self
-        fragments = corpus.fragments(self.config.block) if self.config.block else 0
-        fit = (CalibratedFit if self.config.calibrate else ExplicitFit)(
-            self.config,
-            self.frequencies_,
-            corpus.documents,
-            fragments,
-            embeddings=embeddings,
-            device=self.device,
-            reduce=ranks.sum_counts,
-        )
-        self.network_, self.counts_ = fit.network, fit.counts
-        if training and training.start == "cold":
-            train.cold_start(self.network_, self.config.seed, training.cold_scale)
-            return self
-        counted = corpus.divided(training.fit_share)[0] if training and training.fit_share < 1 else corpus
-        for stage in stages(fit, counted.to(self.device), ranks.share):
-            if self.config.store == "float16":  # so that what is scored is what will be read back
-                self.network_.load_state_dict(store.narrowed(self.network_.state_dict()))
-            exponents = fit.exponents if isinstance(fit, CalibratedFit) else {}
-            if ranks.is_first:
-                self._log_stage(stage, counted, scored, began, on_stage, exponents)
+        self.set_params()
+        text = documents if isinstance(documents, TokenCorpus) else documents_from(documents)  # read twice
+        self.tokenizer_, self.tokenizer_settings_ = trained_tokenizer(self._tokenizer, text, self.config)
+        corpus, scored = self.tokenize(text, "tokenize"), None if dev is None else self.tokenize(dev, "tokenize")
+        evaluate.require_text(corpus, "fit")
+        self.trained_on_, self.source_, self.log_ = trained_on(corpus), {}, []
+        for stage in self._stages(corpus, group, training=training, embeddings=embeddings):
+            self.model_ = stage.model
+            if not self.log_:
+                ngrams = references and sums_ngrams(stage.model) is None
+                self.statistics_ = Statistics.of(corpus, len(self.tokenizer_), ngrams)
+                self.ledger_ = Ledger.of(corpus)
+            if training is not None or stage.model.sums is None:  # then its counts are not those of whole documents
+                self.ledger_ = None
+            seconds = round(time.perf_counter() - began, 3)
+            row = {"stage": stage.name, "tokens": corpus.targets, **stage.facts}
+            if scored is not None and group.is_first:
+                row |= evaluate.dev_facts(evaluate.evaluate(stage.model, scored))
+            seed = self.config.to_dict().get("seed", 0)
+            self.log_.append(row | {"seconds": seconds, "sample": self.sample(seed)})
+            if on_stage and group.is_first:
+                on_stage(self.log_[-1])
         return self
 
-    def _log_stage(
-        self,
-        stage: str,
-        counted: TokenCorpus,
-        scored: TokenCorpus | None,
-        began: float,
-        on_stage: Callable[[dict[str, Any]], None] | None,
-        exponents: dict[str, float] | None = None,
-    ) -> None:
-        row: dict[str, Any] = {"stage": stage, "tokens": counted.targets}
-        row |= {"exponents": exponents} if exponents else {}
-        seconds = round(time.perf_counter() - began, 3)
-        if scored is not None and scored.targets:
-            score = evaluate.evaluate(self.network_, scored)
-            row |= {"dev_perplexity": score.perplexity, "dev_bits_per_byte": score.bits_per_byte}
-        row |= {"seconds": seconds, "sample": self.sample(self.config.seed)}
-        self.log_.append(row)
-        if on_stage:
-            on_stage(row)
+    def _stages(self, corpus: TokenCorpus, group: ProcessGroup, **options: Any) -> Iterator[Stage]:
+        if self._encoder is not None:
+            return recount(self._encoder.model_, corpus, **options)
+        fit = solution(self.config.preset).fit
+        return fit(corpus, len(self.tokenizer_), self.config, self.device, group, **options)
 
     def backprop(
         self,
@@ -211,15 +172,18 @@ class SaffuLM:
         training: TrainingConfig | None = None,
         *,
         folder: str | Path | None = None,
-        on_fold: Callable[[dict[str, Any]], None] | None = None,
-    ) -> "SaffuLM":
-        """Go on from the fitted weights with Adam, until `dev` says stop; keep the best weights; return self.
+        source: Any = None,
+        on_fold: OnRow | None = None,
+        group: ProcessGroup = SINGLE,
+    ) -> SaffuLM:
+        """Train the fitted weights with Adam, stopping early on `dev`; keep the best weights and return self.
 
-        With a `folder`, the model and the state of the run are saved there every minute. `on_fold` is called with
-        each new row of `log_`.
+        With a `folder`, the model and the state of the run are saved there regularly, and `source`, anything JSON can
+        hold, is kept for whoever resumes it. `on_fold` is called with each new row of `log_`.
         """
-        run = train.Backprop(self, self.tokenize(documents), self.tokenize(dev), training or TrainingConfig())
-        run.run(None if folder is None else Path(folder), on_fold)
+        from saffu.model.backprop import backprop
+
+        backprop(self, documents, dev, training, folder, source, on_fold, group)
         return self
 
     @classmethod
@@ -230,121 +194,107 @@ class SaffuLM:
         dev: Text,
         *,
         device: str | None = None,
-        on_fold: Callable[[dict[str, Any]], None] | None = None,
-    ) -> "SaffuLM":
-        """The model of a `backprop` that was interrupted, trained on to its end with the same text."""
-        folder = Path(folder)
-        state = checkpoint.read_state(folder)
-        lm = cls.load(folder, device or state["device"])
-        run = train.Backprop(lm, lm.tokenize(documents), lm.tokenize(dev), state["settings"], state["text"])
-        checkpoint.restore(run, folder, state)
-        run.run(folder, on_fold)
-        return lm
+        on_fold: OnRow | None = None,
+        group: ProcessGroup = SINGLE,
+    ) -> SaffuLM:
+        """Resume an interrupted `backprop` run on the same text and return the trained model."""
+        from saffu.model.backprop import resume
 
-    def update(self, documents: Text) -> "SaffuLM":
-        """Count these documents too; the encoder stays as it was fitted. Returns self."""
+        return resume(cls, folder, documents, dev, device, on_fold, group)
+
+    def update(self, documents: Text) -> SaffuLM:
+        """Count these documents too; the encoder is left unchanged. Returns self."""
         living.update(self, documents)
         return self
 
     def forget(self, documents: Text, skip_uncounted: bool = False) -> int:
-        """Count these documents no more, as if they had never been; refused if one of them is not counted.
+        """Remove these documents. Raises SaffuError if any of them was never counted.
 
-        With `skip_uncounted` such documents are passed over. Gives how many were forgotten.
+        If `skip_uncounted`, such documents are skipped. Returns the number of documents removed.
         """
         return living.forget(self, documents, skip_uncounted)
 
-    def merge(self, *others: "SaffuLM") -> "SaffuLM":
-        """A model that counts the documents of this one and of others with the same encoder."""
+    def merge(self, *others: SaffuLM) -> SaffuLM:
+        """Return a model that counts the documents of this one and of others with the same encoder."""
         return living.merge([self, *others])
 
-    def tokenize(self, documents: Text) -> TokenCorpus:
-        """Documents as a tokenised corpus, in memory (see `TokenCorpus.build` for text that does not fit).
-
-        Blank ones, empty or all spaces, are no documents, as blank lines of files are none.
-        """
+    def tokenize(self, documents: Text, progress: str | None = None) -> TokenCorpus:
+        """Tokenize documents in memory (see `TokenCorpus.build` for text that does not fit). Blank ones are skipped."""
         if isinstance(documents, TokenCorpus):
             return documents
-        if isinstance(documents, str):
-            raise SaffuError("documents is one string; give a list of documents, such as [text]")
-        return TokenCorpus.build((text for text in documents if text.strip()), self.tokenizer_)
+        return TokenCorpus.build(documents_from(documents), self.tokenizer_, progress=progress)
 
     def score(self, documents: Text) -> Score:
-        """Total surprise (`nll`), targets, bytes, perplexity and bits per byte."""
-        return evaluate.evaluate(self.network_, self.tokenize(documents))
+        """Score documents: negative log-likelihood (`nll`), targets, bytes, perplexity, bits per byte."""
+        return evaluate.evaluate(self.model_, self.tokenize(documents))
+
+    def line_scores(self, documents: Text) -> list[Score]:
+        """Score every line, given the lines of its document before it."""
+        return evaluate.line_scores(self.model_, self.tokenize(documents))
 
     def perplexity(self, documents: Text) -> float:
-        """exp of the mean surprise a token; models of different vocabularies compare by `score` in bits per byte."""
+        """Per-token perplexity. To compare models with different vocabularies, use `score(...).bits_per_byte`."""
         return self.score(documents).perplexity
 
     def reference_scores(self, documents: Text) -> dict[str, Score]:
-        """Scores of a unigram and of Kneser–Ney bigram and trigram models of the training text."""
+        """Scores of a unigram model and of Kneser–Ney n-gram models of the training text."""
         if self.references_ is None:
-            raise SaffuError("this model keeps no n-gram references; fit it with references=True")
+            raise SaffuError("this model stores no n-gram baselines; fit it with references=True")
         return evaluate.evaluate_references(self.references_, self.tokenize(documents))
 
-    def generate(self, prompt: str = "", **sampling: Any) -> str:
-        """What follows the prompt, up to the document's end. Settings: see `saffu.Sampling`."""
-        return self.generate_batch([prompt], **sampling)[0]
+    def generate(self, prompt: str = "", *, lines: int = 1, **sampling: Any) -> str:
+        """Generate a continuation of the prompt, up to the end of its line. For the settings, see `saffu.Sampling`."""
+        return self.generate_batch([prompt], lines=lines, **sampling)[0]
 
-    def generate_batch(self, prompts: list[str], **sampling: Any) -> list[str]:
-        """What follows each prompt; all are written at the same time."""
-        return generate.complete(self.network_, self.tokenizer_, prompts, Sampling(**sampling))
+    def generate_batch(self, prompts: Sequence[str], *, lines: int = 1, **sampling: Any) -> list[str]:
+        """Generate a continuation of each prompt, as one batch."""
+        return generate.complete(self.model_, self.tokenizer_, prompts, Sampling.from_dict(sampling), lines)
 
-    def stream(self, prompt: str = "", **sampling: Any) -> Iterator[str]:
-        """`generate`, in pieces as they come."""
-        return generate.stream_text(self.network_, self.tokenizer_, prompt, Sampling(**sampling))
+    def stream(self, prompt: str = "", *, lines: int = 1, **sampling: Any) -> Iterator[str]:
+        """Like `generate`, in pieces as they are sampled."""
+        return generate.stream_text(self.model_, self.tokenizer_, prompt, Sampling.from_dict(sampling), lines)
 
-    def explain(self, prompt: str = "") -> "Explanation":
-        """What each part of the context adds to the logits of the token after the prompt (see `saffu.explain`)."""
-        from saffu.explain import explain
+    def sample(self, seed: int = 0) -> str:
+        """Generate a few short documents, markers included, in the style of the paper's logs."""
+        return generate.short_documents(self.model_, self.tokenizer_, seed)
 
-        return explain(self.network_, self.frequencies_, self.tokenizer_.encode(prompt))
-
-    def sample(self, seed: int, documents: int = 4, network: Network | Product | None = None) -> str:
-        """A few short documents with their marks, as the paper's logs show them."""
-        steps = generate.continue_prompts(
-            network or self.network_, [[]] * documents, Sampling(max_tokens=12, seed=seed)
-        )
-        texts = []
-        for tokens in zip(*steps, strict=True):
-            end = "<eod>" if EOD in tokens else "…"
-            texts.append("<sod>" + self.tokenizer_.decode(token for token in tokens if token is not None) + end)
-        return "".join(texts)
-
-    def trainable_network(self) -> Network:
-        """The network, if it has weights."""
-        if not isinstance(self.network_, Network):
-            raise SaffuError("a calibrated model has counts, no weights to train; use the paper's solution to go on")
-        return self.network_
+    def explain(self, prompt: str = "") -> Explanation:
+        """Split the prediction of the token after the prompt into what each part of the context adds."""
+        return self.model_.explain(generate.encode_prompt(self.tokenizer_, prompt))
 
     @property
-    def embeddings_(self) -> "Embeddings":
-        """Token and word vectors, and their nearest neighbours."""
-        from saffu.embeddings import embeddings_of
-
-        return embeddings_of(self.network_, self.tokenizer_, self.frequencies_)
+    def word_vectors_(self) -> WordVectors:
+        """Token and word vectors, and their nearest neighbors."""
+        return WordVectors(self.tokenizer_, self.frequencies_, self.model_.vectors())
 
     @property
     def parameters_(self) -> int:
         """How many stored numbers shape a prediction: weights and embeddings, or counts and exponents."""
-        return self.network_.parameter_count()
+        return self.model_.size
 
-    def save(
-        self, folder: str | Path, beside: Mapping[str, bytes] | None = None, facts: Mapping[str, Any] | None = None
-    ) -> None:
-        """Write the model folder: config.json, model, tokenizer, counts, n-grams, log, and files `beside`. Atomic.
+    @property
+    def frequencies_(self) -> Array:
+        """How often each token was counted, (N,)."""
+        return self.statistics_.frequencies
 
-        Further `facts` go into config.json.
-        """
-        model_files.write(self, Path(folder), beside or {}, facts or {})
+    @property
+    def references_(self) -> NgramCounts | None:
+        """N-gram counts of the training text: those in the model's own sums, if it has any."""
+        own = sums_ngrams(self.model_)
+        return self.statistics_.ngrams if own is None else own
+
+    def save(self, folder: str | Path, extra_files: Mapping[str, Content] | None = None) -> None:
+        """Write the model folder, with `extra_files` in it. Atomic: a reader finds the old model or the new one."""
+        folders.write(self, Path(folder), extra_files or {})
 
     def export_hf(self, folder: str | Path) -> None:
         """Write a folder that transformers loads, and `saffu.load` too. Atomic."""
-        from saffu.export import export_hf
+        from saffu.model.export import export_hf
 
         export_hf(self, folder)
 
     @classmethod
-    def load(cls, folder: str | Path, device: str = "cpu") -> "SaffuLM":
-        """The model that `save` wrote, its checksums tested."""
-        return model_files.read(cls, Path(folder), device)
+    def load(cls, folder: str | Path, device: str = "cpu", check: bool = False) -> SaffuLM:
+        """Load a model written by `save`. With `check`, verify the checksums of all files and read them into memory;
+        otherwise large files are memory-mapped, and verified before the model is changed or saved."""
+        return folders.read(cls, Path(folder), device, check)

@@ -1,120 +1,155 @@
-"""Which documents a model has counted, as salted hashes: enough to refuse what was never counted, and nothing more."""
+"""Which documents a model has counted, as keyed hashes: enough to reject a document that was never counted."""
+
+from __future__ import annotations
 
 import hashlib
 import secrets
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import torch
-from torch import Tensor
+import numpy.typing as npt
 
-from saffu.corpus import TokenCorpus
 from saffu.errors import SaffuError
+from saffu.interface import Array
+from saffu.text.corpus import TokenCorpus
 
-HASH = 16  # bytes; two documents share a hash once in 2¹²⁸
-Hashes = Counter[bytes]
+HASH = 16  # bytes; two documents share a hash with probability 2⁻¹²⁸
+Hashes = npt.NDArray[np.bytes_]
+Times = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Page:
+    """Hashes with one key, sorted, and how often each document is counted."""
+
+    hashes: Hashes  # (n,) of HASH bytes
+    times: Times  # (n,)
+
+    @classmethod
+    def of(cls, hashes: Hashes, times: Array | None = None) -> Page:
+        """From hashes in any order, repeated or not."""
+        distinct, place = np.unique(hashes, return_inverse=True)
+        counts = np.zeros(len(distinct), dtype=np.int32)
+        np.add.at(counts, place, 1 if times is None else times)
+        return cls(distinct[counts > 0], counts[counts > 0])
+
+    def __add__(self, other: Page) -> Page:
+        return Page.of(np.concatenate([self.hashes, other.hashes]), np.concatenate([self.times, other.times]))
+
+    def places(self, hashes: Hashes) -> Array:
+        """Where each hash is, or −1."""
+        if not len(self.hashes):
+            return np.full(len(hashes), -1)
+        place = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
+        return np.where(self.hashes[place] == hashes, place, -1)
+
+    def strike(self, hashes: Hashes) -> tuple[npt.NDArray[np.bool_], Page]:
+        """Remove one count for each hash, as long as there are any; which hashes were removed, and what is left."""
+        place = self.places(hashes)
+        order = np.argsort(place, kind="stable")
+        ranked = place[order]
+        repetition = np.empty(len(place), dtype=np.int64)  # 0 for the first of equal hashes, 1 for the second, …
+        repetition[order] = np.arange(len(place)) - np.searchsorted(ranked, ranked)
+        struck = place >= 0
+        struck[struck] = repetition[struck] < self.times[place[struck]]
+        times = self.times.copy()
+        np.subtract.at(times, place[struck], 1)
+        return struck, Page(self.hashes[times > 0], times[times > 0])
 
 
 class Ledger:
-    """How often each document is counted. Tokens lose nothing of a text, so a document is known by its token ids.
+    """How often each document is counted. A document is identified by its token ids, all its lines included.
 
-    A hash is keyed by the salt of the model that counted the document; a merged model keeps the pages of all, each
-    with its salt.
+    Hashes are keyed by a random salt, and a merged model keeps one page per salt. The salt is stored with the hashes,
+    so whoever has the ledger can test a guess: hash a candidate document and look it up. The ledger reveals nothing
+    about text that cannot be guessed, but it does not hide whether a known document was counted.
     """
 
-    def __init__(self, pages: dict[bytes, Hashes] | None = None):
-        self.pages = pages or {secrets.token_bytes(HASH): Counter()}
+    def __init__(self, pages: Mapping[bytes, Page] | None = None) -> None:
+        empty = Page(np.zeros(0, dtype=f"S{HASH}"), np.zeros(0, dtype=np.int32))
+        self.pages = dict(pages or {secrets.token_bytes(HASH): empty})
 
     @classmethod
-    def of(cls, corpus: TokenCorpus) -> "Ledger":
-        """The ledger of a corpus, with a salt of its own."""
+    def of(cls, corpus: TokenCorpus) -> Ledger:
+        """The ledger of a corpus, with a new salt."""
         return cls().with_added(corpus)
 
     @property
     def documents(self) -> int:
-        return sum(hashes.total() for hashes in self.pages.values())
+        return sum(int(page.times.sum()) for page in self.pages.values())
 
-    def with_added(self, corpus: TokenCorpus) -> "Ledger":
-        """These documents counted too, on the first page."""
-        salt = next(iter(self.pages))
-        hashes = self.pages[salt] + Counter(hashed(document, salt) for document in token_bytes(corpus))
-        return Ledger({**self.pages, salt: hashes})
+    def with_added(self, corpus: TokenCorpus) -> Ledger:
+        """With these documents counted too, on the first page."""
+        salt, page = next(iter(self.pages.items()))
+        return Ledger({**self.pages, salt: page + Page.of(hashed(corpus, salt))})
 
-    def counted(self, corpus: TokenCorpus) -> Tensor:
-        """The numbers of the corpus's documents that are counted, each as often at most as the ledger has it."""
-        left = {salt: Counter(hashes) for salt, hashes in self.pages.items()}
-        return torch.tensor([number for number, d in enumerate(token_bytes(corpus)) if _strike(left, d)]).long()
+    def counted(self, corpus: TokenCorpus) -> Array:
+        """The numbers of those documents of a corpus that are counted, each at most as often as the ledger has it."""
+        return np.flatnonzero(self._struck(corpus)[0])
 
-    def without(self, corpus: TokenCorpus) -> "Ledger":
-        """These documents counted no more; refused if one of them is not there as often as it is named."""
-        left = {salt: Counter(hashes) for salt, hashes in self.pages.items()}
-        missing = [number for number, document in enumerate(token_bytes(corpus), 1) if not _strike(left, document)]
-        if missing and len(missing) == corpus.documents:
-            raise SaffuError("nothing of the text is counted; give documents exactly as they were counted")
-        if missing:
-            were = "was" if len(missing) == 1 else "were"
+    def without(self, corpus: TokenCorpus) -> Ledger:
+        """With these documents removed. Raises SaffuError if one of them is not counted as often as it is given."""
+        struck, left = self._struck(corpus)
+        missing = np.flatnonzero(~struck)
+        if len(missing) and len(missing) == corpus.documents:
+            raise SaffuError("none of these documents is in the model; pass them exactly as they were counted")
+        if len(missing):
             raise SaffuError(
-                f"{len(missing)} of {corpus.documents} documents {were} never counted, or not that often (the first is "
-                f"document {missing[0]} of the text); nothing was changed; "
-                "`skip_uncounted` forgets the others"
+                f"{len(missing):,} of {corpus.documents:,} documents {'was' if len(missing) == 1 else 'were'} never "
+                f"counted, or not that often (the first is document {missing[0] + 1}); the model is unchanged; "
+                "`skip_uncounted` removes only the others"
             )
-        return Ledger(left)
+        return left
 
-    def __add__(self, other: "Ledger") -> "Ledger":
+    def _struck(self, corpus: TokenCorpus) -> tuple[npt.NDArray[np.bool_], Ledger]:
+        """Which documents could be removed, and the ledger without them."""
+        struck, pages = np.zeros(corpus.documents, dtype=bool), {}
+        for salt, page in self.pages.items():
+            remaining = np.flatnonzero(~struck)
+            found, pages[salt] = page.strike(hashed(corpus, salt)[remaining])
+            struck[remaining[found]] = True
+        return struck, Ledger(pages)
+
+    def __add__(self, other: Ledger) -> Ledger:
         pages = dict(self.pages)
-        for salt, hashes in other.pages.items():
-            pages[salt] = pages.get(salt, Counter()) + hashes
+        for salt, page in other.pages.items():
+            pages[salt] = pages[salt] + page if salt in pages else page
         return Ledger(pages)
 
-    def shared_with(self, other: "Ledger") -> int:
-        """How many documents both are known to count: those on pages of one salt."""
-        return sum((self.pages[salt] & other.pages[salt]).total() for salt in self.pages.keys() & other.pages.keys())
+    def shared_with(self, other: Ledger) -> int:
+        """How many documents both are known to count: those on pages with the same salt."""
+        shared = 0
+        for salt in self.pages.keys() & other.pages.keys():
+            one, two = self.pages[salt], other.pages[salt]
+            place = one.places(two.hashes)
+            shared += int(np.minimum(one.times[place], two.times)[place >= 0].sum())
+        return shared
 
-    def tensors(self) -> dict[str, Tensor]:
-        """To be stored: for each page its salt, its hashes in order, and how often each is counted."""
-        stored = {}
-        for number, (salt, hashes) in enumerate(self.pages.items()):
-            ordered = sorted(hashes)
-            stored[f"{number}.salt"] = as_tensor(salt)
-            stored[f"{number}.hashes"] = as_tensor(b"".join(ordered)).view(-1, HASH)
-            stored[f"{number}.times"] = torch.tensor([hashes[entry] for entry in ordered], dtype=torch.int32)
+    def arrays(self) -> dict[str, Array]:
+        """What is stored: for each page its salt, its hashes (n, 16), and how often each is counted."""
+        stored: dict[str, Array] = {}
+        for number, (salt, page) in enumerate(self.pages.items()):
+            stored[f"{number}.salt"] = np.frombuffer(salt, dtype=np.uint8)
+            stored[f"{number}.hashes"] = page.hashes.view(np.uint8).reshape(-1, HASH)
+            stored[f"{number}.times"] = page.times
         return stored
 
     @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> "Ledger":
-        """The ledger whose `tensors()` these are."""
-        pages: dict[bytes, Hashes] = {}
-        for number in range(len(tensors) // 3):
-            salt, joined = (tensors[f"{number}.{part}"].numpy().tobytes() for part in ("salt", "hashes"))
-            hashes = (joined[at : at + HASH] for at in range(0, len(joined), HASH))
-            pages[salt] = Counter(dict(zip(hashes, tensors[f"{number}.times"].tolist(), strict=True)))
+    def from_arrays(cls, arrays: Mapping[str, Array]) -> Ledger:
+        """The inverse of `arrays`."""
+        pages = {}
+        for number in range(len(arrays) // 3):
+            salt, hashes, times = (arrays[f"{number}.{part}"] for part in ("salt", "hashes", "times"))
+            pages[salt.tobytes()] = Page(np.ascontiguousarray(hashes).reshape(-1).view(f"S{HASH}"), times)
         return cls(pages)
 
 
-def token_bytes(corpus: TokenCorpus) -> Iterator[bytes]:
-    """Each document's token ids as bytes, the same on every machine and for ids of any width."""
-    ids = corpus.ids.cpu().numpy()
-    for first, last in pairwise(corpus.starts.tolist()):
-        yield ids[first:last].astype("<i4").tobytes()
-
-
-def hashed(document: bytes, salt: bytes) -> bytes:
-    return hashlib.blake2b(document, key=salt, digest_size=HASH).digest()
-
-
-def as_tensor(data: bytes) -> Tensor:
-    return torch.from_numpy(np.frombuffer(bytearray(data), dtype=np.uint8))
-
-
-def _strike(pages: dict[bytes, Hashes], document: bytes) -> bool:
-    """Take one count of a document off the first page that has it; tells whether one did."""
-    for salt, hashes in pages.items():
-        entry = hashed(document, salt)
-        if entry in hashes:
-            hashes[entry] -= 1
-            if not hashes[entry]:
-                del hashes[entry]
-            return True
-    return False
+def hashed(corpus: TokenCorpus, salt: bytes) -> Hashes:
+    """The hash of each document: of its token ids as little-endian 32-bit integers, whatever their width here."""
+    joined = b"".join(
+        hashlib.blake2b(corpus.ids[lo:hi].astype("<i4").tobytes(), key=salt, digest_size=HASH).digest()
+        for lo, hi in pairwise(corpus.starts.tolist())
+    )
+    return np.frombuffer(joined, dtype=f"S{HASH}")

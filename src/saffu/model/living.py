@@ -1,272 +1,142 @@
-"""Models that learn, forget and merge: their decoder's counts are added and subtracted, their encoder stays.
+"""Models that learn, forget, and merge: the counts of their decoder are added and subtracted, their encoder stays.
 
-The *encoder* is what was fitted once: the tokenizer, the embeddings E, attention W, the units' decoders U and the
-document model where a final decoder reads them; of a calibrated model the exponents and the classes. The *decoder*
-is solved from counts that add over documents: M, or U where units decode straight to the vocabulary; the n-gram
-counts of a calibrated model and its prior. So
+The *encoder* is all that was fitted once: the tokenizer, and everything that `Model.solved` leaves alone. The *decoder*
+is solved from sums over documents. Therefore
 
-    update   decoder of (counts held + counts of the documents)
-    forget   decoder of (counts held − counts of the documents)
-    merge    decoder of (counts of one model + counts of another + …), all with one encoder
-    recount  decoder of (counts of the documents) alone
+    update   solved(sums + count(documents))
+    forget   solved(sums − count(documents))
+    merge    solved(sums of one model + sums of another + …), all with the same encoder
 
-and each gives the model that counting the same documents at once, with that encoder, would have given.
+and each gives, bit for bit, the model that counting the same documents at once with that encoder would have given.
 """
+
+from __future__ import annotations
 
 import copy
 import hashlib
 import json
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from saffu import evaluate, store
-from saffu.corpus import TokenCorpus
 from saffu.errors import SaffuError
-from saffu.explicit import Counts
-from saffu.fit import ExplicitFit
-from saffu.ledger import Ledger
-from saffu.ngram import NgramCounts
-from saffu.product import Product, log_prior
-from saffu.views import ViewCounts
+from saffu.interface import Model
+from saffu.model.folder import settle
+from saffu.model.ledger import Ledger
+from saffu.model.statistics import Statistics, trained_on
+from saffu.text.corpus import TokenCorpus
+from saffu.tools.evaluate import require_text
 
 if TYPE_CHECKING:
-    from saffu.model import SaffuLM, Text
-
-NOISE = 1e-4  # of what is taken away: a count so far below zero is rounding; further, it was never counted
+    from saffu.model.language_model import SaffuLM, Text
 
 
-@dataclass
-class Tally:
-    """All that a model knows of its documents: sums over them."""
-
-    layers: dict[str, Counts]  # behind the decoder of a network
-    views: ViewCounts  # behind a calibrated product
-    references: NgramCounts | None  # for the reference perplexities, where the views do not hold them
-    frequencies: Tensor  # (N,) of the targets
-    trained_on: dict[str, int]  # documents, tokens and bytes
-
-    @classmethod
-    def held_by(cls, lm: "SaffuLM") -> "Tally":
-        return cls(
-            {layer: on_device(lm.counts_[layer], "cpu") for layer in decoder_layers(lm)},
-            lm.network_.counts.to("cpu") if isinstance(lm.network_, Product) else ViewCounts(),
-            None if views_hold_references(lm) else lm.references_,
-            lm.frequencies_,
-            {key: lm.trained_on_[key] for key in ("documents", "tokens", "bytes")},
-        )
-
-    @classmethod
-    def of(cls, corpus: TokenCorpus, lm: "SaffuLM") -> "Tally":
-        """What the documents of a corpus add to a model, seen through its encoder."""
-        vocabulary, layers, views = len(lm.tokenizer_), {}, ViewCounts()
-        if isinstance(lm.network_, Product):
-            views = ViewCounts.count(corpus, lm.config, vocabulary)
-        else:
-            layers = ExplicitFit.of(lm.network_).count_last(corpus.to(lm.device))
-        wanted = lm.references_ is not None and not views_hold_references(lm)
-        return cls(
-            {layer: on_device(counts, "cpu") for layer, counts in layers.items()},
-            views,
-            evaluate.count_references(corpus, vocabulary) if wanted else None,
-            corpus.frequencies(vocabulary),
-            {"documents": corpus.documents, "tokens": corpus.targets, "bytes": corpus.bytes},
-        )
-
-    def __add__(self, other: "Tally") -> "Tally":
-        references = None
-        if self.references is not None and other.references is not None:
-            references = self.references + other.references
-        return Tally(
-            {layer: summed(counts + other.layers[layer]) for layer, counts in self.layers.items()},
-            self.views + other.views,
-            references,
-            self.frequencies + other.frequencies,
-            {key: number + other.trained_on[key] for key, number in self.trained_on.items()},
-        )
-
-    def __sub__(self, other: "Tally") -> "Tally":
-        """Refused where a count would fall below zero; a token that no longer occurs leaves nothing at all."""
-        frequencies = self.frequencies - other.frequencies
-        layers = {layer: counts - other.layers[layer] for layer, counts in self.layers.items()}
-        if frequencies.min() < 0 or any(
-            (counts.F < -NOISE * (1 + other.layers[layer].F)).any() for layer, counts in layers.items()
-        ):
-            raise SaffuError("cannot forget what was never counted: a count would fall below zero; nothing was changed")
-        for counts in layers.values():
-            counts.F.clamp_(min=0)[:, frequencies == 0] = 0
-        references = None
-        if self.references is not None and other.references is not None:
-            references = self.references - other.references
-        return Tally(
-            {layer: summed(counts) for layer, counts in layers.items()},
-            self.views - other.views,
-            references,
-            frequencies,
-            {key: number - other.trained_on[key] for key, number in self.trained_on.items()},
-        )
-
-
-def summed(counts: Counts) -> Counts:
-    """With the norm that F has, so that it too is the same whatever the order of additions."""
-    return Counts(counts.F, counts.F.sum(), counts.targets)
-
-
-def on_device(counts: Counts, device: torch.device | str) -> Counts:
-    return Counts(counts.F.to(device), counts.norm.to(device), counts.targets.to(device))
-
-
-def views_hold_references(lm: "SaffuLM") -> bool:
-    """Whether a calibrated model's memory is long enough to give the reference counts."""
-    return lm.config.solution == "calibrated" and lm.config.memory >= 3
-
-
-def decoder_layers(lm: "SaffuLM") -> list[str]:
-    """The layers whose counts the decoder of a network follows from."""
-    if isinstance(lm.network_, Product):
-        return []
-    return ["final"] if lm.config.hidden_dimension else [f"{name}.decoder" for name in lm.network_.units]
-
-
-def update(lm: "SaffuLM", documents: "Text") -> None:
+def update(lm: SaffuLM, documents: Text) -> None:
     """Count these documents too."""
-    began, ledger, corpus = time.perf_counter(), ledger_of(lm), _tokenized(lm, documents)
-    changed = _solved(lm, Tally.held_by(lm) + Tally.of(corpus, lm))
-    changed.ledger_ = ledger.with_added(corpus)
-    changed.log_ = [*lm.log_, _row("update", corpus, began)]
-    _become(lm, changed)
+    began, ledger = time.perf_counter(), require_changeable(lm)
+    corpus, model = lm.tokenize(documents), lm.model_
+    require_text(corpus, "count")
+    changed = model.solved(model.sums + model.count(corpus))
+    sizes = {name: number + lm.trained_on_[name] for name, number in trained_on(corpus).items()}
+    log = [*lm.log_, _row("update", corpus, began)]
+    _replace(lm, changed, lm.statistics_ + _statistics(lm, corpus), ledger.with_added(corpus), sizes, log)
 
 
-def forget(lm: "SaffuLM", documents: "Text", skip_uncounted: bool = False) -> int:
-    """Count these documents no more; gives how many that were. Refused if one of them is not counted that often.
+def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False) -> int:
+    """Remove these documents, and return their number. Raises SaffuError if one of them was never counted.
 
-    With `skip_uncounted` such documents are left out instead.
+    If `skip_uncounted`, such documents are skipped.
     """
-    began, ledger, corpus = time.perf_counter(), ledger_of(lm), _tokenized(lm, documents)
+    began, ledger = time.perf_counter(), require_changeable(lm)
+    corpus, model = lm.tokenize(documents), lm.model_
+    require_text(corpus, "forget")
     if skip_uncounted:
-        corpus = corpus.take(ledger.counted(corpus))
+        corpus = corpus.select(ledger.counted(corpus))
         if not corpus.documents:
             return 0
     left = ledger.without(corpus)
     if not left.documents:
-        raise SaffuError("that is all the model has counted, and nothing would be left; delete its folder instead")
-    changed = _solved(lm, Tally.held_by(lm) - Tally.of(corpus, lm))
-    changed.ledger_ = left
-    # What the model wrote while it still knew the documents may repeat them.
-    kept = [{key: value for key, value in row.items() if key != "sample"} for row in lm.log_]
-    changed.log_ = [*kept, _row("forget", corpus, began)]
-    _become(lm, changed)
+        raise SaffuError("this would remove every document in the model; delete its directory instead")
+    changed = model.solved(model.sums - model.count(corpus))
+    sizes = {name: lm.trained_on_[name] - number for name, number in trained_on(corpus).items()}
+    # Samples from before may repeat what is forgotten.
+    rows = [{key: value for key, value in row.items() if key != "sample"} for row in lm.log_]
+    log = [*rows, _row("forget", corpus, began)]
+    _replace(lm, changed, lm.statistics_ - _statistics(lm, corpus), left, sizes, log)
     return corpus.documents
 
 
-def merge(models: "Iterable[SaffuLM]") -> "SaffuLM":
-    """One model that counts the documents of all; they must share their encoder. Each is held only while added."""
+def merge(models: Iterable[SaffuLM]) -> SaffuLM:
+    """Merge models that share their encoder. Of an iterator, only one model is held at a time, and the sum."""
     began, added, shared, remaining = time.perf_counter(), 1, 0, iter(models)
     first = next(remaining)
-    ledger, tally = ledger_of(first), Tally.held_by(first)
+    ledger, sums, statistics = require_changeable(first), first.model_.sums, first.statistics_
+    sizes = dict(first.trained_on_)
     for other in remaining:
         added += 1
         if reason := difference(first, other):
             raise SaffuError(f"model {added} cannot be merged with the first: {reason}")
-        shared += ledger.shared_with(ledger_of(other))
-        ledger, tally = ledger + ledger_of(other), tally + Tally.held_by(other)
-    merged = _solved(first, tally)
-    merged.ledger_ = ledger
-    merged.log_ = [{"stage": "merge", "models": added, "shared": shared, **tally.trained_on, **_seconds(began)}]
+        entries = require_changeable(other)
+        shared += ledger.shared_with(entries)
+        ledger, sums, statistics = ledger + entries, sums + other.model_.sums, statistics + other.statistics_
+        sizes = {name: number + other.trained_on_[name] for name, number in sizes.items()}
+    merged = copy.copy(first)
+    log = [{"stage": "merge", "models": added, "shared": shared, **sizes, **_seconds(began)}]
+    _replace(merged, first.model_.solved(sums), statistics, ledger, sizes, log)
     return merged
 
 
-def recount(encoder: "SaffuLM", corpus: TokenCorpus) -> "SaffuLM":
-    """A model with another's encoder whose decoder is counted from these documents alone."""
-    if encoder.config.calibrate:
-        raise SaffuError("a network with measured exponents cannot lend its encoder; take one of another preset")
-    counted = _solved(encoder, Tally.of(corpus, encoder))
-    counted.ledger_, counted.log_ = Ledger.of(corpus), []
-    return counted
+def require_changeable(lm: SaffuLM) -> Ledger:
+    """The model's ledger. Raises SaffuError with the reason if its counts are not those of whole documents."""
+    remedy = "fit one with its encoder (SaffuLM(encoder=…), saffu train --encoder)"
+    if lm.model_.sums is None:
+        raise SaffuError(
+            "this model cannot be updated: it was tuned or trained by backpropagation, so its weights no longer "
+            f"follow from counts; {remedy}"
+        )
+    settle(lm)
+    if lm.ledger_ is None:
+        raise SaffuError(f"this model cannot be updated: it has no ledger of the documents it has counted; {remedy}")
+    return lm.ledger_
 
 
-def ledger_of(lm: "SaffuLM") -> Ledger:
-    """The model's ledger; refused with the reason if it has none, for then its counts are not those of documents."""
-    if lm.ledger_ is not None:
-        return lm.ledger_
-    if any("fold" in row for row in lm.log_):
-        why = "its weights were trained by backpropagation and no longer follow from counts"
-    elif lm.config.tune:
-        why = "tuning counted its decoder with several encoders, over parts of the text"
-    elif lm.config.calibrate:
-        why = "measured exponents are part of its weights, which no longer follow from counts alone"
-    else:
-        why = "it keeps no ledger of the documents it has counted"
-    remedy = (
-        "fit one of another preset"
-        if lm.config.calibrate
-        else "fit one with its encoder (saffu train --encoder, SaffuLM(encoder=…))"
-    )
-    raise SaffuError(f"this model cannot change: {why}; {remedy}")
-
-
-def difference(one: "SaffuLM", other: "SaffuLM") -> str:
+def difference(one: SaffuLM, other: SaffuLM) -> str:
     """Why two models do not share an encoder; empty if they do."""
-    here, there = fingerprints(one), fingerprints(other)
-    if here["tokenizer"] != there["tokenizer"]:
+    if one.tokenizer_.to_json() != other.tokenizer_.to_json():
         return "their tokenizers differ; fit one with the encoder of the other"
+    if one.config.preset != other.config.preset:
+        return f"one is {one.config.preset}, the other {other.config.preset}"
     settings, others = one.config.to_dict(), other.config.to_dict()
     if changed := [name for name, value in settings.items() if value != others[name]]:
         return f"{changed[0]} is {settings[changed[0]]} in one and {others[changed[0]]} in the other"
-    if here["encoder"] != there["encoder"]:
+    here, there = one.model_.encoder_arrays(), other.model_.encoder_arrays()
+    if here.keys() != there.keys() or any(not np.array_equal(array, there[name]) for name, array in here.items()):
         return "their encoders were fitted on different text; fit one with the encoder of the other"
     return ""
 
 
-def fingerprints(lm: "SaffuLM") -> dict[str, str]:
-    """Hashes of the tokenizer and of the encoder, which tell whether models can be merged."""
-    decoder = {"M"} if lm.config.hidden_dimension else {"log_prior", *(f"units.{n}.U" for n in ("block", "radius"))}
-    state = lm.network_.state_dict()
-    if isinstance(lm.network_, Product):
-        decoder = {name for name in state if name == "prior" or name.startswith("counts.")}
-    digest = hashlib.sha256(json.dumps(lm.config.to_dict(), sort_keys=True).encode())
-    for name in sorted(state.keys() - decoder):
-        weight = state[name].detach().cpu().contiguous()
-        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
-        digest.update(weight.numpy().tobytes())
+def fingerprints(lm: SaffuLM) -> dict[str, str]:
+    """Hashes of the tokenizer and of the encoder: models with equal ones can be merged."""
+    digest = hashlib.sha256(json.dumps([lm.config.preset, lm.config.to_dict()], sort_keys=True).encode())
+    for name, array in sorted(lm.model_.encoder_arrays().items()):
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
     tokenizer = hashlib.sha256(lm.tokenizer_.to_json().encode())
     return {"tokenizer": tokenizer.hexdigest(), "encoder": digest.hexdigest()}
 
 
-def _solved(encoder: "SaffuLM", tally: Tally) -> "SaffuLM":
-    """The model with this encoder and the decoder that follows from the tally. Nothing of the given one is changed."""
-    lm = copy.copy(encoder)
-    lm.frequencies_, lm.counts_ = tally.frequencies, tally.layers
-    lm.trained_on_ = dict(tally.trained_on)
-    if isinstance(encoder.network_, Product):
-        product, prior = encoder.network_.to("cpu"), log_prior(tally.frequencies)
-        lm.network_ = Product(lm.config, tally.views, product.classes, prior, product.exponents).to(lm.device)
-        lm.references_ = lm.network_.references() or tally.references
-        return lm
-    lm.network_ = copy.deepcopy(encoder.network_)
-    counts = {layer: on_device(counts, lm.device) for layer, counts in tally.layers.items()}
-    ExplicitFit.of(lm.network_).solve_last(counts, tally.frequencies.to(lm.device))
-    if lm.config.store == "float16":  # as `fit` does
-        lm.network_.load_state_dict(store.narrowed(lm.network_.state_dict()))
-    lm.references_ = tally.references
-    return lm
+def _replace(
+    lm: SaffuLM, model: Model, statistics: Statistics, ledger: Ledger, sizes: dict[str, int], log: list[dict[str, Any]]
+) -> None:
+    """Change everything at once, so that whatever fails before leaves the model as it was."""
+    learned = {"model_": model, "statistics_": statistics, "ledger_": ledger, "trained_on_": sizes, "log_": log}
+    vars(lm).update(learned)
 
 
-def _become(lm: "SaffuLM", changed: "SaffuLM") -> None:
-    """All at once, so that whatever fails before leaves the model as it was."""
-    changed.trained_on_ = {**lm.trained_on_, **changed.trained_on_}
-    vars(lm).update(vars(changed))
-
-
-def _tokenized(lm: "SaffuLM", documents: "Text") -> TokenCorpus:
-    corpus = lm.tokenize(documents)
-    if corpus.targets == 0:
-        raise SaffuError("the text holds no documents; give files with at least one non-empty line")
-    return corpus
+def _statistics(lm: SaffuLM, corpus: TokenCorpus) -> Statistics:
+    return Statistics.of(corpus, len(lm.tokenizer_), ngrams=lm.statistics_.ngrams is not None)
 
 
 def _row(stage: str, corpus: TokenCorpus, began: float) -> dict[str, Any]:

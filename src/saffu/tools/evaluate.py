@@ -1,34 +1,43 @@
-"""How well a model predicts text: perplexity and bits per byte, beside n-gram references on the same targets."""
+"""How well a model predicts text: perplexity and bits per byte, next to n-gram baselines on the same targets."""
+
+from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
-import torch
-from tqdm import tqdm
+import numpy as np
 
-from saffu.corpus import TokenCorpus
+from saffu.calibrated.kneser_ney import KneserNey
+from saffu.calibrated.ngrams import NgramCounts
 from saffu.errors import SaffuError
-from saffu.network import Network
-from saffu.ngram import KneserNey, NgramCounts, context_windows
-from saffu.product import Product
-from saffu.workers import side_by_side
+from saffu.interface import Model
+from saffu.text.corpus import TokenCorpus
 
-REFERENCES = {"unigram": 1, "bigram": 2, "trigram": 3}
+REFERENCES = {"unigram": 1, "bigram": 2, "trigram": 3, "5-gram": 5}
+LONG = 100_000  # targets from which on a progress bar is worth its flicker
 
 
 @dataclass(frozen=True)
 class Score:
-    """Total surprise over some text. Every token and each `<eod>` is a target; `<pad>` and the markers never are."""
+    """Negative log-likelihood of a text. Every token and each `<eod>` is a target.
+
+    >>> score = Score(nll=4 * math.log(8), targets=4, bytes=6)
+    >>> round(score.perplexity, 6), round(score.bits_per_byte, 6)
+    (8.0, 2.0)
+    """
 
     nll: float  # −Σ ln p, in nats
     targets: int
-    bytes: int  # of the text in UTF-8, one newline a document included
+    bytes: int  # of the text in UTF-8, including one newline per line
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean surprise a target. Not comparable between vocabularies."""
-        return math.exp(self.nll / self.targets)
+        """exp(nll / targets), infinite if it overflows. Not comparable between vocabularies."""
+        try:
+            return math.exp(self.nll / self.targets)
+        except OverflowError:
+            return math.inf
 
     @property
     def bits_per_byte(self) -> float:
@@ -36,41 +45,45 @@ class Score:
         return self.nll / math.log(2) / self.bytes
 
 
-def evaluate(network: Network | Product, corpus: TokenCorpus, progress: str | None = "evaluate") -> Score:
-    """The network's score on a corpus."""
-    if corpus.targets == 0:
-        raise SaffuError("there is no text to evaluate on; give files with at least one non-empty line")
-    corpus, size = corpus.to(network.device), network.batch_size()
-    with tqdm(total=corpus.targets, desc=progress, unit=" tokens", unit_scale=True, leave=False, disable=None) as bar:
-
-        def work(number: int, stopped: Callable[[], bool]) -> torch.Tensor:
-            nll = torch.zeros((), dtype=torch.float64, device=network.device)
-            with torch.inference_mode():
-                for targets in corpus.batches(size, network.lookback, number, workers):
-                    nll -= network.log_probabilities(targets).double().sum()
-                    bar.update(len(targets.ids))
-                    if stopped():
-                        break
-            return nll
-
-        workers = max(1, min(torch.get_num_threads(), corpus.targets // size)) if network.device.type == "cpu" else 1
-        shares = side_by_side(work, workers) if network.device.type == "cpu" else [work(0, lambda: False)]
-    return Score(float(sum(shares)), corpus.targets, corpus.bytes)
+def evaluate(model: Model, corpus: TokenCorpus, progress: str | None = "evaluate") -> Score:
+    """Score a corpus; long ones show a progress bar with the title `progress`."""
+    require_text(corpus)
+    log_p = model.log_probabilities(corpus, progress if corpus.targets >= LONG else None)
+    return Score(-float(log_p.sum()), corpus.targets, corpus.bytes)
 
 
-def count_references(corpus: TokenCorpus, vocabulary: int) -> NgramCounts:
-    """What the references need to know of the training text."""
-    return NgramCounts.count(corpus.ids, corpus.starts, max(REFERENCES.values()), vocabulary)
+def line_scores(model: Model, corpus: TokenCorpus, progress: str | None = "score") -> list[Score]:
+    """Score every line of a corpus. The context of a line reaches back to the start of its document."""
+    require_text(corpus)
+    starts = corpus.line_starts()
+    log_p = model.log_probabilities(corpus, progress if corpus.targets >= LONG else None)
+    nll = -np.add.reduceat(log_p, starts[:-1])
+    lines = zip(nll.tolist(), pairwise(starts.tolist()), corpus.sizes.tolist(), strict=True)
+    return [Score(loss, hi - lo, size) for loss, (lo, hi), size in lines]
+
+
+def dev_facts(score: Score) -> dict[str, float]:
+    """What a row of a training log says about held-out text."""
+    return {"dev_perplexity": score.perplexity, "dev_bits_per_byte": score.bits_per_byte, "dev_targets": score.targets}
+
+
+def count_references(corpus: TokenCorpus, vocabulary: int, order: int = 3) -> NgramCounts:
+    """Count the n-grams that the baselines are estimated from."""
+    return NgramCounts.count(corpus, order, vocabulary)
 
 
 def evaluate_references(counts: NgramCounts, corpus: TokenCorpus) -> dict[str, Score]:
-    """Scores of unigram and interpolated Kneser–Ney models on the same targets."""
-    ids, starts = corpus.ids, corpus.starts
-    models = {name: KneserNey(counts, order) for name, order in REFERENCES.items()}
-    nll = dict.fromkeys(models, 0.0)
-    for lo in range(0, corpus.targets, 1 << 16):
-        hi = min(lo + (1 << 16), corpus.targets)
-        contexts = context_windows(ids, starts, lo, hi, counts.order - 1)
-        for name, model in models.items():
-            nll[name] -= float(model.log_probabilities(contexts, ids[lo:hi]).sum())
-    return {name: Score(total, corpus.targets, corpus.bytes) for name, total in nll.items()}
+    """Score a unigram model and interpolated Kneser–Ney models, up to the order that was counted."""
+    require_text(corpus)
+    scores = {}
+    for name, order in REFERENCES.items():
+        if order <= counts.order:
+            log_p = KneserNey(counts, order).log_probabilities(corpus)
+            scores[name] = Score(-float(log_p.sum()), corpus.targets, corpus.bytes)
+    return scores
+
+
+def require_text(corpus: TokenCorpus, purpose: str = "score") -> None:
+    """Raise SaffuError if a corpus is empty."""
+    if corpus.targets == 0:
+        raise SaffuError(f"there is no text to {purpose}; pass at least one document that is not blank")

@@ -1,0 +1,1 @@
+"""The public interface, `SaffuLM`, and the life of a model on disk."""

@@ -1,0 +1,87 @@
+"""Backpropagation from a fitted model, and its continuation after an interruption."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saffu.errors import SaffuError
+from saffu.files import Content
+from saffu.model.folder import settle
+from saffu.model.solutions import solution
+from saffu.processes import ProcessGroup
+from saffu.tools.generate import short_documents
+
+if TYPE_CHECKING:
+    from saffu.model.language_model import OnRow, SaffuLM, Text
+    from saffu.training.config import TrainingConfig
+    from saffu.training.loop import Backprop
+
+
+def backprop(
+    lm: SaffuLM,
+    documents: Text,
+    dev: Text,
+    training: TrainingConfig | None,
+    folder: str | Path | None,
+    source: Any,
+    on_fold: OnRow | None,
+    group: ProcessGroup,
+) -> None:
+    """Train the weights of a fitted model; it ends with the best of them."""
+    if not solution(lm.config.preset).trainable:
+        raise SaffuError(f'{lm.config.preset} models have no trainable weights; fit one with saffu.preset("paper")')
+    from saffu.training.config import TrainingConfig
+    from saffu.training.loop import Backprop
+
+    settle(lm)
+    seconds = lm.log_[-1].get("seconds", 0.0) if lm.log_ else 0.0
+    corpora = lm.tokenize(documents, "tokenize"), lm.tokenize(dev, "tokenize")
+    model: Any = lm.model_
+    run = Backprop(model, *corpora, training or TrainingConfig(), source=source, seconds=seconds, group=group)
+    finish(lm, run, folder, on_fold)
+
+
+def resume(
+    kind: type[SaffuLM],
+    folder: str | Path,
+    documents: Text,
+    dev: Text,
+    device: str | None,
+    on_fold: OnRow | None,
+    group: ProcessGroup,
+) -> SaffuLM:
+    """Resume the run whose state is in a folder."""
+    from saffu.training.checkpoint import read_checkpoint
+    from saffu.training.loop import Backprop
+
+    checkpoint = read_checkpoint(Path(folder))
+    lm = kind.load(folder, device or checkpoint.device, check=True)
+    corpora = lm.tokenize(documents, "tokenize"), lm.tokenize(dev, "tokenize")
+    model: Any = lm.model_
+    run = Backprop(model, *corpora, checkpoint.settings, source=checkpoint.source, group=group)
+    run.restore(checkpoint)
+    settle(lm)
+    finish(lm, run, folder, on_fold)
+    return lm
+
+
+def finish(lm: SaffuLM, run: Backprop, folder: str | Path | None, on_fold: OnRow | None) -> None:
+    """Train to the end, logging every fold and saving into `folder` if there is one."""
+    lm.ledger_ = None  # from here on, the weights do not follow from counts
+
+    def log(row: dict[str, Any], model: Any) -> None:
+        row["sample"] = short_documents(model, lm.tokenizer_, seed=0)
+        lm.log_.append(row)
+        if on_fold and run.group.is_first:
+            on_fold(row)
+
+    def save(files: Mapping[str, Content]) -> None:
+        lm.model_ = run.best
+        lm.save(folder or "", files)
+
+    try:
+        run.run(save if folder is not None else None, log)
+    finally:
+        lm.model_ = run.best

@@ -1,0 +1,63 @@
+"""Sums over the training documents that no prediction needs: token frequencies and n-gram counts for the baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from saffu.calibrated.ngrams import MAX_VOCABULARY, NgramCounts
+from saffu.interface import Array, Model
+from saffu.text.corpus import TokenCorpus
+from saffu.tools.evaluate import count_references
+
+NGRAMS = "ngrams."  # begins the names of stored n-gram counts
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Additive, like the sums of a model."""
+
+    frequencies: npt.NDArray[np.int64]  # (N,) how often each token is a target
+    ngrams: NgramCounts | None  # None if not requested, or if the model's own sums hold them
+
+    @classmethod
+    def of(cls, corpus: TokenCorpus, vocabulary: int, ngrams: bool) -> Statistics:
+        """Count a corpus."""
+        counts = count_references(corpus, vocabulary) if ngrams and vocabulary <= MAX_VOCABULARY else None
+        return cls(corpus.frequencies(vocabulary), counts)
+
+    def __add__(self, other: Statistics) -> Statistics:
+        both = self.ngrams is not None and other.ngrams is not None
+        ngrams = self.ngrams + other.ngrams if both else None  # type: ignore[operator]
+        return Statistics(self.frequencies + other.frequencies, ngrams)
+
+    def __sub__(self, other: Statistics) -> Statistics:
+        both = self.ngrams is not None and other.ngrams is not None
+        ngrams = self.ngrams - other.ngrams if both else None  # type: ignore[operator]
+        return Statistics(self.frequencies - other.frequencies, ngrams)
+
+    def arrays(self) -> dict[str, Array]:
+        """What is stored, by name."""
+        ngrams: Mapping[str, Any] = {} if self.ngrams is None else self.ngrams.arrays()
+        return {"frequencies": self.frequencies, **{NGRAMS + name: array for name, array in ngrams.items()}}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Array]) -> Statistics:
+        """The inverse of `arrays`."""
+        ngrams = {name.removeprefix(NGRAMS): array for name, array in arrays.items() if name.startswith(NGRAMS)}
+        return cls(arrays["frequencies"], NgramCounts.from_arrays(ngrams) if ngrams else None)
+
+
+def trained_on(corpus: TokenCorpus) -> dict[str, int]:
+    """How much text a corpus holds."""
+    sizes = {"documents": corpus.documents, "lines": corpus.lines, "tokens": corpus.targets, "bytes": corpus.bytes}
+    return {name: int(size) for name, size in sizes.items()}
+
+
+def sums_ngrams(model: Model) -> NgramCounts | None:
+    """The n-gram counts in a model's own sums, if it has any: they give the baselines too."""
+    return getattr(model.sums, "ngrams", None)
