@@ -15,6 +15,7 @@ from typing import Any
 from saffu.experiments.agreement import Perplexities, printed_perplexities
 from saffu.experiments.grid import MODES, cell_settings, reading_of
 from saffu.experiments.results import Cell, perplexities_of
+from saffu.format import plural
 
 HOLDS, IN_PART, FAILS, OPEN = "holds", "holds in part", "does not hold", "not decided by this grid"
 TOY_TOKENS = 500_000  # verdicts from fewer counted tokens are marked as toy-sized
@@ -134,8 +135,8 @@ def documents(perplexities: Perplexities) -> Verdict:
     small, harmless = gains[-1] <= SMALL, gains[0] >= -SMALL
     verdict = HOLDS if small and harmless else IN_PART if small else FAILS
     evidence = (
-        f"Over {len(gains)} pairs the median gain is {100 * median(gains):+.2f}%, ranging from {100 * gains[0]:+.2f}% "
-        f"to {100 * gains[-1]:+.2f}%."
+        f"Over {plural(len(gains), 'pair')} the median gain is {100 * median(gains):+.2f}%, ranging from "
+        f"{100 * gains[0]:+.2f}% to {100 * gains[-1]:+.2f}%."
     )
     if verdict == IN_PART:
         evidence += " It never gains more, but it costs more in some cells."
@@ -187,7 +188,7 @@ def majority(number: int, claim: str, pairs: list[tuple[float, float]], other: s
     loss, evidence = relative(pairs, other)
     better = sum(theirs > own for own, theirs in pairs)
     verdict = HOLDS if better == len(pairs) else IN_PART if 2 * better > len(pairs) else FAILS
-    return Verdict(number, claim, verdict, f"{evidence} It is worse in {better} of {len(pairs)} pairs.", loss)
+    return Verdict(number, claim, verdict, f"{evidence} It is worse in {better} of them.", loss)
 
 
 def bound(cells: Sequence[Cell], base: Sequence[Cell]) -> Verdict:
@@ -199,7 +200,7 @@ def bound(cells: Sequence[Cell], base: Sequence[Cell]) -> Verdict:
     evidence = f"The smallest entry in {len(least)} cells is {min(least):.2g} per target." if least else ""
     if failed:
         evidence = f"{evidence} {len(failed)} cells could not be solved: {failed[0].failure}.".strip()
-    return Verdict(7, claim, FAILS if failed else HOLDS, evidence, min(least, default=None))
+    return Verdict(7, claim, FAILS if failed else HOLDS, evidence)
 
 
 def generalization(perplexities: Perplexities) -> Verdict:
@@ -252,7 +253,7 @@ def relative(pairs: list[tuple[float, float]], other: str) -> tuple[float, str]:
     def words(ratio: float) -> str:
         return f"{abs(100 * (ratio - 1)):.2f}% {'worse' if ratio >= 1 else 'better'}"
 
-    evidence = f"{other} is {words(median(ratios))} in the median of {len(ratios)} pairs, "
+    evidence = f"{other} is {words(median(ratios))} in the median of {plural(len(ratios), 'pair')}, "
     return median(ratios) - 1, evidence + f"ranging from {words(ratios[0])} to {words(ratios[-1])}."
 
 

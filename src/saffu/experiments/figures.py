@@ -84,7 +84,7 @@ def pareto(cells: Sequence[Cell]) -> str:
     """Parameters against dev perplexity, both logarithmic, with the Pareto front."""
     with drawing("pareto"):
         from matplotlib.figure import Figure
-        from matplotlib.ticker import FuncFormatter, NullFormatter
+        from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
         figure = Figure(figsize=(8.5, 4.6), layout="constrained")
         axis = figure.subplots()
@@ -98,6 +98,7 @@ def pareto(cells: Sequence[Cell]) -> str:
             axis.plot(x, y, "o", markersize=4, alpha=0.75, color=color, label=title)
         x, y = coordinates(pareto_front(cells))
         axis.plot(x, y, "k--o", drawstyle="steps-post", linewidth=1, markerfacecolor="none")
+        axis.yaxis.set_major_locator(MaxNLocator(6))
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
         axis.yaxis.set_minor_formatter(NullFormatter())
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1e6:g}M"))
