@@ -4,9 +4,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import reference
-from saffu.cipher import assign_by_frequency, bit_cipher, coerced_embeddings, noised_embeddings
 from saffu.errors import SaffuError
+from saffu.paper import reference
+from saffu.paper.cipher import bit_cipher, bit_vectors, coerced_embeddings, noised_embeddings
 
 
 def words(tokens: int, bits: int) -> list[str]:
@@ -48,37 +48,35 @@ def test_cipher_rows_are_unique_and_norms_never_decrease(data):
 
 @pytest.mark.parametrize(("tokens", "bits", "needed"), [(16, 4, 5), (8, 3, 4), (2848, 11, 12), (4, 1, 3)])
 def test_too_many_tokens_name_the_dimension_they_need(tokens, bits, needed):
-    with pytest.raises(SaffuError, match=rf"at least {needed}$"):
-        bit_cipher(tokens, bits)
+    with pytest.raises(SaffuError, match=rf"`size` to at least {needed}$"):
+        bit_cipher(tokens, bits, "size")
     assert len(bit_cipher(tokens, needed)) == tokens
 
 
 def test_most_frequent_token_gets_the_first_row_and_ties_go_by_id():
-    frequencies = torch.tensor([2.0, 7.0, 0.0, 7.0, 2.0])
-    assigned = assign_by_frequency(bit_cipher(5, 3), frequencies)
+    frequencies = torch.tensor([2, 7, 0, 7, 2])
+    assigned = bit_vectors(frequencies, 3)
     assert assigned.tolist() == [[0, 0, 1], [1, 0, 0], [1, 0, 1], [0, 1, 0], [0, 1, 1]]
-    assert assigned.tolist() == reference.assigned_bits(frequencies.tolist(), 3).tolist()
+    assert assigned.tolist() == reference.bit_vectors(frequencies.tolist(), 3).tolist()
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    st.lists(st.integers(0, 1000), min_size=4, max_size=12).filter(lambda f: np.count_nonzero(f) > 1),
-    st.integers(4, 6),
-)
+@given(st.lists(st.integers(0, 1000), min_size=4, max_size=12).filter(any), st.integers(4, 6))
 def test_noised_embeddings(counts, bits):
-    frequencies = torch.tensor(counts, dtype=torch.float64)
-    cipher = assign_by_frequency(bit_cipher(len(counts), bits), frequencies)
-    embeddings = noised_embeddings(cipher, frequencies)
+    cipher = bit_vectors(torch.tensor(counts), bits)
+    embeddings = noised_embeddings(cipher, torch.tensor(counts))
     np.testing.assert_allclose(embeddings, reference.noised_embeddings(cipher.double().numpy(), counts), rtol=1e-12)
     np.testing.assert_allclose(embeddings.sum(1), 1, rtol=1e-12)
     assert (embeddings > 0).all()
 
 
-def test_noise_of_a_small_example():
-    # ē = (3·[1, 0] + 1·[0, 1])/4 = [3/4, 1/4], so the noise is [1/4, 3/4]; q = 3/4, 1/2, 0.
-    embeddings = noised_embeddings(torch.tensor([[1, 0], [0, 1], [1, 1]]), torch.tensor([3.0, 1.0, 0.0]))
-    expected = [[0.75 + 0.25 * 0.25, 0.25 * 0.75], [0.5 * 0.25, 0.5 + 0.5 * 0.75], [0.25, 0.75]]
-    np.testing.assert_allclose(embeddings, expected, rtol=1e-15)
+def test_tokens_that_are_never_targets_are_all_noise():
+    f = torch.tensor([0, 0, 0, 9, 4, 0])
+    embeddings = noised_embeddings(bit_vectors(f, 4), f)
+    noise = embeddings[0]
+    assert torch.equal(embeddings[[1, 2, 5]], noise.expand(3, 4))
+    average = (9 * torch.tensor([1.0, 0, 0, 0]) + 4 * torch.tensor([0, 1.0, 0, 0])) / 13
+    np.testing.assert_allclose(noise, (1 - average) / 3, rtol=1e-6)
 
 
 def test_any_vectors_can_be_coerced():

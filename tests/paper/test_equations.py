@@ -6,11 +6,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import reference
-from reference import Example
-from saffu import explicit
 from saffu.errors import SaffuError
-from saffu.explicit import Counts, InitialVariation, InnerProducts, SumsByTarget
+from saffu.paper import equations, reference, sums
+from saffu.paper.equations import InitialVariation, InnerProducts
+from saffu.paper.reference import Example
+from saffu.paper.sums import Counts, SumsByTarget
+from saffu.processes import SINGLE
 
 
 def positive(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
@@ -21,64 +22,55 @@ def positive(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
 def test_solution_is_equation_3(priming):
     F = positive(5, 4)
     expected = reference.solution(F.numpy(), priming)
-    np.testing.assert_allclose(explicit.explicit_solution(F, priming), expected, rtol=1e-12)
+    np.testing.assert_allclose(equations.explicit_solution(F, priming), expected, rtol=1e-6)
 
 
-def test_solution_of_a_small_example():
-    # One column: F = (2, 6), so U = log F − ½ log 8 at K = 2.
-    U = explicit.explicit_solution(torch.tensor([[2.0], [6.0]], dtype=torch.float64), 2)
-    assert U.flatten().tolist() == pytest.approx([0.5 * math.log(0.5), 0.5 * math.log(4.5)])
-
-
-@pytest.mark.parametrize(("entry", "shown"), [(0.0, "0 "), (-2.5, "-2.5 "), (math.nan, "nan ")])
+@pytest.mark.parametrize(("entry", "shown"), [(0.0, "0"), (-2.5, "-2.5"), (math.nan, "nan")])
 def test_no_solution_without_positive_counts(entry, shown):
     F = positive(3, 3)
     F[1, 2] = entry
-    with pytest.raises(SaffuError, match=f"co-occurrence of {shown}"):
-        explicit.explicit_solution(F, 2)
+    with pytest.raises(SaffuError, match=rf"the smallest is {shown}\); raise `smoothing`"):
+        equations.explicit_solution(F, 2)
 
 
 def test_co_occurrence_is_equation_2():
     H, Z = positive(7, 3), positive(7, 4, seed=1)
-    np.testing.assert_allclose(explicit.co_occurrence(H, Z), reference.count(H.numpy(), Z.numpy()).F, rtol=1e-12)
+    np.testing.assert_allclose(equations.co_occurrence(H, Z), reference.count(H.numpy(), Z.numpy()).F, rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_sums_by_target_are_equation_2_for_one_hot_targets(dtype, monkeypatch):
-    monkeypatch.setattr(SumsByTarget, "WHILE", 4)  # some sums have gone to float64, the last have not
+    monkeypatch.setattr(sums, "FLOAT32_TARGETS", 4)  # some sums have moved to float64, the last have not
     H, ids = positive(7, 3), torch.tensor([0, 4, 2, 2, 4, 4, 2])
     expected = reference.count(np.eye(5)[ids], H.numpy()).F
-    sums = SumsByTarget(5, 3, H.to(dtype))
+    total = SumsByTarget(5, 3, H.to(dtype))
     for rows in (slice(0, 3), slice(3, 6), slice(6, 7)):
-        sums.add(H[rows, :1].to(dtype), ids[rows])
-        sums.add(H[rows, 1:].to(dtype), ids[rows], first=1)
-    rtol = 1e-12 if dtype == torch.float64 else 1e-6
-    np.testing.assert_allclose(sums.total, expected, rtol=rtol)
-    assert sums.total.dtype == torch.float64
+        total.add(H[rows, :1].to(dtype), ids[rows])
+        total.add(H[rows, 1:].to(dtype), ids[rows], first=1)
+    np.testing.assert_allclose(total.total, expected, rtol=1e-12 if dtype == torch.float64 else 1e-6)
+    assert total.total.dtype == torch.float64
 
 
 def test_counts_add():
-    one = Counts(positive(2, 3), torch.tensor(3.0), torch.tensor(2.0))
-    two = Counts(positive(2, 3, seed=1), torch.tensor(5.0), torch.tensor(8.0))
-    both = Counts.zeros(2, 3) + one + two
+    one, two = Counts(positive(2, 3), 3.0, 2), Counts(positive(2, 3, seed=1), 5.0, 8)
+    both = (one + two).summed(SINGLE)
     assert torch.equal(both.F, one.F + two.F)
-    assert both.F.dtype == torch.float64
     assert both.mean_norm == pytest.approx(0.8)
 
 
 def test_priming_numbers_and_bound():
-    assert explicit.decoder_priming_number(2) == pytest.approx(2 * math.log(2))
-    assert explicit.decoder_priming_number(128) == pytest.approx(128 * math.log(128))
-    assert explicit.attention_priming_number(2) == pytest.approx(math.log(2))
-    assert explicit.attention_priming_number(8) == pytest.approx(math.log(8))
-    assert explicit.variation_bound(4, 100) == pytest.approx(2.5 * math.log(100))
-    assert explicit.variation_bound(8, 2848) == pytest.approx(reference.bound(8, 2848))
+    assert equations.decoder_priming_number(2) == pytest.approx(2 * math.log(2))
+    assert equations.decoder_priming_number(128) == pytest.approx(128 * math.log(128))
+    assert equations.decoder_priming_number(128, "unit") == 128
+    assert equations.attention_priming_number(2) == pytest.approx(math.log(2))
+    assert equations.attention_priming_number(8) == pytest.approx(math.log(8))
+    assert equations.variation_bound(4, 100) == pytest.approx(2.5 * math.log(100))
 
 
-def test_two_slots_turn_the_sign_of_the_translation():
+def test_two_slots_flip_the_sign_of_the_translation():
     # K_W = log 2 < 1, so (K−1)/K is negative and the column's weight is added.
     F = torch.ones(2, 2, dtype=torch.float64)
-    W = explicit.explicit_solution(F, explicit.attention_priming_number(2))
+    W = equations.explicit_solution(F, equations.attention_priming_number(2))
     assert W.unique().item() == pytest.approx((1 - math.log(2)) / math.log(2) * math.log(2))
     assert W.min() > 0
 
@@ -86,22 +78,32 @@ def test_two_slots_turn_the_sign_of_the_translation():
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(-30, 30), min_size=2, max_size=9))
 def test_attention_weights_are_minus_log_of_a_distribution(scores):
-    A = explicit.attention_weights(torch.tensor([scores], dtype=torch.float64))
+    A = equations.attention_weights(torch.tensor([scores], dtype=torch.float64))
     assert (A >= 0).all()
     assert torch.exp(-A).sum().item() == pytest.approx(1, rel=1e-12)
     np.testing.assert_allclose(A[0], -np.log(reference.softmax(scores)), rtol=1e-9, atol=1e-12)
 
 
-def test_distribution_drops_what_is_too_small():
-    p = explicit.distribution(torch.tensor([[0.0, 1.0, -66.0, -80.0]], dtype=torch.float64))[0]
+def test_distribution_drops_tiny_values():
+    p = equations.distribution(torch.tensor([[0.0, 1.0, -66.0, -80.0]], dtype=torch.float64))[0]
     expected = reference.softmax([0.0, 1.0, -66.0, -80.0])
     np.testing.assert_allclose(p[:3], expected[:3], rtol=1e-12)
     assert p[3] == 0
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=40), st.randoms())
+def test_rounded_numbers_add_exactly_in_any_order(numbers, random):
+    values = equations.rounded(torch.tensor(numbers, dtype=torch.float64)).tolist()
+    shuffled = random.sample(values, len(values))
+    total = sum(values)
+    assert sum(shuffled) == total
+    assert total - sum(shuffled[1:]) == shuffled[0]
+
+
 @pytest.mark.parametrize("table", [0, 1 << 25])
 def test_look_ups(table, monkeypatch):
-    monkeypatch.setattr(explicit, "TABLE", table)
+    monkeypatch.setattr(equations, "TABLE", table)
     E = positive(6, 3)
     E /= E.sum(1, keepdim=True)
     i, j = torch.tensor([[0], [5]]), torch.tensor([[1, 2, 0], [5, 5, 3]])
@@ -109,9 +111,9 @@ def test_look_ups(table, monkeypatch):
     expected = [[sum(E[a, d] * 2 * E[b, d] for d in range(3)) for b in row] for a, row in zip((0, 5), j, strict=True)]
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
-    frequencies = torch.tensor([0.0, 3.0, 1.0, 0.0, 5.0, 2.0], dtype=torch.float64)
+    frequencies = torch.tensor([0, 3, 1, 0, 5, 2])
     variation = InitialVariation(E, frequencies)(torch.tensor([4, 1]), j)
-    examples = [Example(4, j[0].tolist(), 0, 0, 0), Example(1, j[1].tolist(), 0, 0, 0)]
+    examples = [Example(4, j[0].tolist(), 0), Example(1, j[1].tolist(), 0)]
     expected = [reference.initial_variation(E.numpy(), frequencies.tolist(), example) for example in examples]
     np.testing.assert_allclose(variation, expected, rtol=1e-9)
 
@@ -138,8 +140,8 @@ def test_solution_for_one_hot_features_is_naive_bayes(mode, power):
     """p(y) Π_k p(x_k | y)^a for features of weight a: exact at a = 1, and a = log K is what uniform attention gives."""
     contexts, classes = naive_bayes_data()
     H = power * one_hots(contexts, mode)
-    F = explicit.co_occurrence(H, torch.from_numpy(np.eye(CLASSES)[classes]))
-    predicted = torch.softmax(H @ explicit.explicit_solution(F, SLOTS * power), dim=1)
+    F = equations.co_occurrence(H, torch.from_numpy(np.eye(CLASSES)[classes]))
+    predicted = torch.softmax(H @ equations.explicit_solution(F, SLOTS * power), dim=1)
     for context, row in zip(contexts, predicted, strict=True):
         joint = []
         for y in range(CLASSES):

@@ -1,4 +1,3 @@
-import copy
 import math
 
 import numpy as np
@@ -6,24 +5,25 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paper_data import VOCABULARY, as_corpus
 
-import reference
-from reference import PAD, as_corpus
-from saffu.config import SaffuConfig
-from saffu.corpus import block_windows, radius_windows
-from saffu.counters import AttentionCounter, DecoderCounter, HiddenTargets
-from saffu.explicit import InitialVariation, variation_bound
-from saffu.network import Network
-from saffu.unit import Unit
+from saffu.paper import reference
+from saffu.paper.config import PaperConfig, UnitShape
+from saffu.paper.counting import AttentionCounter, DecoderCounter, OutputCounter
+from saffu.paper.equations import InitialVariation
+from saffu.paper.network import Network
+from saffu.paper.reference import EOD, PAD
+from saffu.paper.unit import Unit
+from saffu.paper.windows import unit_windows
 
-VOCABULARY, DIMENSION, BITS = 12, 3, 4
-DOCUMENTS = [[4, 5, 6, 7, 8, 9, 10, 11, 4, 6, 8, 10, 5], [], [7], [11, 11, 9, 4, 4, 5]]
-KINDS = {"block": (block_windows, reference.block_examples), "radius": (radius_windows, reference.radius_examples)}
-MODES = ["sum", "cat"]
+DIMENSION, BITS = 5, 4
+DOCUMENTS = [[4, 5, 6, 7, 8, 9, 10, 11, 4, 6, 8, 10, 5, EOD], [EOD], [7, EOD], [11, 11, 9, EOD, 4, 4, 5, EOD]]
 # 12 slots are windowed in groups of different widths, 3 in one
 CASES = pytest.mark.parametrize(
-    ("kind", "slots", "mode"), [(kind, slots, mode) for kind in KINDS for slots in (3, 12) for mode in MODES]
+    ("name", "slots", "mode"),
+    [(name, slots, mode) for name in ("block", "radius") for slots in (3, 12) for mode in ("sum", "cat")],
 )
+Z = reference.bit_vectors(list(range(VOCABULARY)), BITS)
 
 
 def random(generator: torch.Generator, *shape: int) -> torch.Tensor:
@@ -35,180 +35,211 @@ def random_embeddings(generator: torch.Generator, dimension: int = DIMENSION) ->
     return E / E.sum(1, keepdim=True)
 
 
-def random_unit(slots: int, mode: str, outputs: int) -> Unit:
-    generator = torch.Generator().manual_seed(slots)
-    unit = Unit(random_embeddings(generator), slots, mode, outputs).requires_grad_(False)
-    unit.W.copy_(4 * random(generator, *unit.W.shape))
-    unit.U.copy_(6 * random(generator, *unit.U.shape) - 3)
-    return unit
+def config_of(name: str, slots: int, mode: str, **settings) -> PaperConfig:
+    """One unit alone."""
+    other = {"block": "radius", "radius": "block"}[name]
+    own = {name: slots, f"{name}_mode": mode, f"{name}_dimension": DIMENSION, other: 0}
+    return PaperConfig(**own, hidden_dimension=BITS, dtype="float64", **settings)
 
 
-def windows_and_examples(kind: str, slots: int, batch: int = 100):
-    """Each window with the ids of its targets, and the plain examples in the same order."""
-    windows, examples = KINDS[kind]
-    plain = iter(examples(DOCUMENTS, slots))
-    pairs = []
-    for targets in as_corpus(DOCUMENTS).batches(batch, slots):
+def random_network(config: PaperConfig) -> tuple[Network, reference.Network]:
+    """A network with random weights, and the reference's with the same."""
+    generator = torch.Generator().manual_seed(1)
+    embeddings = {name: random_embeddings(generator, shape.dimension) for name, shape in config.units().items()}
+    network = Network(config, embeddings, VOCABULARY).requires_grad_(False)
+    for weight in network.parameters():
+        weight.copy_(4 * random(generator, *weight.shape) - 2)
+    units = {
+        name: reference.Unit(unit.E.numpy(), unit.W.numpy(), unit.U.numpy(), unit.mode, config.slot_weight)
+        for name, unit in network.units.items()
+    }
+    D = network.document.D.numpy() if network.document else np.zeros(0)
+    return network, reference.Network(config, units, D, network.M.numpy())
+
+
+def windows_and_examples(network: Network, name: str, batch: int = 100):
+    """Each window with the ids of its targets, and the reference's examples in the same order."""
+    plain = iter(reference.examples(name, DOCUMENTS, network.config))
+    for targets in network.batches(as_corpus(DOCUMENTS), batch):
         rows = [next(plain) for _ in targets.ids]
-        for window in windows(targets, slots):
-            pairs.append((window, targets.ids[window.rows], [rows[row] for row in window.rows.tolist()]))
-    return pairs
-
-
-def hidden_targets(bits: int) -> tuple[HiddenTargets, np.ndarray]:
-    """For the library and as plain rows: the bits of each token, or with no bits the token itself."""
-    if not bits:
-        return HiddenTargets(None, VOCABULARY), np.eye(VOCABULARY)
-    Z = reference.assigned_bits(list(range(VOCABULARY)), bits)
-    return HiddenTargets(torch.from_numpy(Z), VOCABULARY), Z
+        for window in unit_windows(name, targets, network.config):
+            yield window, targets.ids[window.rows], [rows[row] for row in window.rows.tolist()]
 
 
 @CASES
-def test_forward_is_equation_1(kind, slots, mode):
-    unit = random_unit(slots, mode, BITS)
-    E, W, U = unit.E.numpy(), unit.W.numpy(), unit.U.numpy()
-    for window, _, examples in windows_and_examples(kind, slots):
-        features = unit.quadratic_features(window)
-        A, logits = unit.attention(window), unit(window)
+@pytest.mark.parametrize("slot_weight", ["entropy", "unit"])
+@pytest.mark.parametrize("tabulated", [False, True])
+def test_forward_is_equation_1(name, slots, mode, slot_weight, tabulated):
+    network, plain = random_network(config_of(name, slots, mode, slot_weight=slot_weight))
+    unit, expected = network.units[name], plain.units[name]
+    tables = network.tables()[name] if tabulated else None
+    for window, _, examples in windows_and_examples(network, name):
+        features = unit.quadratic_features(window, tables)
+        A, logits = unit.attention(window, tables), unit(window, tables)
         for row, example in enumerate(examples):
-            Q = reference.quadratic_features(E, example)
+            Q = reference.quadratic_features(expected, example)
             np.testing.assert_allclose(features[row, : window.width], Q[window.slots], rtol=1e-12)
             if window.width < slots:
-                assert features[row, -1].item() == pytest.approx(E[example.head] @ E[PAD], rel=1e-12)
-            np.testing.assert_allclose(A[row], reference.attention(E, W, example), rtol=1e-9)
-            H = reference.hidden_state(E, W, example, mode)
-            np.testing.assert_allclose(logits[row], H @ U, rtol=1e-9, atol=1e-12)
-        assert torch.exp(-A).sum(1).numpy() == pytest.approx(1, rel=1e-12)
+                assert features[row, -1].item() == pytest.approx(expected.E[example.query] @ expected.E[PAD], rel=1e-12)
+            np.testing.assert_allclose(A[row], reference.attention(expected, example), rtol=1e-9)
+            H = reference.hidden_state(expected, example)
+            np.testing.assert_allclose(logits[row], H @ expected.U, rtol=1e-9, atol=1e-12)
+            p = reference.unit_output(expected, example)
+            np.testing.assert_allclose(torch.softmax(logits[row], 0), p, rtol=1e-9, atol=1e-12)
+        if slot_weight == "entropy":
+            assert torch.exp(-A).sum(1).numpy() == pytest.approx(1, rel=1e-12)
         if mode == "sum":
-            expected = [reference.hidden_state(E, W, example, mode) for example in examples]
-            np.testing.assert_allclose(unit.weighted_sum(window), expected, rtol=1e-9)
+            states = [reference.hidden_state(expected, example) for example in examples]
+            np.testing.assert_allclose(unit.weighted_sum(window, tables), states, rtol=1e-9)
+
+
+@CASES
+def test_tables_of_decoded_tokens_give_the_same_logits_in_float32(name, slots, mode):
+    network, _ = random_network(config_of(name, slots, mode))
+    network = network.float()
+    tables = network.tables()
+    assert tables[name].decoded is not None
+    assert network.tables(decode=False)[name].decoded is None
+    for targets in network.batches(as_corpus(DOCUMENTS), 100):
+        plain = network.unit_logits(name, targets)
+        np.testing.assert_allclose(network.unit_logits(name, targets, tables), plain, rtol=1e-4, atol=1e-4)
 
 
 def test_attention_is_uniform_at_first():
-    unit = Unit(random_embeddings(torch.Generator().manual_seed(0)), 5, "sum", BITS).requires_grad_(False)
-    for window, _, _ in windows_and_examples("radius", 5):
+    config = config_of("radius", 5, "sum")
+    network, _ = random_network(config)
+    embeddings = random_embeddings(torch.Generator().manual_seed(0))
+    unit = Unit(embeddings, UnitShape(5, "sum", DIMENSION), BITS).requires_grad_(False)
+    unit_weight = Unit(embeddings, UnitShape(5, "sum", DIMENSION), BITS, "unit").requires_grad_(False)
+    for window, _, _ in windows_and_examples(network, "radius"):
         np.testing.assert_allclose(unit.attention(window), math.log(5), rtol=1e-12)
+        np.testing.assert_allclose(unit_weight.attention(window), 1, rtol=1e-12)
 
 
 @CASES
-@pytest.mark.parametrize("bits", [BITS, 0])
-def test_variation_is_the_gradient_of_the_log_likelihood(kind, slots, mode, bits):
-    hidden, Z = hidden_targets(bits)
-    unit = random_unit(slots, mode, hidden.outputs)
-    E, W, U = unit.E.numpy(), unit.W.numpy(), unit.U.numpy()
-    for window, target_ids, examples in windows_and_examples(kind, slots):
-        surprise = hidden.surprise(torch.softmax(unit(window), dim=1), target_ids)
-        V = unit.variation(window, surprise)
+def test_variation_is_the_gradient_of_the_log_likelihood(name, slots, mode):
+    network, plain = random_network(config_of(name, slots, mode))
+    unit = network.units[name]
+    wanted = torch.from_numpy(Z / Z.sum(1, keepdims=True))
+    for window, target_ids, examples in windows_and_examples(network, name):
+        V = unit.variation(window, wanted[target_ids] - torch.softmax(unit(window), dim=1))
 
         A = unit.attention(window).requires_grad_()
         weighted = A[:, :, None] * unit.E[torch.tensor([example.slots for example in examples])]
         H = weighted.sum(1) if mode == "sum" else weighted.flatten(1)
-        wanted = torch.from_numpy(Z / Z.sum(1, keepdims=True))[target_ids]
-        (wanted * torch.log_softmax(H @ unit.U, dim=1)).sum().backward()
+        (wanted[target_ids] * torch.log_softmax(H @ unit.U, dim=1)).sum().backward()
         np.testing.assert_allclose(V, A.grad, rtol=1e-9, atol=1e-12)
 
         for row, example in enumerate(examples):
-            z = Z[example.target] / sum(Z[example.target])
-            plain = reference.variation(E, W, U, example, mode, z)
-            np.testing.assert_allclose(V[row], plain, rtol=1e-9, atol=1e-12)
+            expected = reference.variation(plain.units[name], example, wanted[example.target].numpy())
+            np.testing.assert_allclose(V[row], expected, rtol=1e-9, atol=1e-12)
+
+
+@CASES
+def test_gradients_reach_all_weights_with_and_without_tables(name, slots, mode):
+    network, _ = random_network(config_of(name, slots, mode))
+    unit = network.units[name]
+    targets = next(network.batches(as_corpus(DOCUMENTS), 100))
+    gradients = []
+    for tables in (None, network.tables(decode=False)):
+        network.requires_grad_(True).zero_grad()
+        unit.E.requires_grad_(True)
+        torch.nn.functional.cross_entropy(network(targets, tables), targets.ids).backward()
+        gradients.append([weight.grad.clone() for weight in (unit.W, unit.U, network.M)])
+        if tables is None:
+            assert unit.E.grad.abs().max() > 0
+    for plain, tabulated in zip(*gradients, strict=True):
+        assert torch.isfinite(plain).all()
+        assert plain.abs().max() > 0
+        np.testing.assert_allclose(plain, tabulated, rtol=1e-9, atol=1e-15)
+
+
+def assert_counts(counts, expected) -> None:
+    np.testing.assert_allclose(counts.F, expected.F, rtol=1e-9, atol=1e-9)
+    assert counts.mean_norm == pytest.approx(expected.norm / expected.targets, rel=1e-9)
+    assert counts.targets == expected.targets
 
 
 @CASES
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("stage", ["initial", "tune"])
-def test_attention_counts(kind, slots, mode, sign, stage):
-    hidden, Z = hidden_targets(BITS)
-    unit = random_unit(slots, mode, BITS)
-    E, W, U = unit.E.numpy(), unit.W.numpy(), unit.U.numpy()
-    frequencies = torch.arange(VOCABULARY, dtype=torch.float64)
+def test_attention_counts(name, slots, mode, sign, stage):
+    network, plain = random_network(config_of(name, slots, mode, variation_sign=sign))
+    unit = network.units[name]
+    frequencies = torch.arange(VOCABULARY)
     initial = InitialVariation(unit.E, frequencies) if stage == "initial" else None
-    counter = AttentionCounter(unit, hidden, sign, initial)
+    counter = AttentionCounter(network, name, network.tables()[name], torch.from_numpy(Z), initial)
     features, variations = [], []
-    for window, target_ids, examples in windows_and_examples(kind, slots):
-        counter.add(window, target_ids)
-        for example in examples:
-            if initial:
-                V = reference.initial_variation(E, frequencies.tolist(), example)
-            else:
-                V = reference.variation(E, W, U, example, mode, Z[example.target] / sum(Z[example.target]))
-            features.append(reference.quadratic_features(E, example))
-            variations.append(sign * V + reference.bound(slots, VOCABULARY))
-    assert counter.bound == variation_bound(slots, VOCABULARY) == reference.bound(slots, VOCABULARY)
+    c = 2 * (1 + 1 / slots) * math.log(VOCABULARY)
+    for targets in network.batches(as_corpus(DOCUMENTS), 7):
+        counter.add(targets)
+    for example in reference.examples(name, DOCUMENTS, network.config):
+        if initial:
+            V = reference.initial_variation(plain.units[name].E, frequencies.tolist(), example)
+        else:
+            V = reference.variation(plain.units[name], example, Z[example.target] / sum(Z[example.target]))
+        features.append(reference.quadratic_features(plain.units[name], example))
+        variations.append(sign * V + c)
     assert_counts(counter.counts, reference.count(features, variations))
 
 
 @CASES
-@pytest.mark.parametrize("bits", [BITS, 0])
-def test_decoder_counts(kind, slots, mode, bits):
-    hidden, Z = hidden_targets(bits)
-    unit = random_unit(slots, mode, hidden.outputs)
-    counter = DecoderCounter(unit, hidden)
-    inputs, targets = [], []
-    for window, target_ids, examples in windows_and_examples(kind, slots):
-        counter.add(window, target_ids)
-        inputs += [reference.hidden_state(unit.E.numpy(), unit.W.numpy(), example, mode) for example in examples]
-        targets += [Z[example.target] for example in examples]
-    assert_counts(counter.counts, reference.count(inputs, targets))
+@pytest.mark.parametrize("kind", ["raw", "normalized"])
+def test_decoder_counts(name, slots, mode, kind):
+    network, plain = random_network(config_of(name, slots, mode, hidden_targets=kind))
+    tables = network.tables()[name]
+    decoder, output = (
+        DecoderCounter(network, name, tables, torch.from_numpy(Z)),
+        OutputCounter(network, name, tables),
+    )
+    for targets in network.batches(as_corpus(DOCUMENTS), 7):
+        decoder.add(targets)
+        output.add(targets)
+    examples = reference.examples(name, DOCUMENTS, network.config)
+    rows = Z if kind == "raw" else Z / Z.sum(1, keepdims=True)
+    states = [reference.hidden_state(plain.units[name], example) for example in examples]
+    assert_counts(decoder.counts, reference.count(states, [rows[example.target] for example in examples]))
+    outputs = [reference.unit_output(plain.units[name], example) for example in examples]
+    assert_counts(output.counts, reference.count(outputs, [np.eye(VOCABULARY)[e.target] for e in examples]))
 
 
-def assert_counts(counts, expected) -> None:
-    np.testing.assert_allclose(counts.F, expected.F, rtol=1e-9, atol=1e-12)
-    assert counts.mean_norm == pytest.approx(expected.norm / expected.targets, rel=1e-9)
-    assert counts.targets == expected.targets
-
-
-# The network
-
-
-def random_network(**settings) -> tuple[Network, reference.Fit]:
-    """A network with random weights, and the plain one with the same."""
-    shape = {"block": 5, "radius": 10, "block_dimension": 4, "radius_dimension": 5, "hidden_dimension": BITS}
-    config = SaffuConfig(**shape | settings)
-    generator = torch.Generator().manual_seed(1)
-    dimensions = {"block": config.block_dimension, "radius": config.radius_dimension}
-    embeddings = {
-        name: random_embeddings(generator, size) for name, size in dimensions.items() if getattr(config, name)
-    }
-    network = Network(config, embeddings, VOCABULARY).requires_grad_(False)
-    plain = reference.Fit(config, DOCUMENTS, VOCABULARY)
-    for name, tensor in network.state_dict().items():
-        if not name.endswith("E"):
-            tensor.copy_(4 * random(generator, *tensor.shape) - 2)
-        plain.weights[name.removeprefix("units.")] = tensor.numpy()
-    return network, plain
-
-
-def predict(network: Network, batch: int) -> np.ndarray:
-    runs = as_corpus(DOCUMENTS).batches(batch, network.lookback)
-    return torch.cat([torch.softmax(network(targets), dim=1) for targets in runs]).numpy()
-
-
+SHAPE = {"block": 5, "radius": 10, "block_dimension": 4, "radius_dimension": 5, "hidden_dimension": BITS}
 SHAPES = [
     {"block_mode": "sum", "radius_mode": "cat"},
     {"block_mode": "cat", "radius_mode": "sum"},
-    {"block_mode": "sum", "radius_mode": "sum", "head": "first"},
+    {"block_mode": "sum", "radius_mode": "sum", "query_slot": "first"},
     {"block_mode": "cat", "radius_mode": "cat", "block": 11, "radius": 2},
+    {"padding": "left", "block_mode": "cat", "block": 11},
+    {"block_advance": "sliding", "radius_span": "block", "slot_weight": "unit"},
     {"block": 0},
     {"radius": 0, "block": 2, "block_mode": "cat"},
-    {"documents": 3},
-    {"documents": 2, "block": 0},
-    {"hidden_dimension": 0},
-    {"hidden_dimension": 0, "block": 0},
+    {"document_shards": 3},
+    {"document_shards": 2, "block": 0},
 ]
 
 
+def predict(network: Network, batch: int) -> np.ndarray:
+    runs = network.batches(as_corpus(DOCUMENTS), batch)
+    return torch.cat([torch.softmax(network(targets), dim=1) for targets in runs]).numpy()
+
+
 @pytest.mark.parametrize("settings", SHAPES, ids=str)
-def test_network_is_the_plain_loop(settings):
-    network, plain = random_network(**settings)
-    expected = plain.probabilities(DOCUMENTS)
+def test_network_is_the_reference(settings):
+    network, plain = random_network(PaperConfig(**SHAPE | settings))
+    expected = reference.probabilities(plain, DOCUMENTS)
     for batch in (1, 7, 100):
-        np.testing.assert_allclose(predict(network, batch), expected, rtol=1e-9)
-    targets = next(as_corpus(DOCUMENTS).batches(100, network.lookback))
+        np.testing.assert_allclose(predict(network, batch), expected, rtol=1e-9, atol=1e-300)
+    assert (expected[:, :EOD] == 0).all()
+    (targets,) = network.batches(as_corpus(DOCUMENTS), 100)
     chosen = expected[np.arange(len(expected)), targets.ids.numpy()]
     np.testing.assert_allclose(network.log_probabilities(targets), np.log(chosen), rtol=1e-9)
+    hidden = reference.outputs(plain, DOCUMENTS)
+    np.testing.assert_allclose(network.hidden(targets), hidden, rtol=1e-9, atol=1e-25)
+    sizes = [rows.stop - rows.start for rows in network.parts.values()]
+    assert sum(sizes) == len(network.M) == len(hidden[0])
 
 
-NETWORK, _ = random_network(documents=3)
+NETWORK, _ = random_network(PaperConfig(**SHAPE, document_shards=3))
 
 
 @settings(max_examples=20, deadline=None)
@@ -217,44 +248,10 @@ def test_network_does_not_depend_on_the_batch(batch):
     np.testing.assert_allclose(predict(NETWORK, batch), predict(NETWORK, 1000), rtol=1e-12)
 
 
-@pytest.mark.parametrize("batch", [1, 2, 5, 9, 15, 100])
-def test_document_inputs_of_runs_that_start_anywhere(batch):
-    network, plain = random_network(documents=3)
-    expected = reference.document_inputs(plain.weights["block.E"], DOCUMENTS)
-    runs = as_corpus(DOCUMENTS).batches(batch, network.lookback)
-    found = torch.cat([network.document_inputs(targets) for targets in runs])
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
-    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-12)
-
-
-def test_given_document_inputs_are_used():
-    network, _ = random_network(documents=3)
-    targets = next(as_corpus(DOCUMENTS).batches(100, network.lookback))
-    inputs = network.document_inputs(targets)
-    assert torch.equal(network(targets, inputs), network(targets))
-    assert not torch.equal(network(targets, inputs.flip(0)), network(targets))
-
-
-@pytest.mark.parametrize(
-    ("settings", "count"),
-    [
-        # E 12·4 + 12·5, W 5² + 10², U 4·4 + 50·4, M 8·12
-        ({}, 48 + 60 + 25 + 100 + 16 + 200 + 96),
-        # U 20·4 + 5·4; and with 3 shards D 4·3, M (8 + 3)·12
-        ({"block_mode": "cat", "radius_mode": "sum", "documents": 3}, 48 + 60 + 25 + 100 + 80 + 20 + 12 + 132),
-        # only E 12·5, W 10², U 50·12, and the prior
-        ({"block": 0, "hidden_dimension": 0}, 60 + 100 + 600 + 12),
-    ],
-)
-def test_parameter_count(settings, count):
-    assert random_network(**settings)[0].parameter_count() == count
-
-
-def test_loaded_weights_replace_all_that_was_computed():
-    network, _ = random_network()
-    other = copy.deepcopy(network)
-    other.units["radius"].E.copy_(random_embeddings(torch.Generator().manual_seed(9), 5))
-    expected = predict(other, 100)
-    assert not np.allclose(predict(network, 100), expected)
-    network.load_state_dict(other.state_dict())
-    np.testing.assert_allclose(predict(network, 100), expected, rtol=1e-12)
+def test_dropout_changes_logits_while_training_only():
+    network, _ = random_network(PaperConfig(**SHAPE))
+    (targets,) = network.batches(as_corpus(DOCUMENTS), 100)
+    before = network.eval()(targets)
+    network.set_dropout(0.5)
+    assert torch.equal(network(targets), before)
+    assert not torch.equal(network.train()(targets), before)
