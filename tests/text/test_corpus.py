@@ -1,17 +1,17 @@
+from itertools import chain
+
+import numpy as np
 import pytest
-import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import reference
-from reference import EOD, FRG, PAD, SOD, Documents, as_corpus
-from saffu import corpus as module
-from saffu.corpus import TokenCorpus, Window, block_windows, encode_documents, radius_windows
-from saffu.tokenizer import Tokenizer
+from saffu.text import corpus as module
+from saffu.text.corpus import TokenCorpus, encode_lines, lines_of
+from saffu.text.tokenizer import EOD, Tokenizer
 
-TEXTS = ["the cat sat on the mat", "", "naïve cafés; the dog", "a", "the end, the very end"]
-documents_of_ids = st.lists(st.lists(st.integers(4, 11), max_size=30), min_size=1, max_size=6)
-heads = st.sampled_from(["previous", "first"])
+TEXTS = ["the cat sat on the mat", "two\n\nlines", "naïve cafés; the dog", "a", "the end, the very end"]
+ids = st.lists(st.integers(4, 11), max_size=8)
+documents_of_ids = st.lists(st.lists(ids, min_size=1, max_size=4), min_size=1, max_size=8)
 
 
 @pytest.fixture(scope="module")
@@ -19,191 +19,107 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train(TEXTS * 2)
 
 
-def slots(window: Window, count: int) -> list[list[int]]:
-    """All slots of a window, `<pad>` included where it leaves them out."""
-    full = torch.full((len(window.rows), count), PAD)
-    full[:, window.slots] = window.ids
-    return full.tolist()
+def as_corpus(documents: list[list[list[int]]]) -> TokenCorpus:
+    """A corpus of documents of lines of token ids; each line of n ids is said to have n + 1 bytes."""
+    flat = [[token for line in document for token in [*line, EOD]] for document in documents]
+    starts = np.cumsum([0, *map(len, flat)])
+    sizes = [len(line) + 1 for document in documents for line in document]
+    return TokenCorpus(
+        np.array(list(chain.from_iterable(flat)), dtype=np.uint16), starts, np.array(sizes, dtype=np.int64)
+    )
 
 
-def windowed(documents: Documents, batch: int, lookback: int, windows, count: int, head: str):
-    """(target, slots, head) of every target, each exactly once, in the order of the corpus."""
-    found = []
-    for targets in as_corpus(documents).batches(batch, lookback):
-        rows = {}
-        for window in windows(targets, count, head):
-            assert window.rows.shape == window.head.shape
-            contexts = zip(window.rows.tolist(), slots(window, count), window.head.tolist(), strict=True)
-            for row, context, query in contexts:
-                assert row not in rows
-                rows[row] = (int(targets.ids[row]), context, query)
-        found += [rows[row] for row in range(len(targets.ids))]
-    return found
+def as_documents(corpus: TokenCorpus) -> list[list[list[int]]]:
+    """The inverse of `as_corpus`; checks that all parts of a corpus fit together."""
+    assert corpus.starts[0] == 0
+    assert corpus.starts[-1] == corpus.targets == len(corpus.ids)
+    assert len(corpus.line_starts()) == corpus.lines + 1
+    documents, sizes = [], iter(corpus.sizes.tolist())
+    for first, last in zip(corpus.starts[:-1], corpus.starts[1:], strict=True):
+        lines: list[list[int]] = [[]]
+        for token in corpus.ids[first:last].tolist():
+            if token == EOD:
+                assert next(sizes) == len(lines[-1]) + 1
+                lines.append([])
+            else:
+                lines[-1].append(token)
+        assert lines.pop() == []
+        documents.append(lines)
+    assert not list(sizes)
+    return documents
 
 
-@settings(max_examples=60, deadline=None)
-@given(documents_of_ids, st.integers(2, 20), st.integers(1, 100), heads)
-@example([[4, 5, 6], [4, 5, 6, 7], [4, 5, 6, 7, 8]], 5, 2, "previous")  # b−2, b−1 and b tokens
-@example([[], [4], [], list(range(4, 12)) * 5], 2, 3, "first")
-@example([[], list(range(4, 12)) * 5], 40, 1, "previous")
-def test_block_windows(documents, block, batch, head):
-    expected = [e[:3] for e in reference.block_examples(documents, block, head)]
-    assert windowed(documents, batch, block, block_windows, block, head) == expected
-
-
-@settings(max_examples=60, deadline=None)
-@given(documents_of_ids, st.integers(2, 20), st.integers(1, 100), heads)
-@example([[4, 5], [], [4, 5, 6]], 18, 1, "previous")  # longer than any document
-@example([[], [], list(range(4, 12)) * 5], 9, 7, "first")
-def test_radius_windows(documents, radius, batch, head):
-    expected = [e[:3] for e in reference.radius_examples(documents, radius, head)]
-    assert windowed(documents, batch, radius + 3, radius_windows, radius, head) == expected
-
-
-@pytest.mark.parametrize(("kind", "windows"), [("block", block_windows), ("radius", radius_windows)])
-def test_windows_of_few_rows(kind, windows, monkeypatch):
-    monkeypatch.setitem(module.WINDOW_ROWS, "cpu", 3)
-    documents = [list(range(4, 24)), [4] * 11]
-    expected = [e[:3] for e in getattr(reference, f"{kind}_examples")(documents, 12)]
-    assert windowed(documents, 17, 12, windows, 12, "previous") == expected
-
-
-def test_contexts_by_hand():
-    documents = [[7, 8, 9], []]
-    assert windowed(documents, 9, 3, block_windows, 3, "previous") == [
-        (7, [SOD, PAD, PAD], SOD),
-        (8, [SOD, 7, PAD], 7),
-        (9, [FRG, PAD, PAD], FRG),
-        (EOD, [FRG, 9, PAD], 9),
-        (EOD, [SOD, PAD, PAD], SOD),
-    ]
-    assert windowed(documents, 9, 2, radius_windows, 2, "first") == [
-        (7, [PAD, PAD], PAD),
-        (8, [PAD, 7], PAD),
-        (9, [7, 8], 7),
-        (EOD, [8, 9], 8),
-        (EOD, [PAD, PAD], PAD),
-    ]
-
-
-@settings(max_examples=30, deadline=None)
-@given(documents_of_ids, st.integers(1, 40), st.integers(0, 9))
-def test_batches(documents, batch, lookback):
-    tokens = [[*document, EOD] for document in documents]
-    flat = [(token, at, number) for number, t in enumerate(tokens) for at, token in enumerate(t)]
-    found = []
-    for targets in as_corpus(documents).batches(batch, lookback):
-        columns = (targets.ids.tolist(), targets.positions.tolist(), targets.documents.tolist())
-        found += zip(*columns, strict=True)
-        first = flat[len(found) - len(targets.ids)]
-        assert targets.history().tolist() == tokens[first[2]][: first[1]]
-        assert targets.past[targets.at].tolist() == columns[0]
-    assert found == flat
-
-
-@settings(max_examples=30, deadline=None)
-@given(documents_of_ids, st.integers(2, 12))
-def test_fragments(documents, block):
-    examples = reference.block_examples(documents, block)
-    opening = [e for e in examples if e.slots[0] == FRG and e.slots[1] == PAD]
-    assert as_corpus(documents).fragments(block) == len(opening)
+# Building
 
 
 def test_build(tokenizer):
-    corpus = TokenCorpus.build(iter(TEXTS), tokenizer)
-    pieces = [[*tokenizer.encode(text), EOD] for text in TEXTS]
+    corpus = TokenCorpus.build(lines_of(TEXTS), tokenizer)
+    pieces = [[id for line in text.split("\n") for id in [*tokenizer.encode(line), EOD]] for text in TEXTS]
     assert corpus.ids.tolist() == [id for piece in pieces for id in piece]
-    assert corpus.starts.diff().tolist() == [len(piece) for piece in pieces]
-    assert corpus.sizes.tolist() == [23, 1, 23, 2, 22]
-    assert (corpus.documents, corpus.targets, corpus.bytes) == (5, sum(map(len, pieces)), 71)
+    assert np.diff(corpus.starts).tolist() == [len(piece) for piece in pieces]
+    assert corpus.sizes.tolist() == [23, 4, 1, 6, 23, 2, 22]
+    assert (corpus.documents, corpus.lines, corpus.targets) == (5, 7, sum(map(len, pieces)))
+    assert corpus.bytes == sum(len(text.encode()) + 1 for text in TEXTS) == 81
     assert corpus.first_document == 0
+    assert corpus.ids.dtype == np.uint16
 
 
 def test_build_on_disk_is_the_same(tokenizer, tmp_path):
-    memory, disk = TokenCorpus.build(TEXTS, tokenizer), TokenCorpus.build(TEXTS, tokenizer, tmp_path)
-    assert torch.equal(disk.ids, memory.ids)
-    assert torch.equal(disk.starts, memory.starts)
-    assert torch.equal(disk.sizes, memory.sizes)
+    memory, disk = (TokenCorpus.build(lines_of(TEXTS), tokenizer, folder) for folder in (None, tmp_path))
+    assert isinstance(disk.ids, np.memmap)
+    assert disk.ids.tolist() == memory.ids.tolist()
+    assert disk.starts.tolist() == memory.starts.tolist()
+    assert disk.sizes.tolist() == memory.sizes.tolist()
+    assert disk.fingerprint() == memory.fingerprint()
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) == 2 * memory.targets
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_build_without_documents(tokenizer, tmp_path, on_disk):
     corpus = TokenCorpus.build([], tokenizer, tmp_path if on_disk else None)
-    assert (corpus.documents, corpus.targets, corpus.bytes) == (0, 0, 0)
-    assert list(corpus.batches(8, 4)) == []
+    assert (corpus.documents, corpus.lines, corpus.targets, corpus.bytes) == (0, 0, 0, 0)
+    assert corpus.frequencies(8).tolist() == [0] * 8
 
 
-@pytest.mark.parametrize("documents", [0, 1, 2, 4])
 @pytest.mark.parametrize("on_disk", [False, True])
-def test_build_stops_after_the_document_that_reaches_the_limit(tokenizer, tmp_path, documents, on_disk):
-    whole = TokenCorpus.build(TEXTS, tokenizer)
-    limit = int(whole.starts[documents])
-    for wanted, last in [(limit, documents), (limit + 1, documents + 1)]:
-        corpus = TokenCorpus.build(iter(TEXTS), tokenizer, tmp_path if on_disk else None, limit=wanted)
-        assert corpus.ids.tolist() == whole.ids[: whole.starts[last]].tolist()
-        assert corpus.documents == last
-        assert whole.first(wanted).ids.tolist() == corpus.ids.tolist()
-        assert whole.first(wanted).bytes == corpus.bytes
+def test_build_stops_after_the_line_that_reaches_the_limit(tokenizer, tmp_path, on_disk):
+    whole = TokenCorpus.build(lines_of(TEXTS), tokenizer)
+    ends = whole.line_starts()
+    for lines in range(whole.lines + 1):
+        for limit, expected in [(int(ends[lines]), lines), (int(ends[lines]) + 1, min(lines + 1, whole.lines))]:
+            corpus = TokenCorpus.build(lines_of(TEXTS), tokenizer, tmp_path if on_disk else None, max_tokens=limit)
+            assert corpus.ids.tolist() == whole.ids[: ends[expected]].tolist()
+            assert corpus.sizes.tolist() == whole.sizes[:expected].tolist()
+            assert corpus.starts[-1] == corpus.targets
 
 
-def test_a_limit_beyond_the_text_takes_all(tokenizer):
-    whole = TokenCorpus.build(TEXTS, tokenizer)
-    assert TokenCorpus.build(TEXTS, tokenizer, limit=10**6).targets == whole.targets
-    assert whole.first(10**6).targets == whole.targets
-
-
-def test_part():
-    documents = [[4, 5], [], [6, 7, 8], [9]]
-    part = as_corpus(documents).part(1, 4).part(1, 3)
-    assert part.ids.tolist() == [6, 7, 8, EOD, 9, EOD]
-    assert part.starts.tolist() == [0, 4, 6]
-    assert part.sizes.tolist() == [4, 2]
-    assert part.first_document == 2
-    assert part.to("cpu").first_document == 2
+def test_the_first_line_begins_a_document_whatever_it_says(tokenizer):
+    corpus = TokenCorpus.build([(False, "a"), (False, "b")], tokenizer)
+    assert (corpus.documents, corpus.lines) == (1, 2)
 
 
 @settings(max_examples=50, deadline=None)
-@given(documents_of_ids, st.integers(1, 60))
-def test_folds_are_whole_documents_each_once(documents, targets):
-    corpus = as_corpus(documents)
-    folds = corpus.folds(targets)
-    assert torch.cat([fold.ids for fold in folds]).tolist() == corpus.ids.tolist()
-    assert sum(fold.documents for fold in folds) == corpus.documents
-    assert all(fold.documents for fold in folds)
-    assert [fold.first_document for fold in folds] == [
-        sum(fold.documents for fold in folds[:number]) for number in range(len(folds))
-    ]
-
-
-def test_folds_are_about_as_large_as_asked():
-    corpus = as_corpus([[4] * (length % 5) for length in range(400)])  # 1,200 targets, documents of at most 5
-    for targets, count in [(100, 12), (110, 11), (390, 3), (5000, 1)]:
-        sizes = [fold.targets for fold in corpus.folds(targets)]
-        assert len(sizes) == count
-        assert max(abs(size - 1200 / count) for size in sizes) <= 5
-
-
-@settings(max_examples=20, deadline=None)
-@given(documents_of_ids)
-def test_frequencies(documents):
-    flat = [token for document in documents for token in [*document, EOD]]
-    frequencies = as_corpus(documents).frequencies(12)
-    assert frequencies.tolist() == [flat.count(token) for token in range(12)]
-    assert frequencies.dtype == torch.float64
+@given(st.lists(st.lists(st.text("ab ", min_size=1).filter(str.strip), min_size=1, max_size=4), max_size=6))
+def test_lines_of_strings_round_trip(documents):
+    found: list[list[str]] = []
+    for begins, text in lines_of("\n".join(lines) for lines in documents):
+        if begins:
+            found.append([])
+        found[-1].append(text)
+    assert found == documents
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.text(st.sampled_from("aT é漢9,.'’ \n\t_\u00a0\u3000"), max_size=60))
+@given(st.text(st.sampled_from("aT é漢9,.'’ \t_\u00a0\u3000"), max_size=60))
 @example("the cat's  mat , the.  end 3 a 3 4b c")
-def test_long_documents_in_pieces_keep_their_tokens(tokenizer, text):
+def test_long_lines_in_pieces_keep_their_tokens(tokenizer, text):
     texts = [text, "the cat sat", text + " and " + text]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PIECE", 4)
-        assert list(encode_documents(texts, tokenizer)) == tokenizer.encode_batch(texts)
+        assert list(encode_lines(texts, tokenizer)) == tokenizer.encode_batch(texts)
 
 
-def test_long_documents_are_really_cut(monkeypatch):
+def test_long_lines_are_really_cut(monkeypatch):
     class Recorder:
         def __init__(self):
             self.seen = []
@@ -217,5 +133,104 @@ def test_long_documents_are_really_cut(monkeypatch):
 
     monkeypatch.setattr(module, "PIECE", 10)
     recorder, text = Recorder(), "word " * 20
-    assert list(encode_documents([text], recorder)) == [[ord(character) for character in text]]
+    assert list(encode_lines([text], recorder)) == [[ord(character) for character in text]]
     assert max(map(len, recorder.seen)) <= 15
+
+
+# Parts
+
+
+@settings(max_examples=50, deadline=None)
+@given(documents_of_ids, st.data())
+def test_slice_and_select(documents, data):
+    corpus = as_corpus(documents)
+    assert as_documents(corpus) == documents
+    first = data.draw(st.integers(0, len(documents)))
+    last = data.draw(st.integers(first, len(documents)))
+    part = corpus.slice(first, last)
+    assert as_documents(part) == documents[first:last]
+    assert part.first_document == (first if (first, last) != (0, len(documents)) else 0)
+    numbers = data.draw(st.lists(st.integers(0, len(documents) - 1), max_size=10))
+    assert as_documents(corpus.select(numbers)) == [documents[number] for number in numbers]
+    if last - first > 1:
+        assert as_documents(part.slice(1, last - first)) == documents[first + 1 : last]
+        assert part.slice(1, last - first).first_document == first + 1
+
+
+def test_a_slice_shares_storage():
+    corpus = as_corpus([[[4]], [[5]], [[6]]])
+    assert np.shares_memory(corpus.slice(1, 2).ids, corpus.ids)
+
+
+@settings(max_examples=50, deadline=None)
+@given(documents_of_ids, st.integers(0, 100), st.integers(1, 5))
+def test_head_and_every_nth(documents, targets, step):
+    corpus = as_corpus(documents)
+    head = corpus.head(targets)
+    assert as_documents(head) == documents[: head.documents]
+    assert head.targets >= min(targets, corpus.targets)
+    assert head.documents == 0 or corpus.starts[head.documents - 1] < targets
+    assert as_documents(corpus.every_nth(step)) == documents[::step]
+
+
+def test_sample_is_spread_over_the_corpus():
+    corpus = as_corpus([[[4 + number % 8] * 4] for number in range(100)])  # 5 targets each
+    sample = corpus.sample(50)
+    assert sample.targets == 50
+    assert as_documents(sample) == [[[4 + number % 8] * 4] for number in range(0, 100, 10)]
+    assert corpus.sample(10**6) is corpus
+
+
+@settings(max_examples=50, deadline=None)
+@given(documents_of_ids, st.sampled_from([0, 0.1, 0.5, 0.95, 1]))
+def test_split_is_a_partition(documents, share):
+    first, second = as_corpus(documents).split(share)
+    assert sorted(as_documents(first) + as_documents(second)) == sorted(documents)
+    assert first.documents == int(np.floor(len(documents) * share))
+
+
+@settings(max_examples=50, deadline=None)
+@given(documents_of_ids, st.integers(1, 60))
+def test_folds_are_whole_documents_each_once(documents, targets):
+    corpus = as_corpus(documents)
+    folds = corpus.folds(targets)
+    assert [document for fold in folds for document in as_documents(fold)] == documents
+    assert all(fold.documents for fold in folds)
+    assert [fold.first_document for fold in folds] == [
+        sum(fold.documents for fold in folds[:number]) for number in range(len(folds))
+    ]
+
+
+def test_folds_are_about_as_large_as_asked():
+    corpus = as_corpus([[[4] * (length % 5)] for length in range(400)])  # 1,200 targets, documents of at most 5
+    for targets, count in [(100, 12), (110, 11), (390, 3), (5000, 1)]:
+        sizes = [fold.targets for fold in corpus.folds(targets)]
+        assert len(sizes) == count
+        assert max(abs(size - 1200 / count) for size in sizes) <= 5
+
+
+@settings(max_examples=50, deadline=None)
+@given(documents_of_ids, st.integers(1, 6))
+def test_shares_cover_the_corpus(documents, of):
+    shares = [as_corpus(documents).share(number, of) for number in range(of)]
+    assert [document for share in shares for document in as_documents(share)] == documents
+
+
+@settings(max_examples=20, deadline=None)
+@given(documents_of_ids)
+def test_frequencies(documents):
+    corpus = as_corpus(documents)
+    frequencies = corpus.frequencies(12)
+    assert frequencies.tolist() == [corpus.ids.tolist().count(token) for token in range(12)]
+    assert frequencies.dtype == np.int64
+
+
+@settings(max_examples=50, deadline=None)
+@given(documents_of_ids, documents_of_ids)
+@example([[[4], [5]]], [[[4]], [[5]]])
+@example([[[4, 5]]], [[[4]], [[5]]])
+def test_equal_corpora_have_equal_fingerprints(one, other):
+    assert (as_corpus(one).fingerprint() == as_corpus(other).fingerprint()) == (one == other)
+    wider = as_corpus(one)
+    wider = TokenCorpus(wider.ids.astype(np.int32), wider.starts, wider.sizes)
+    assert wider.fingerprint() == as_corpus(one).fingerprint()

@@ -1,1 +1,1 @@
-"""Files to documents, documents to token ids."""
+"""Text: sources to lines, lines to token ids."""

@@ -1,4 +1,4 @@
-"""A tokenized corpus: documents, their lines, and the token ids of both, memory-mapped where they are many.
+"""A tokenized corpus: documents, their lines, and their token ids, in memory or memory-mapped.
 
 Every line ends with `<eod>`, so a document of two lines, "a b" and "c", holds the ids `a b <eod> c <eod>`. Contexts
 reach back to the start of their document and never further. Every entry of `ids` is one target of prediction.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice, pairwise, repeat
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,9 +26,10 @@ Integers = npt.NDArray[Any]
 Line = tuple[bool, str]
 """Whether it begins a document, and its text without the newline."""
 
+SPLITS = ("file", "paragraph", "line")
 BATCH = 1024  # lines tokenized at a time
 PIECE = 1 << 16  # characters of a long line tokenized at a time
-SAFE_CUT = re.compile(r"(?<=[A-Za-z0-9,.]) (?=[A-Za-z])")  # a place where two words part under any reading
+SAFE_CUT = re.compile(r"(?<=[A-Za-z0-9,.]) (?=[A-Za-z])")  # a boundary of words, whatever the context
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +55,14 @@ class TokenCorpus:
         With a `folder`, ids go to a file there as they come and are memory-mapped: memory does not grow with the text.
         """
         dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.int32)
-        starts: list[int] = []
-        sizes: list[int] = []
+        starts, sizes = array("q"), array("q")
         total, source = 0, iter(lines)
         file: IO[bytes] = (folder / "ids.bin").open("wb") if folder else io.BytesIO()
         with file, progress_bar(progress) as bar:
             while (max_tokens is None or total < max_tokens) and (batch := list(islice(source, BATCH))):
-                for (begins, text), ids in zip(batch, encode_lines([text for _, text in batch], tokenizer), strict=True):
+                for (begins, text), ids in zip(
+                    batch, encode_lines([text for _, text in batch], tokenizer), strict=True
+                ):
                     if begins or not starts:
                         starts.append(total)
                     file.write(np.array([*ids, EOD], dtype=dtype).tobytes())
@@ -73,7 +76,8 @@ class TokenCorpus:
             flat: Integers = np.memmap(folder / "ids.bin", dtype=dtype, mode="r")
         else:
             flat = np.frombuffer(in_memory, dtype=dtype)
-        return cls(flat, np.array([*starts, total], dtype=np.int64), np.array(sizes, dtype=np.int64))
+        starts.append(total)
+        return cls(flat, np.array(starts, dtype=np.int64), np.array(sizes, dtype=np.int64))
 
     @property
     def documents(self) -> int:
@@ -92,7 +96,7 @@ class TokenCorpus:
         return int(self.sizes.sum())
 
     def line_starts(self) -> Integers:
-        """Where each line begins, and at last the number of targets: (lines + 1,)."""
+        """Where each line begins, followed by the number of targets: (lines + 1,)."""
         return np.concatenate([[0], np.flatnonzero(self.ids == EOD) + 1])
 
     def slice(self, first: int, last: int) -> TokenCorpus:
@@ -100,11 +104,11 @@ class TokenCorpus:
         return self._between([(first, last)]) if (first, last) != (0, self.documents) else self
 
     def select(self, documents: Sequence[int] | Integers) -> TokenCorpus:
-        """These documents, by number, in this order, as a corpus of their own."""
+        """The documents with these numbers, in this order, copied."""
         return self._between([(int(number), int(number) + 1) for number in documents])
 
     def _between(self, ranges: Sequence[tuple[int, int]]) -> TokenCorpus:
-        """The documents of some ranges of numbers, one range after the other."""
+        """The documents of ranges of numbers, one range after the other."""
         lines = np.searchsorted(self.line_starts(), self.starts)  # number of each document's first line
         spans = [(int(self.starts[a]), int(self.starts[b])) for a, b in ranges]
         lengths = [np.diff(self.starts[a : b + 1]) for a, b in ranges]
@@ -116,7 +120,7 @@ class TokenCorpus:
         return TokenCorpus(np.concatenate([self.ids[:0], *(self.ids[lo:hi] for lo, hi in spans)]), starts, sizes)
 
     def head(self, targets: int) -> TokenCorpus:
-        """The documents up to the one that reaches this many targets."""
+        """The first documents, through the one that reaches `targets`."""
         return self.slice(0, int(np.searchsorted(self.starts, min(targets, self.targets))))
 
     def every_nth(self, step: int) -> TokenCorpus:
@@ -124,22 +128,22 @@ class TokenCorpus:
         return self.select(range(0, self.documents, step))
 
     def sample(self, targets: int) -> TokenCorpus:
-        """About this many targets: every nth document, so that all parts of the corpus are represented."""
+        """Every nth document, with n chosen to leave about `targets`: a sample of all parts of the corpus."""
         return self if targets >= self.targets else self.every_nth(max(1, round(self.targets / targets)))
 
     def split(self, share: float) -> tuple[TokenCorpus, TokenCorpus]:
-        """Two corpora, the first with this share of the documents, evenly spread."""
+        """Two corpora, the first with this fraction of the documents, evenly spread."""
         numbers = np.arange(self.documents)
         chosen = np.floor((numbers + 1) * share) > np.floor(numbers * share)
         return self.select(np.flatnonzero(chosen)), self.select(np.flatnonzero(~chosen))
 
     def folds(self, targets: int) -> list[TokenCorpus]:
-        """Contiguous parts of whole documents, of about equal size and about `targets` each."""
+        """Contiguous parts of whole documents, of about equal size, with about `targets` each."""
         count = max(1, round(self.targets / targets))
         return [self.slice(a, b) for a, b in pairwise(self._even_cuts(count))]
 
     def share(self, number: int, of: int) -> TokenCorpus:
-        """Part `number` of `of`: contiguous documents, with about as many targets as every other part."""
+        """Part `number` of `of` contiguous parts of whole documents with about equally many targets."""
         cuts = [0, *self._searched_cuts(of), self.documents]
         return self.slice(cuts[number], cuts[number + 1])
 
@@ -166,6 +170,26 @@ class TokenCorpus:
         return digest.hexdigest()
 
 
+def split_lines(lines: Iterable[str], split: str = "file") -> Iterator[Line]:
+    r"""Divide lines into documents: one running text ("file"), "paragraph"s that end at blank lines, or each "line".
+
+    >>> list(split_lines(["", "a", "b\n", " \n", "c"], "file"))
+    [(True, 'a'), (False, 'b'), (False, ''), (False, 'c')]
+    >>> list(split_lines(["", "a", "b\n", " \n", "c"], "paragraph"))
+    [(True, 'a'), (False, 'b'), (True, 'c')]
+    """
+    begins, blanks = True, 0
+    for line in lines:
+        text = line.removesuffix("\n").removesuffix("\r")
+        if not text or text.isspace():
+            blanks += 1
+            continue
+        if split == "file" and not begins:
+            yield from repeat((False, ""), blanks)
+        yield begins or split == "line" or (split == "paragraph" and blanks > 0), text
+        begins, blanks = False, 0
+
+
 def lines_of(documents: Iterable[str]) -> Iterator[Line]:
     r"""The lines of documents given as strings; blank documents are skipped.
 
@@ -173,13 +197,11 @@ def lines_of(documents: Iterable[str]) -> Iterator[Line]:
     [(True, 'one line'), (True, 'two'), (False, 'lines')]
     """
     for document in documents:
-        if document.strip():
-            for number, line in enumerate(document.removesuffix("\n").split("\n")):
-                yield number == 0, line.removesuffix("\r")
+        yield from split_lines(document.split("\n"))
 
 
 def encode_lines(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
-    """Token ids of each text; long texts are cut where words part, which changes no token and bounds memory."""
+    """Token ids of each text; long texts are cut between words, which changes no token and bounds memory."""
     short = [text if len(text) <= PIECE else "" for text in texts]
     for text, ids in zip(texts, tokenizer.encode_batch(short), strict=True):
         if len(text) <= PIECE:

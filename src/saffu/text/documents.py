@@ -1,204 +1,232 @@
-"""Files to documents: find them, read them as UTF-8, split them; and a corpus that ships with Python."""
+"""Text to lines: read sources in a stream, split them into documents, hold some out; accept documents from Python."""
 
-import ast
-import glob
-import gzip
-import inspect
+from __future__ import annotations
+
 import io
-import re
-import sysconfig
-import warnings
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO
 
 from saffu.errors import SaffuError
-
-SPLITS = ("line", "paragraph", "file")
-ENCODING_ERRORS = ("strict", "replace")
-SNIFFED_BYTES = 8192  # a NUL byte among the first this many marks a binary file
-
-
-def find_files(patterns: Sequence[str | Path]) -> list[Path]:
-    """The files that paths, folders (all *.txt and *.txt.gz inside) and globs name, sorted, each once.
-
-    A folder without any may hold one split of a BabyLM corpus instead: *.train, *.dev or *.test.
-
-    find_files(["notes.md", "books", "news/**/*.txt"]) → [Path("books/a.txt"), Path("news/b.txt"), ...]
-    """
-    try:
-        found = [path for pattern in patterns for path in _matches(str(pattern))]
-    except OSError as error:
-        raise SaffuError(f"cannot look up {error.filename}: {error.strerror}; check the path") from None
-    return sorted({path.resolve(): path for path in found}.values())
-
-
-def _matches(pattern: str) -> list[Path]:
-    if not pattern:
-        raise SaffuError("a name of a file is empty; check the variable or quotes it came from")
-    path = Path(pattern)
-    if path.is_dir():
-        files = _files_ending(path, "txt", "txt.gz") or _files_of_one_split(path)
-        if not files:
-            raise SaffuError(f"no .txt or .txt.gz file in the folder {path}; name its files or a glob instead")
-    elif path.exists():
-        files = [path]
-    elif glob.has_magic(pattern):
-        matches = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
-        files = [match for match in matches if match.is_file()]
-        if not files:
-            raise SaffuError(f"no file matches {pattern}; check the pattern and the folder it starts from")
-    else:
-        raise SaffuError(f"no such file or folder: {path}; check the path")
-    return files
-
-
-def _files_ending(folder: Path, *suffixes: str) -> list[Path]:
-    return [file for suffix in suffixes for file in folder.rglob(f"*.{suffix}") if file.is_file()]
-
-
-def _files_of_one_split(folder: Path) -> list[Path]:
-    splits = {suffix: files for suffix in ("train", "dev", "test") if (files := _files_ending(folder, suffix))}
-    if len(splits) > 1:
-        raise SaffuError(f"{folder} holds .{' and .'.join(splits)} files together; name the folder of one of them")
-    return [file for files in splits.values() for file in files]
-
-
-def read_documents(paths: Iterable[str | Path], split: str = "line", errors: str = "strict") -> Iterator[str]:
-    r"""The documents of the files, one after another; only the one being read is held in memory.
-
-    A file holding "a\r\n  b\n\nc\n" gives, by split:
-    line       "a", "  b", "c"           lines end in \n or \r\n; blank lines are no documents
-    paragraph  "a\n  b", "c"             paragraphs end at blank lines
-    file       "a\r\n  b\n\nc\n"         a blank file is no document
-
-    Text is UTF-8, decompressed first where the name ends in .gz. What is not UTF-8, or looks binary, is an
-    error; with errors="replace" it is read all the same, each undecodable byte as U+FFFD.
-    """
-    if split not in SPLITS:
-        raise SaffuError(f"unknown split {split!r}; choose one of {', '.join(SPLITS)}")
-    if errors not in ENCODING_ERRORS:
-        raise SaffuError(f"unknown way to treat encoding errors {errors!r}; choose strict or replace")
-    for path in map(Path, paths):
-        lines = _lines(path, errors)
-        if split == "file":
-            documents: Iterable[str] = ["".join(lines)]
-        elif split == "paragraph":
-            documents = _paragraphs(map(_without_newline, lines))
-        else:
-            documents = map(_without_newline, lines)
-        yield from (document for document in documents if not _is_blank(document))
-
-
-def _lines(path: Path, errors: str) -> Iterator[str]:
-    """The lines of a file with their line ends. Only \\n ends a line: U+2028, \\x0b, ... are characters."""
-    offset = 0
-    try:
-        with _open(path) as file:
-            head = file.read(SNIFFED_BYTES)
-            if b"\0" in head and errors == "strict":
-                raise SaffuError(
-                    f"{path} looks like a binary file: it has NUL bytes; leave it out or convert it to UTF-8"
-                )
-            head += file.readline()  # so that the head ends where a line does
-            for number, line in enumerate(chain(io.BytesIO(head), file), start=1):
-                try:
-                    text = line.decode("utf-8", errors)
-                except UnicodeDecodeError as error:
-                    raise SaffuError(
-                        f"{path} is not UTF-8 at line {number}, byte {offset + error.start}; "
-                        "convert it, or replace such bytes (--encoding-errors replace, errors='replace')"
-                    ) from None
-                yield text.removeprefix("\ufeff") if number == 1 else text
-                offset += len(line)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise SaffuError(f"{path} is damaged or no gzip file ({error}); fetch or compress it again") from None
-    except OSError as error:
-        raise SaffuError(f"cannot read {path}: {error.strerror or error}; check the path and permissions") from None
-
-
-def _open(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
-
-
-def _without_newline(line: str) -> str:
-    return line[:-1].removesuffix("\r") if line.endswith("\n") else line
-
-
-def _is_blank(text: str) -> bool:
-    return not text or text.isspace()
-
-
-def _paragraphs(lines: Iterable[str]) -> Iterator[str]:
-    """Runs of lines that are not blank, joined by newlines."""
-    paragraph: list[str] = []
-    for line in chain(lines, [""]):
-        if not _is_blank(line):
-            paragraph.append(line)
-        elif paragraph:
-            yield "\n".join(paragraph)
-            paragraph = []
-
-
-def default_corpus() -> Iterator[str]:
-    """Paragraphs of English that ship with Python: its language reference and its library's docstrings."""
-    seen: set[str] = set()
-    for text in chain(_language_reference(), _library_docstrings()):
-        for paragraph in _paragraphs(inspect.cleandoc(text).split("\n")):
-            joined = " ".join(paragraph.split())
-            if joined not in seen and _is_prose(paragraph):
-                seen.add(joined)
-                yield joined
-    if not seen:
-        raise SaffuError("this Python ships neither its reference nor its library's source; name a corpus of your own")
-
-
-def _language_reference() -> Iterable[str]:
-    try:
-        from pydoc_data.topics import topics
-    except ImportError:  # some distributions leave it out
-        return []
-    return topics.values()
-
-
-NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "pydoc_data"}
-
-
-def _library_docstrings() -> Iterator[str]:
-    """The docstrings of the standard library, read from its source: nothing is imported."""
-    library = Path(sysconfig.get_paths()["stdlib"])
-    for path in sorted(library.rglob("*.py")):
-        if NOT_LIBRARY.isdisjoint(path.relative_to(library).parts):
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # the library's own deprecated escapes are not the user's
-                    module = ast.parse(path.read_bytes())
-            except (OSError, SyntaxError, ValueError):
-                continue
-            yield from _docstrings(module)
-
-
-def _docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
-    yield ast.get_docstring(node) or ""
-    for child in node.body:
-        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from _docstrings(child)
-
-
-CODE = re.compile(
-    r">>>|::=|\s[-+*/]?=\s|==|!=|[-=]>|[-=~^_+*#|.]{4,}"  # examples, grammar, signatures, rules of tables
-    r"|^\s*(?:\.\. |:\w|[@#$%|+]|import |from \S+ import)"  # reST, comments, prompts, imports
-    r"|^\s*(?:def|class|return|print|raise|if|for|while|with|try)\b.*[):]$|[\[({;]$",  # statements
-    re.MULTILINE,
+from saffu.text.corpus import SPLITS, Line, lines_of, split_lines
+from saffu.text.records import (
+    BadRecords,
+    Record,
+    csv_records,
+    is_valid,
+    json_records,
+    parquet_records,
+    parsed_object,
+    text_field,
+    valid_records,
 )
-WORD = re.compile(r"""(?<!\S)[("'“‘*`]*[A-Za-z][a-z]*[)"'”’*`.,:;?!]*(?!\S)""")
-SYMBOL = re.compile(r"""[^\w\s.,;:'"‘’“”()*`-]""")
+from saffu.text.sources import Source, Spool, open_source
+
+ENCODING_ERRORS = ("strict", "replace")
+BAD_RECORDS = ("error", "skip")
+SNIFFED_BYTES = 8192  # a NUL byte among them marks a binary file
+SNIFFED_LINES = 20  # if all of them are JSON objects, a file is not plain text
+STRETCH = 100  # lines of running text that are held out together
 
 
-def _is_prose(paragraph: str) -> bool:
-    """Whether it reads as English: four words of letters, few symbols, nothing like code or markup."""
-    has_words = len(WORD.findall(paragraph)) >= 4
-    has_few_symbols = len(SYMBOL.findall(paragraph)) * 12 < len(paragraph)
-    return has_words and has_few_symbols and not CODE.search(paragraph)
+@dataclass(frozen=True)
+class Lines:
+    """Lines that can be iterated over many times: each time, `read` is called again."""
+
+    read: Callable[[], Iterator[Line]]
+
+    def __iter__(self) -> Iterator[Line]:
+        return self.read()
+
+
+def read_lines(
+    sources: Iterable[Source | str | Path],
+    split: str = "file",
+    *,
+    field: str | None = None,
+    errors: str = "strict",
+    bad_records: str = "error",
+    skipped: dict[str, int] | None = None,
+) -> Iterator[Line]:
+    r"""Read the lines of sources, one at a time, each with whether it begins a document.
+
+    A file holding "a\nb\n\n\nc\n" has, by split, the documents
+    file       "a", "b", "", "", "c"     one running text; blank lines at its ends are dropped
+    paragraph  "a", "b" and "c"          documents end at blank lines
+    line       "a" and "b" and "c"       every line that is not blank is a document
+
+    Text is UTF-8; errors="replace" reads undecodable bytes as U+FFFD. A record of a .jsonl, .csv, .tsv, or .parquet
+    file is split like a file; `field` names its text (default: "text"). With bad_records="skip", malformed records are
+    left out, and their number is put into `skipped` under the source's name.
+    """
+    _require_choice("split", split, SPLITS)
+    for text, _ in _texts(sources, field, errors, bad_records, skipped, all_fields=False):
+        yield from split_lines(text.split("\n") if isinstance(text, str) else text, split)
+
+
+def read_records(
+    sources: Iterable[Source | str | Path],
+    *,
+    field: str | None = None,
+    errors: str = "strict",
+    bad_records: str = "error",
+    skipped: dict[str, int] | None = None,
+) -> Iterator[Record]:
+    """Read the text and the other fields of each record; every non-blank line of plain text is one without fields."""
+    for text, others in _texts(sources, field, errors, bad_records, skipped, all_fields=True):
+        if isinstance(text, str):
+            yield text, others
+        else:
+            yield from ((line, {}) for _, line in split_lines(text, "line"))
+
+
+def _texts(
+    sources: Iterable[Source | str | Path],
+    field: str | None,
+    errors: str,
+    bad_records: str,
+    skipped: dict[str, int] | None,
+    all_fields: bool,
+) -> Iterator[tuple[str | Iterator[str], dict[str, Any]]]:
+    """The texts of sources: of plain text the lines of the whole source, of records a string and the other fields."""
+    _require_choice("errors", errors, ENCODING_ERRORS)
+    _require_choice("bad_records", bad_records, BAD_RECORDS)
+    for source in (s if isinstance(s, Source) else Source(Path(s), str(s)) for s in sources):
+        bad = BadRecords(source.name, bad_records == "skip", {} if skipped is None else skipped)
+        with open_source(source) as file:
+            if source.format == "parquet":
+                records = parquet_records(file, source, field, all_fields)
+            else:
+                lines = _decoded(file, source.name, errors)
+                if source.format in ("csv", "tsv"):
+                    records = csv_records(lines, "," if source.format == "csv" else "\t", field, bad)
+                else:
+                    is_json, lines = _is_json(source, lines, field)
+                    if not is_json:
+                        yield lines, {}
+                        continue
+                    records = json_records(lines, field, bad)
+            yield from valid_records(records, errors, bad)
+
+
+def _is_json(source: Source, lines: Iterator[str], field: str | None) -> tuple[bool, Iterator[str]]:
+    """Whether a source holds JSON Lines, by its name or its first lines; and all of its lines."""
+    if source.format in ("jsonl", "ndjson") or (source.spooled and not source.format and field is not None):
+        return True, lines
+    head, objects = [], 0
+    for line in islice(lines, 50 * SNIFFED_LINES):
+        head.append(line)
+        if parsed_object(line) is not None:
+            objects += 1
+        elif not line.isspace():
+            objects = 0
+            break
+        if objects == SNIFFED_LINES:
+            break
+    if objects and field is None:
+        raise SaffuError(
+            f"{source.name} holds JSON objects, not plain text; set `field` to the name of their text field"
+        )
+    if not objects and source.format == "json":
+        raise SaffuError(f"{source.name} is not JSON Lines; write one object per line (`jq -c '.[]'`) to a .jsonl file")
+    return objects > 0, chain(head, lines)
+
+
+def _decoded(file: BinaryIO, name: str, errors: str) -> Iterator[str]:
+    """The lines of a file with their line ends. Only \\n ends a line: U+2028, \\x0b, ... are characters."""
+    head = file.read(SNIFFED_BYTES)
+    if b"\0" in head and errors == "strict":
+        raise SaffuError(f"{name} looks like a binary file (it has NUL bytes); remove it or convert it to UTF-8")
+    head += file.readline()  # so that the head ends where a line does
+    offset = 0
+    for number, line in enumerate(chain(io.BytesIO(head), file), 1):
+        try:
+            text = line.decode("utf-8", errors)
+        except UnicodeDecodeError as error:
+            place = f"line {number}, byte {offset + error.start}"
+            raise SaffuError(f"{name} is not UTF-8 at {place}; convert it, or set `errors` to replace") from None
+        yield text.removeprefix("\ufeff") if number == 1 else text
+        offset += len(line)
+
+
+def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise SaffuError(f"`{name}` must be one of {', '.join(choices)}, got {value!r}")
+
+
+def hold_out(lines: Iterable[Line], every: int, held_out: bool, stretch: int = STRETCH) -> Iterator[Line]:
+    """Divide text into a part to train on and a part that is held out; yields one of the two.
+
+    Documents are taken whole, or in stretches of lines if they are longer than that; every nth one of these is held out
+    (none if `every` is 0). Where lines of the other part have been taken away, a new document begins.
+
+    >>> lines = [(number == 0, str(number)) for number in range(6)]
+    >>> list(hold_out(lines, every=2, held_out=False, stretch=2))
+    [(True, '0'), (False, '1'), (True, '4'), (False, '5')]
+    >>> list(hold_out(lines, every=2, held_out=True, stretch=2))
+    [(True, '2'), (False, '3')]
+    """
+    if every < 0 or every == 1:
+        raise SaffuError(f"`every` must be at least 2, or 0 to hold out nothing, got {every}")
+    number, length, chosen = 0, stretch, False
+    for begins, text in lines:
+        if begins or length == stretch:
+            number, length, before = number + 1, 0, chosen
+            chosen = every > 0 and number % every == 0
+            begins = begins or chosen != before
+        length += 1
+        if chosen == held_out:
+            yield begins, text
+
+
+def documents_from(documents: Any, field: str | None = None) -> Lines:
+    r"""Accept documents from Python: an iterable of strings, of dicts (whose text is in `field`), or of lines.
+
+    The result can be iterated over many times. Each time the documents are read again, nothing is kept in memory; an
+    iterator that ends after one pass is copied to a temporary file.
+
+    >>> list(documents_from(["one line", "two\nlines"]))
+    [(True, 'one line'), (True, 'two'), (False, 'lines')]
+    """
+    if isinstance(documents, Lines):
+        return documents
+    if isinstance(documents, str | bytes | Path):
+        kind = "path" if isinstance(documents, Path) else "string"
+        raise SaffuError(f"a single {kind} is not a collection of documents; pass a list of strings, such as [text]")
+    if hasattr(documents, "iloc") and hasattr(documents, "columns"):
+        raise SaffuError("a DataFrame is not a collection of documents; pass one of its columns, such as frame['text']")
+    if isinstance(documents, Mapping) or not hasattr(documents, "__iter__"):
+        kind = type(documents).__name__
+        raise SaffuError(f"{kind!r} is not a collection of documents; pass an iterable of strings, such as a list")
+    if iter(documents) is not documents:
+        return Lines(lambda: _checked_lines(documents, field))
+    spool = Spool()
+    path = spool.folder / "lines.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in _checked_lines(documents, field))
+
+    def read() -> Iterator[Line]:
+        with (spool.folder / path.name).open(encoding="utf-8") as file:
+            for line in file:
+                begins, text = json.loads(line)
+                yield begins, text
+
+    return Lines(read)
+
+
+def _checked_lines(documents: Iterable[Any], field: str | None) -> Iterator[Line]:
+    for number, document in enumerate(documents, 1):
+        if isinstance(document, tuple) and [type(part) for part in document] == [bool, str]:
+            yield document[0], document[1]
+            continue
+        text = document
+        if isinstance(document, Mapping):
+            text = document[text_field(field, document.keys(), f"document {number}")]
+        if not isinstance(text, str):
+            raise SaffuError(f"document {number} is not a string but {type(text).__name__!r}; convert or remove it")
+        if not is_valid(text):
+            raise SaffuError(f"document {number} is not valid Unicode; decode it with errors='replace'")
+        yield from lines_of([text])

@@ -1,28 +1,29 @@
-"""Corpora from their official hosts: fetched with resumption and checksums, unpacked to train/, dev/ and test/.
+"""Download corpora from their official hosts, resuming partial downloads, and unpack them to train/, dev/, and test/.
 
-Nothing here is ever fetched unasked. Files keep their official names (`childes.train`, `childes.dev`), and folders
-that were unpacked by hand, in the official layout, are read just as well.
+Files keep their official names (`childes.train`, `childes.dev`). Folders that were unpacked by hand, in the official
+layout, can be read too.
 """
+
+from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlsplit
 
-from tqdm import tqdm
-
 from saffu.errors import SaffuError
+from saffu.files import write_file
+from saffu.progress import progress_bar
 
 MANIFEST = "babylm.json"
 SPLITS = ("train", "dev", "test")
@@ -33,7 +34,7 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Archive:
-    """A zip file of the challenge. Checksums are given where one has been published; others are recorded."""
+    """A zip file of the challenge, with its MD5 where one has been published."""
 
     name: str
     url: str
@@ -66,9 +67,9 @@ def fetch_babylm(
     keep_archives: bool = False,
     sources: Mapping[int, Mapping[str, Archive]] | None = None,
 ) -> dict[str, Any]:
-    """Fetch and unpack a year's corpus to out/train, out/dev and out/test; returns what babylm.json records.
+    """Download and unpack a year's corpus to out/train, out/dev, and out/test; returns the content of babylm.json.
 
-    Archives that are in out/archives already, fetched by hand or by an earlier run, are not fetched again.
+    Archives that are in out/archives already, downloaded by hand or by an earlier run, are not downloaded again.
     """
     archives = (sources or SOURCES)[year]
     wanted = {split: archives[f"train {size}" if split == "train" else split] for split in SPLITS}
@@ -79,7 +80,7 @@ def fetch_babylm(
         return manifest
     for split in SPLITS:
         if (out / split).exists():
-            raise SaffuError(f"{out / split} is there already, and not of an earlier run; choose another `out`")
+            raise SaffuError(f"{out / split} already exists and is not from an earlier run; choose another `out`")
     folder = out / "archives"
     folder.mkdir(parents=True, exist_ok=True)
     for archive in dict.fromkeys(wanted.values()):
@@ -93,51 +94,57 @@ def fetch_babylm(
         for split in SPLITS:
             (Path(scratch) / split).rename(out / split)
     manifest = {"corpus": "BabyLM", "year": year, "size": size, "archives": recorded, "files": files}
-    write_manifest(out, manifest)
+    write_file(out / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())  # last, when all else is there
     if not keep_archives:
         shutil.rmtree(folder)
     return manifest
 
 
 def download(archive: Archive, path: Path, home: str) -> None:
-    """Fetch an archive; what an interrupted run had is kept, and gone on with where the host allows it."""
+    """Download an archive; a partial download is resumed if the host supports it."""
     if path.exists():
         return
     part, tag = path.with_name(path.name + ".part"), path.with_name(path.name + ".tag")
     have = part.stat().st_size if part.exists() else 0
     host = urlsplit(archive.url).netloc
-    by_hand = f"or fetch {archive.url} by hand, save it as {path}, and run this again"
+    by_hand = f"or download {archive.url} by hand, save it as {path}, and rerun"
     try:
         with request(archive.url, have, tag.read_text("utf-8") if have and tag.exists() else "") as answer:
-            goes_on = answer.status == 206
-            have = have if goes_on else 0
+            resumes = answer.status == 206
+            have = have if resumes else 0
             expected = have + int(answer.headers.get("Content-Length") or 0)
             tag.write_text(answer.headers.get("ETag") or "", encoding="utf-8")
-            with part.open("ab" if goes_on else "wb") as file:
-                receive(answer, file, have, expected, archive.name)
+            total = expected if expected > have else None
+            with (
+                part.open("ab" if resumes else "wb") as file,
+                progress_bar(archive.name, total=total, unit="B", initial=have) as bar,
+            ):
+                while chunk := answer.read(CHUNK):
+                    file.write(chunk)
+                    bar.update(len(chunk))
     except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # no more bytes than we have: it was whole, or is another file now
+        if error.code == 416 and have:  # nothing is left to send: it was complete, or is another file now
             part.unlink()
             download(archive, path, home)
             return
-        moved = f"the file may have moved: see {home}, " if error.code in (403, 404, 410) else "try again later, "
-        raise SaffuError(f"{host} answers {error.code} {error.reason} for {archive.name}; {moved}{by_hand}") from None
+        remedy = f"the file may have moved: see {home}, " if error.code in (403, 404, 410) else "try again later, "
+        raise SaffuError(f"{host} answers {error.code} {error.reason} for {archive.name}; {remedy}{by_hand}") from None
     except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
         reason = getattr(error, "reason", None) or error or type(error).__name__
         raise SaffuError(
-            f"cannot fetch {archive.name} from {host} ({reason}); run this again with a network, {by_hand}"
+            f"cannot download {archive.name} from {host} ({reason}); check the network and rerun, {by_hand}"
         ) from None
     if expected > have and part.stat().st_size != expected:
         raise SaffuError(
-            f"{host} broke off after {part.stat().st_size:,} of {expected:,} bytes of {archive.name}; "
-            "run this again to go on from there"
+            f"{host} closed the connection after {part.stat().st_size:,} of {expected:,} bytes of {archive.name}; "
+            "rerun to resume"
         )
     part.replace(path)
     tag.unlink(missing_ok=True)
 
 
 def request(url: str, have: int, tag: str) -> HTTPResponse:
-    """Ask for a file, or for the rest of it if the host still has the same one."""
+    """Request a file, or the rest of it if the host still has the same one."""
     headers = {"User-Agent": "saffu"}
     if have:
         headers["Range"] = f"bytes={have}-"
@@ -145,22 +152,6 @@ def request(url: str, have: int, tag: str) -> HTTPResponse:
             headers["If-Range"] = tag
     answer: HTTPResponse = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
     return answer
-
-
-def receive(answer: HTTPResponse, file: IO[bytes], have: int, expected: int, name: str) -> None:
-    bar = tqdm(
-        total=expected if expected > have else None,
-        initial=have,
-        desc=name,
-        unit="B",
-        unit_scale=True,
-        leave=False,
-        disable=None,
-    )
-    with bar:
-        while chunk := answer.read(CHUNK):
-            file.write(chunk)
-            bar.update(len(chunk))
 
 
 def checksums(path: Path) -> dict[str, Any]:
@@ -175,26 +166,26 @@ def checksums(path: Path) -> dict[str, Any]:
 def compare_checksum(archive: Archive, found: Mapping[str, Any], folder: Path, accept_changed: bool) -> None:
     if archive.md5 and archive.md5 != found["md5"] and not accept_changed:
         raise SaffuError(
-            f"{folder / archive.name} has the MD5 {found['md5']}, not the published {archive.md5}; delete it and run "
-            "this again, or take it as it is with `accept_changed`"
+            f"{folder / archive.name} has the MD5 {found['md5']}, not the published {archive.md5}; "
+            "delete it and rerun, or accept it with `accept_changed`"
         )
 
 
 def unpack(archive: Path, split: str, size: str, scratch: Path) -> dict[str, Any]:
-    """The files of a split, into scratch/split under their own names; what else an archive holds is left alone."""
+    """Unpack the files of a split, and no others, to scratch/split under their own names."""
     folder, files = scratch / split, {}
     folder.mkdir()
     try:
         with zipfile.ZipFile(archive) as zipped:
             for member in members(zipped, split, size):
                 name = PurePosixPath(member.filename).name
-                with zipped.open(member) as source, (folder / name).open("wb") as target:  # its CRC is tested
+                with zipped.open(member) as source, (folder / name).open("wb") as target:  # verifies its CRC
                     shutil.copyfileobj(source, target, CHUNK)
                 files[name] = {"bytes": member.file_size}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-        raise SaffuError(f"{archive} is damaged or no zip file ({error}); delete it and run this again") from None
+        raise SaffuError(f"{archive} is corrupt or not a zip file ({error}); delete it and rerun") from None
     if not files:
-        raise SaffuError(f"{archive} holds no .{split} files of {size}; see whether the archive has changed")
+        raise SaffuError(f"{archive} has no .{split} files of {size}; check whether the archive has changed")
     return files
 
 
@@ -209,10 +200,13 @@ def members(zipped: zipfile.ZipFile, split: str, size: str) -> Iterator[zipfile.
 
 
 def find_splits(folder: Path, size: str | None = None) -> dict[str, list[Path]]:
-    """The files of train, dev and test in a corpus folder: as `fetch_babylm` left it, as the challenge's archives
-    unpack (babylm_10M/*.train, dev/*.dev), or with plain text in folders of these names (train/*.txt.gz)."""
+    """Find the files of train, dev, and test in a corpus folder.
+
+    The folder may be one that `fetch_babylm` wrote, one that the challenge's archives unpack to (babylm_10M/*.train,
+    dev/*.dev), or one with plain text in folders of these names (train/*.txt.gz).
+    """
     if not folder.is_dir():
-        raise SaffuError(f"no corpus folder at {folder}; `saffu data babylm --out {folder}` makes one")
+        raise SaffuError(f"no corpus in {folder}; create one with `saffu download babylm --out {folder}`")
     found: dict[str, list[Path]] = {}
     for split in SPLITS:
         official = (path for path in folder.rglob(f"*.{split}") if "__MACOSX" not in path.relative_to(folder).parts)
@@ -224,7 +218,7 @@ def find_splits(folder: Path, size: str | None = None) -> dict[str, list[Path]]:
             found[split] = files
     if "train" not in found or "dev" not in found:
         raise SaffuError(
-            f"{folder} has no *.train and *.dev files (nor train/*.txt and dev/*.txt); name another folder"
+            f"{folder} has neither *.train and *.dev files nor train/*.txt and dev/*.txt; choose another folder"
         )
     by_size = {
         named: [p for p in found["train"] if any(part.endswith(f"_{named}") for part in p.relative_to(folder).parts)]
@@ -246,16 +240,4 @@ def read_manifest(out: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError):
-        raise SaffuError(f"{out / MANIFEST} is damaged; delete it and the folder's train, dev and test") from None
-
-
-def write_manifest(out: Path, manifest: Mapping[str, Any]) -> None:
-    """All at once, and last: where it is, everything is."""
-    handle, name = tempfile.mkstemp(dir=out, prefix=f".{MANIFEST}.")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(json.dumps(manifest, indent=2) + "\n")
-    Path(name).replace(out / MANIFEST)
-
-
-def total_bytes(files: Sequence[Path]) -> int:
-    return sum(path.stat().st_size for path in files)
+        raise SaffuError(f"{out / MANIFEST} is damaged; delete it and the folder's train, dev, and test") from None

@@ -1,0 +1,136 @@
+"""Records with a text field: JSON Lines, CSV, TSV, and Parquet, read one record at a time."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import tempfile
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+from saffu.errors import SaffuError
+from saffu.text.sources import Source, import_extra
+
+Record = tuple[str, dict[str, Any]]
+"""The text of a record, and its other fields."""
+
+RawRecord = tuple[int, Any, dict[str, Any]]
+"""The number of a record, what its text field holds, and its other fields."""
+
+LONGEST_FIELD = 1 << 26  # characters of a CSV field; an unclosed quote would otherwise swallow the whole file
+SHOWN_FIELDS = 12
+
+
+@dataclass
+class BadRecords:
+    """What happens to malformed records: the first one is an error, or they are skipped and counted by source."""
+
+    source: str
+    skip: bool = False
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.skipped.pop(self.source, None)  # of an earlier pass
+
+    def add(self, number: int, problem: str) -> None:
+        if not self.skip:
+            raise SaffuError(f"{self.source}: record {number} {problem}; fix it, or set `bad_records` to skip")
+        self.skipped[self.source] = self.skipped.get(self.source, 0) + 1
+
+
+def text_field(wanted: str | None, names: Collection[str], where: str) -> str:
+    """The field that holds the text: the wanted one, or "text"."""
+    chosen = "text" if wanted is None else wanted
+    if chosen in names:
+        return chosen
+    shown = ", ".join(repr(str(name)[:40]) for name in list(names)[:SHOWN_FIELDS]) or "none"
+    more = ", …" if len(names) > SHOWN_FIELDS else ""
+    raise SaffuError(f"{where} has no field {chosen!r}; set `field` to one of {shown}{more}")
+
+
+def valid_records(records: Iterable[RawRecord], errors: str, bad: BadRecords) -> Iterator[Record]:
+    """The records that hold text. JSON may hold halves of surrogate pairs, which no text has."""
+    for number, text, others in records:
+        if isinstance(text, str) and errors == "replace":
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        if isinstance(text, str) and is_valid(text):
+            yield text, others
+        else:
+            bad.add(number, "has no valid text")
+
+
+def is_valid(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def json_records(lines: Iterable[str], wanted: str | None, bad: BadRecords) -> Iterator[RawRecord]:
+    """The records of JSON Lines, one object per line, numbered by line."""
+    chosen = ""
+    for number, line in enumerate(lines, 1):
+        record = parsed_object(line)
+        if record is not None:
+            chosen = chosen or text_field(wanted, record, bad.source)
+            yield number, record.pop(chosen, None), record
+        elif not line.isspace():
+            bad.add(number, "is not a JSON object")
+
+
+def parsed_object(line: str) -> dict[str, Any] | None:
+    """The JSON object that a line holds, or None."""
+    try:
+        value = json.loads(line) if line.lstrip().startswith("{") else None
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def csv_records(lines: Iterable[str], delimiter: str, wanted: str | None, bad: BadRecords) -> Iterator[RawRecord]:
+    """The records of CSV or TSV, numbered from 1 after the header."""
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))
+    rows = csv.reader(lines, delimiter=delimiter, strict=True)
+    header: list[str] = []
+    chosen, number = "", 0
+    while True:
+        try:
+            row = next(rows, None)
+        except csv.Error as error:
+            number += 1
+            bad.add(number, f"is malformed ({error})")
+            continue
+        if row is None:
+            return
+        if row and not header:
+            header, chosen = row, text_field(wanted, row, bad.source)
+        elif row:
+            number += 1
+            if len(row) != len(header):
+                bad.add(number, f"has {len(row)} fields instead of {len(header)}")
+                continue
+            record: dict[str, Any] = dict(zip(header, row, strict=True))
+            yield number, record.pop(chosen), record
+
+
+def parquet_records(file: BinaryIO, source: Source, wanted: str | None, all_fields: bool) -> Iterator[RawRecord]:
+    """The records of a Parquet file, numbered from 1; only the text is read unless all fields are wanted."""
+    parquet, arrow = (import_extra(name, f"reading {source.name}") for name in ("pyarrow.parquet", "pyarrow"))
+    with tempfile.TemporaryFile() as whole:
+        if source.compression:  # Parquet is read back and forth
+            shutil.copyfileobj(file, whole)
+            file = whole
+        try:
+            table = parquet.ParquetFile(file)
+            chosen = text_field(wanted, table.schema_arrow.names, source.name)
+            number = 0
+            for batch in table.iter_batches(1024, columns=None if all_fields else [chosen]):
+                for record in batch.to_pylist():
+                    number += 1
+                    yield number, record.pop(chosen), record
+        except arrow.ArrowException as error:
+            reason = str(error).splitlines()[0]
+            raise SaffuError(f"{source.name} is corrupt or not a Parquet file ({reason}); write it again") from None

@@ -1,0 +1,235 @@
+"""Where text comes from: files, folders, globs, standard input, and pipes, compressed or not."""
+
+from __future__ import annotations
+
+import bz2
+import glob
+import gzip
+import importlib
+import io
+import lzma
+import shutil
+import stat
+import sys
+import tempfile
+import weakref
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from saffu.errors import SaffuError
+
+ENDINGS = ("txt", "jsonl", "ndjson", "csv", "tsv", "parquet")
+COMPRESSED = ("gz", "zst", "bz2", "xz")
+SUFFIXES = tuple(f".{ending}{compressed}" for ending in ENDINGS for compressed in ("", *(f".{c}" for c in COMPRESSED)))
+STANDARD_INPUT = "-"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Something to read text from. Its name decides its format and is shown in messages."""
+
+    path: Path
+    name: str
+    spooled: bool = False  # copied from a pipe
+
+    @property
+    def compression(self) -> str:
+        """gz, zst, bz2, xz, or empty."""
+        ending = Path(self.name).suffix.lower().removeprefix(".")
+        return ending if ending in COMPRESSED else ""
+
+    @property
+    def format(self) -> str:
+        """The ending of its name, without that of a compression: txt, jsonl, …, or empty."""
+        name = Path(self.name)
+        return (name.with_suffix("") if self.compression else name).suffix.lower().removeprefix(".")
+
+
+class Spool:
+    """A temporary folder; removed when it is closed, when nothing refers to it, and when the process ends."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="saffu-"))
+        self.close = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+
+class Sources:
+    """Sources to be read as often as needed. Pipes, which can be read only once, are copied to temporary files.
+
+    The name "-" is standard input; `<(command)` and named pipes are read too. Use it in a `with` statement, or call
+    `close`, to remove the copies as soon as they are no longer needed.
+    """
+
+    def __init__(self, patterns: Sequence[str | Path]):
+        self._spool: Spool | None = None
+        self._sources: list[Source] = []
+        try:
+            if any(str(pattern) == STANDARD_INPUT for pattern in patterns):
+                if sys.stdin is None:
+                    raise SaffuError("standard input is closed; name a file instead of -")
+                self._sources.append(self._spooled(sys.stdin.buffer, "standard input"))
+            for path in find_files([pattern for pattern in patterns if str(pattern) != STANDARD_INPUT]):
+                self._sources.append(self._source(path))
+        except BaseException:
+            self.close()
+            raise
+
+    def _source(self, path: Path) -> Source:
+        try:
+            mode = path.stat().st_mode
+            if stat.S_ISREG(mode):
+                return Source(path, str(path))
+            if stat.S_ISFIFO(mode):
+                with path.open("rb") as pipe:
+                    return self._spooled(pipe, str(path))
+        except OSError as error:
+            raise _unreadable(str(path), error) from None
+        raise SaffuError(f"{path} is neither a file nor a pipe; name a file, or - for standard input")
+
+    def _spooled(self, pipe: BinaryIO, name: str) -> Source:
+        self._spool = self._spool or Spool()
+        path = self._spool.folder / str(len(self._sources))
+        with path.open("wb") as file:
+            shutil.copyfileobj(pipe, file)
+        return Source(path, name, spooled=True)
+
+    def __iter__(self) -> Iterator[Source]:
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def close(self) -> None:
+        if self._spool:
+            self._spool.close()
+
+    def __enter__(self) -> Sources:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def find_files(patterns: Sequence[str | Path]) -> list[Path]:
+    """Find the files that paths, folders (every file of a known format), and globs name: sorted, each once.
+
+    A folder without any may hold one part of a BabyLM corpus instead: *.train, *.dev, or *.test.
+
+    find_files(["notes.md", "books", "news/**/*.txt"]) → [Path("books/a.txt"), Path("news/b.txt"), ...]
+    """
+    try:
+        found = [path for pattern in patterns for path in _matches(str(pattern))]
+    except OSError as error:
+        raise SaffuError(f"cannot look up {error.filename}: {error.strerror}; check the path") from None
+    return sorted({path.resolve(): path for path in found}.values())
+
+
+def _matches(pattern: str) -> list[Path]:
+    if not pattern:
+        raise SaffuError("empty file name; check for an unset variable or stray quotes")
+    path = Path(pattern)
+    if path.is_dir():
+        files = [file for file in _files_in(path) if file.name.lower().endswith(SUFFIXES)] or _files_of_one_part(path)
+        if not files:
+            known = ", ".join(f".{ending}" for ending in ENDINGS)
+            raise SaffuError(f"no text in the folder {path} (files ending in {known}); name its files or a glob")
+    elif path.exists():
+        files = [path]
+    elif glob.has_magic(pattern):
+        matches = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+        files = [match for match in matches if match.is_file()]
+        if not files:
+            raise SaffuError(f"no file matches {pattern}; check the pattern and the folder it starts from")
+    else:
+        raise SaffuError(f"no such file or folder: {path}; check the path")
+    return files
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    return (file for file in folder.rglob("*") if file.is_file())
+
+
+def _files_of_one_part(folder: Path) -> list[Path]:
+    endings = (".train", ".dev", ".test")
+    found = [file for file in _files_in(folder) if file.suffix in endings]
+    present = [ending for ending in endings if any(file.suffix == ending for file in found)]
+    if len(present) > 1:
+        raise SaffuError(f"{folder} holds {' and '.join(present)} files; name the folder of one of them")
+    return found
+
+
+@contextmanager
+def open_source(source: Source) -> Iterator[BinaryIO]:
+    """Open a source for reading, decompressed; whatever goes wrong while it is open becomes one clear line."""
+    try:
+        with _open(source) as file:
+            yield file
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise _unreadable(source.name, error) from None
+        raise SaffuError(
+            f"{source.name} is corrupt or not a .{source.compression} file ({error}); download or compress it again"
+        ) from None
+
+
+def _open(source: Source) -> BinaryIO:
+    openers: dict[str, Any] = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open, "zst": _open_zstd}
+    file: BinaryIO = openers[source.compression](source.path) if source.compression else source.path.open("rb")
+    return file
+
+
+def _unreadable(name: str, error: OSError) -> SaffuError:
+    return SaffuError(f"cannot read {name}: {error.strerror or error}; check the path and permissions")
+
+
+def import_extra(module: str, needed_for: str) -> Any:
+    """Import a package that is not always installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        package = module.split(".")[0]
+        raise SaffuError(f"{needed_for} needs {package}; install it with `pip install 'saffu[formats]'`") from None
+
+
+def _open_zstd(path: Path) -> io.BufferedReader:
+    zstandard = import_extra("zstandard", f"reading {path.name}")
+    return io.BufferedReader(_ZstdFile(path.open("rb"), zstandard))
+
+
+class _ZstdFile(io.RawIOBase):
+    """A .zst file, decompressed; unlike zstandard's own reader it notices that a file ends too early."""
+
+    def __init__(self, file: BinaryIO, zstandard: Any):
+        self._file, self._zstandard = file, zstandard
+        self._pieces = self._decompressed()
+        self._rest = b""
+
+    def _decompressed(self) -> Iterator[bytes]:
+        frame, data = None, b""
+        while data := data or self._file.read(1 << 14):
+            frame = frame or self._zstandard.ZstdDecompressor().decompressobj()
+            try:
+                yield frame.decompress(data)
+            except self._zstandard.ZstdError as error:
+                raise EOFError(str(error)) from None
+            frame, data = (None, frame.unused_data) if frame.eof else (frame, b"")
+        if frame:
+            raise EOFError("it ends too early")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest and (piece := next(self._pieces, None)) is not None:
+            self._rest = piece
+        count = min(len(buffer), len(self._rest))
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

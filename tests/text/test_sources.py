@@ -1,0 +1,222 @@
+import bz2
+import gzip
+import lzma
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from saffu.errors import SaffuError
+from saffu.text import sources as module
+from saffu.text.documents import read_lines
+from saffu.text.sources import Source, Sources, find_files
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("b.txt", "a.txt.gz", "notes.md", "deep/er/c.txt", "deep/er/d.JSONL.zst", "none/picture.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        (["."], ["a.txt.gz", "b.txt", "deep/er/c.txt", "deep/er/d.JSONL.zst"]),
+        (["notes.md", "b.txt"], ["b.txt", "notes.md"]),
+        (["b.txt", "./b.txt", "*.txt", "deep/../b.txt"], ["b.txt"]),
+        (["**/*.txt"], ["b.txt", "deep/er/c.txt"]),
+        (["d*/e?/[abc].txt"], ["deep/er/c.txt"]),
+        ([], []),
+    ],
+)
+def test_find_files(folder: Path, patterns: list[str], names: list[str]) -> None:
+    expected = [folder / name for name in names]
+    assert [path.resolve() for path in find_files(patterns)] == expected
+    assert [path.resolve() for path in find_files([folder / pattern for pattern in patterns])] == expected
+
+
+def test_a_named_file_may_look_like_a_glob(folder: Path) -> None:
+    (folder / "[x].txt").touch()
+    assert find_files(["[x].txt"]) == [Path("[x].txt")]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("", "empty file name"),
+        ("missing.txt", r"no such file or folder: missing\.txt"),
+        ("*.csv", r"no file matches \*\.csv"),
+        ("none", r"no text in the folder none \(files ending in \.txt, \.jsonl,"),
+        ("x" * 5000, "cannot look up x+: File name too long"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_find_files_errors(pattern: str, message: str) -> None:
+    with pytest.raises(SaffuError, match=message):
+        find_files([pattern])
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "compression"),
+    [
+        ("a.txt", "txt", ""),
+        ("a.b.jsonl.GZ", "jsonl", "gz"),
+        ("x/a.csv.zst", "csv", "zst"),
+        ("a.gz", "", "gz"),
+        ("standard input", "", ""),
+        ("/dev/fd/63", "", ""),
+        ("a.parquet", "parquet", ""),
+    ],
+)
+def test_formats_by_name(name: str, form: str, compression: str) -> None:
+    source = Source(Path(name), name)
+    assert (source.format, source.compression) == (form, compression)
+
+
+# Pipes
+
+
+def write_in_background(path: Path, content: bytes) -> threading.Thread:
+    thread = threading.Thread(target=path.write_bytes, args=(content,))
+    thread.start()
+    return thread
+
+
+def test_pipes_are_copied_and_read_twice(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("from a file\n")
+    os.mkfifo(tmp_path / "b.txt")
+    writer = write_in_background(tmp_path / "b.txt", b"from a pipe\n")
+    with Sources([tmp_path / "a.txt", tmp_path / "b.txt"]) as sources:
+        writer.join()
+        assert len(sources) == 2
+        for _ in range(2):
+            assert list(read_lines(sources)) == [(True, "from a file"), (True, "from a pipe")]
+        [copied] = [source.path for source in sources if source.spooled]
+        assert copied.parent != tmp_path
+        assert copied.exists()
+    assert not copied.exists()
+    assert not copied.parent.exists()
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"a\nb\n")
+    (tmp_path / "c.txt").write_bytes(b"c\n")
+    with (tmp_path / "in").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        sources = Sources(["-", tmp_path / "c.txt", "-"])
+    assert [source.name for source in sources] == ["standard input", str(tmp_path / "c.txt")]
+    for _ in range(2):
+        assert list(read_lines(sources, "line")) == [(True, "a"), (True, "b"), (True, "c")]
+    sources.close()
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(SaffuError, match="standard input is closed"):
+        Sources(["-"])
+
+
+PROGRAM = """
+import sys
+from saffu.text.documents import read_lines
+from saffu.text.sources import Sources
+sources = Sources(sys.argv[1:])
+for _ in range(2):
+    print([text for _, text in read_lines(sources)])
+print(*[source.path for source in sources if source.spooled], sep="\\n")
+"""
+
+
+def test_process_substitution_and_cleaning_up_at_exit(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\n")
+    (tmp_path / "b.txt").write_text("b\n")
+    command = f'"{sys.executable}" -c "$PROGRAM" a.txt <(cat b.txt) <(cat b.txt a.txt) - <<< "typed"'
+    result = subprocess.run(
+        ["bash", "-c", command],
+        cwd=tmp_path,
+        env=os.environ | {"PROGRAM": PROGRAM},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, second, *paths = result.stdout.splitlines()
+    assert sorted(re.findall(r"\w+", first)) == ["a", "a", "b", "b", "typed"]
+    assert second == first
+    assert len(paths) == 3
+    assert not any(Path(path).exists() for path in paths)
+
+
+def test_an_error_leaves_no_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").write_bytes(b"a\n")
+    monkeypatch.setattr(module.tempfile, "tempdir", str(tmp_path))
+    for wrong, message in [("/dev/zero", "neither a file nor a pipe"), (tmp_path / "missing", "no such file")]:
+        with (tmp_path / "in").open() as stdin, pytest.raises(SaffuError, match=message):
+            monkeypatch.setattr(sys, "stdin", stdin)
+            Sources(["-", wrong])
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+# Compression
+
+
+def zstd(data: bytes) -> bytes:
+    zstandard = pytest.importorskip("zstandard", reason="zstandard is not installed")
+    return zstandard.ZstdCompressor().compress(data)
+
+
+COMPRESSORS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstd}
+
+
+@pytest.mark.parametrize("kind", COMPRESSORS)
+def test_compressed_files(tmp_path: Path, kind: str) -> None:
+    compress, path = COMPRESSORS[kind], tmp_path / f"a.txt.{kind}"
+    path.write_bytes(compress(b"a\n") + compress(b"b\n" * 100_000))  # files may be concatenated
+    lines = [text for _, text in read_lines([path])]
+    assert lines == ["a"] + ["b"] * 100_000
+    path.write_bytes(compress(b""))
+    assert list(read_lines([path])) == []
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda data: b"plain text", lambda data: data[:200]])
+@pytest.mark.parametrize("kind", COMPRESSORS)
+def test_damaged_compressed_files(tmp_path: Path, kind: str, damage) -> None:
+    path = tmp_path / f"a.txt.{kind}"
+    path.write_bytes(damage(COMPRESSORS[kind](os.urandom(10_000).hex().encode())))
+    with pytest.raises(SaffuError, match=rf"a\.txt\.{kind} is corrupt or not a \.{kind} file"):
+        list(read_lines([path]))
+
+
+@pytest.mark.parametrize("kind", COMPRESSORS)
+def test_corrupt_compressed_files(tmp_path: Path, kind: str) -> None:
+    data = bytearray(COMPRESSORS[kind](os.urandom(1000).hex().encode()))
+    for at in range(12, len(data) - 8):
+        data[at] ^= 0x5A
+    (tmp_path / f"a.txt.{kind}").write_bytes(data)
+    with pytest.raises(SaffuError, match=rf"a\.txt\.{kind} is corrupt"):
+        list(read_lines([tmp_path / f"a.txt.{kind}"], errors="replace"))
+
+
+@pytest.mark.parametrize(("name", "package"), [("a.txt.zst", "zstandard"), ("a.parquet", "pyarrow")])
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch, name: str, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"{package}.parquet", raising=False)
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(SaffuError, match=rf"needs {package}; install it with `pip install 'saffu\[formats\]'`"):
+        list(read_lines([tmp_path / name]))
+
+
+def test_unreadable_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path, reason in [(tmp_path, "Is a directory"), (tmp_path / "missing.gz", "No such file")]:
+        with pytest.raises(SaffuError, match=f"cannot read {re.escape(str(path))}: {reason}"):
+            list(read_lines([path]))
+
+    def refuse(source: Source) -> None:  # root may read anything, so permissions cannot be taken away for real
+        raise PermissionError(13, "Permission denied", str(source.path))
+
+    monkeypatch.setattr(module, "_open", refuse)
+    with pytest.raises(SaffuError, match=r"cannot read a\.txt: Permission denied"):
+        list(read_lines(["a.txt"]))
