@@ -8,7 +8,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from saffu.cli.options import Command, Parser, add_device, add_model, add_output_options, add_text_options, count
+from saffu.cli.options import (
+    Command,
+    Parser,
+    add_device,
+    add_model,
+    add_output_options,
+    add_text_options,
+    count,
+    device_of,
+)
 from saffu.cli.output import print_json, table
 from saffu.cli.reading import Reading, Text, described
 from saffu.errors import SaffuError
@@ -32,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
     from saffu.text.documents import hold_out
     from saffu.tools import evaluate
 
-    lm = load(options.model, options.device or "cpu")
+    lm = load(options.model, device_of(options))
     every = lm.source_.get("hold_out", 0) if lm.source_.get("default_corpus") else 0
     if not (options.text or every):
         raise SaffuError("no text to evaluate on; pass some: saffu eval MODEL TEXT")

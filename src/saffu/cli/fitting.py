@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saffu.cli.options import flag, given_settings, require_output
+from saffu.cli.options import device_of, flag, given_settings, require_output
 from saffu.cli.output import Log, model_facts, print_json
 from saffu.cli.reading import Reading, TextChoice, TrainingText, described
 from saffu.cli.train import USUAL_SPLIT, config_class
@@ -136,7 +136,7 @@ def read_encoder(options: argparse.Namespace, group: ProcessGroup) -> SaffuLM:
 
     if group.size > 1:
         raise SaffuError("--encoder does not work with torchrun; fit each shard separately and merge the models")
-    encoder = load(options.encoder, options.device or "cpu")
+    encoder = load(options.encoder, device_of(options))
     if options.preset_given and encoder.config.preset != options.preset:
         raise SaffuError(f"{options.encoder} has the preset {encoder.config.preset}; remove --preset")
     return encoder
@@ -153,7 +153,7 @@ def unfitted(
     from saffu.model.language_model import SaffuLM
     from saffu.text.tokenizer import Tokenizer
 
-    device = options.device or "cpu"
+    device = device_of(options)
     if encoder:
         return SaffuLM(encoder=encoder, device=device), encoder.tokenizer_
     if options.tokenizer:

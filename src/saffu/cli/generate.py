@@ -13,6 +13,7 @@ from saffu.cli.options import (
     add_device,
     add_model,
     add_settings,
+    device_of,
     given_settings,
     integer,
     require_utf8,
@@ -37,7 +38,7 @@ def run(options: argparse.Namespace) -> None:
 
     require_utf8(options.prompt)
     sampling = Sampling(**given_settings(options, Sampling))  # checked before the model is read
-    lm = load(options.model, options.device or "cpu")
+    lm = load(options.model, device_of(options))
     for number in range(options.samples):
         chosen = sampling.to_dict()
         if sampling.seed is not None:

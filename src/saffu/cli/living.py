@@ -15,6 +15,7 @@ from saffu.cli.options import (
     add_model,
     add_output_options,
     add_text_options,
+    device_of,
     require_output,
 )
 from saffu.cli.output import model_facts, print_json, say, warn
@@ -107,7 +108,7 @@ def changed_model(options: argparse.Namespace) -> Iterator[tuple[SaffuLM, TokenC
     if (options.model / "modeling_saffu.py").exists():
         raise SaffuError(f"{options.model} is an exported copy; change the original model and export it again")
     with changing(options.model, wait=True):
-        lm = load(options.model, options.device or "cpu", check=True)
+        lm = load(options.model, device_of(options), check=True)
         with Text(options.text, Reading.of(options, lm.source_)) as text:
             # In memory: tokens of documents to be forgotten are not left on a disk if this process is killed.
             corpus = TokenCorpus.build(text, lm.tokenizer_, progress="tokenize")

@@ -236,6 +236,15 @@ def add_device(parser: Parser) -> None:
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, or cuda:N; paper's preset only [cpu]")
 
 
+def device_of(options: argparse.Namespace) -> str:
+    """The device that --device names, after a check that it can be used."""
+    if options.device in (None, "cpu"):
+        return "cpu"
+    from saffu.paper.devices import usable_device
+
+    return str(usable_device(options.device))
+
+
 def add_output_options(parser: Parser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print results only: no progress, no notes")
     parser.add_argument("--json", action="store_true", help="print one JSON object; notes go to stderr")

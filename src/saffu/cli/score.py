@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saffu.cli.options import Command, Parser, add_device, add_model, add_record_options
+from saffu.cli.options import Command, Parser, add_device, add_model, add_record_options, device_of
 from saffu.cli.output import warn
 from saffu.format import plural
 
@@ -38,7 +38,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 def run(options: argparse.Namespace) -> None:
     from saffu import load
 
-    lm = load(options.model, options.device or "cpu")
+    lm = load(options.model, device_of(options))
     skipped: dict[str, int] = {}
     filtering = options.below is not None or options.above is not None
     low = -math.inf if options.above is None else options.above

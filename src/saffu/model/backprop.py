@@ -48,6 +48,7 @@ def resume(
     folder: str | Path,
     documents: Text,
     dev: Text,
+    training: TrainingConfig | None,
     device: str | None,
     on_fold: OnRow | None,
     group: ProcessGroup,
@@ -60,7 +61,7 @@ def resume(
     lm = kind.load(folder, device or checkpoint.device, check=True)
     corpora = lm.tokenize(documents, "tokenize"), lm.tokenize(dev, "tokenize")
     model: Any = lm.model_
-    run = Backprop(model, *corpora, checkpoint.settings, source=checkpoint.source, group=group)
+    run = Backprop(model, *corpora, training or checkpoint.settings, source=checkpoint.source, group=group)
     run.restore(checkpoint)
     settle(lm)
     finish(lm, run, folder, on_fold)

@@ -193,14 +193,18 @@ class SaffuLM:
         documents: Text,
         dev: Text,
         *,
+        training: TrainingConfig | None = None,
         device: str | None = None,
         on_fold: OnRow | None = None,
         group: ProcessGroup = SINGLE,
     ) -> SaffuLM:
-        """Resume an interrupted `backprop` run on the same text and return the trained model."""
+        """Resume an interrupted `backprop` run on the same text and return the trained model.
+
+        `training` replaces the settings of the run, to train for more folds.
+        """
         from saffu.model.backprop import resume
 
-        return resume(cls, folder, documents, dev, device, on_fold, group)
+        return resume(cls, folder, documents, dev, training, device, on_fold, group)
 
     def update(self, documents: Text) -> SaffuLM:
         """Count these documents too; the encoder is left unchanged. Returns self."""

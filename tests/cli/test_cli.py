@@ -1,0 +1,384 @@
+"""The command as a person uses it: each test runs it in an empty folder."""
+
+import gzip
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import sentences
+from saffu.cli import fitting
+
+SMALL = "--preset paper --block 16 --radius 4 --block-dimension 16 --radius-dimension 12 --hidden-dimension 32"
+QUICK = "--order 3 --slots 2 --word-classes 0"
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.txt").write_text("\n".join(sentences(1, 400)) + "\n")
+    with gzip.open(tmp_path / "dev.txt.gz", "wt") as file:
+        file.write("\n".join(sentences(2, 60)) + "\n")
+    return tmp_path
+
+
+@pytest.fixture
+def model(fitted, tmp_path):
+    """The folder of a small model."""
+    fitted("toy").save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def facts(result):
+    assert result.status == 0, result.err
+    return json.loads(result.out)
+
+
+def test_the_whole_way(saffu, tmp_path):
+    trained = saffu(f"train train.txt --dev dev.txt.gz --out model --tune-folds 2 --fold-tokens 1000 {SMALL}")
+    assert trained.status == 0, trained.err
+    assert "training on 400 documents of one line" in trained.out
+    assert "scored on 60 documents of one line" in trained.out
+    rows = [json.loads(line) for line in (tmp_path / "model" / "log.jsonl").read_text().splitlines()]
+    assert [row["stage"] for row in rows] == ["init", "tune 1", "tune 2"]
+    for row in rows:
+        assert f"{row['stage']:<14}  {row['dev_perplexity']:>9.2f}" in trained.out
+
+    score = facts(saffu("eval model dev.txt.gz --json"))
+    assert score["perplexity"] == pytest.approx(math.exp(score["nll"] / score["targets"]))
+    assert score["perplexity"] == pytest.approx(rows[-1]["dev_perplexity"], rel=1e-5)
+    assert score["bits_per_byte"] == pytest.approx(score["nll"] / math.log(2) / score["bytes"])
+    assert score["bytes"] == sum(len(text) + 1 for text in sentences(2, 60))
+    assert score["trigram_perplexity"] < score["bigram_perplexity"] < score["unigram_perplexity"]
+    shown = saffu("eval model dev.txt.gz").out
+    assert shown.startswith("60 documents of one line, ") and f"{score['perplexity']:.2f}" in shown
+
+    first, again = (saffu("generate model 'the small' --seed 3 --samples 2").out for _ in range(2))
+    assert first == again and first.startswith("the small") and first.count("\n") == 2
+
+    info = facts(saffu("info model --json"))
+    assert info["settings"]["block"] == 16
+    assert info["trained_on"]["documents"] == 400
+    assert info["source"] == {"default_corpus": False, "hold_out": 0, "split": "line", "field": None}
+    assert f"{info['parameters']:,}" in saffu("info model").out
+
+
+def test_the_default_is_calibrated_and_reads_running_text(saffu):
+    trained = saffu(f"train train.txt --dev dev.txt.gz --out model {QUICK}")
+    assert trained.status == 0, trained.err
+    assert "training on running text: 1 document, 400 lines" in trained.out
+    score = facts(saffu("eval model dev.txt.gz --json"))
+    assert score["perplexity"] < score["unigram_perplexity"]
+    info = facts(saffu("info model --json"))
+    assert (info["preset"], info["settings"]["order"], info["source"]["split"]) == ("calibrated", 3, "file")
+    assert saffu("generate model the --seed 1").out.startswith("the")
+    assert "running text: 1 document, 60 lines" in saffu("eval model dev.txt.gz").out
+    assert "60 documents of one line" in saffu("eval model dev.txt.gz --split line").out
+
+
+def test_held_out_lines_are_not_trained_on(saffu):
+    trained = facts(saffu(f"train train.txt --out m --json {SMALL}"))
+    assert trained["trained_on"]["documents"] == 380
+    assert "dev_perplexity" in trained["log"][0]
+    trained = facts(saffu(f"train train.txt --out m2 --hold-out 0 --json {SMALL}"))
+    assert trained["trained_on"]["documents"] == 400
+    assert "dev_perplexity" not in trained["log"][0]
+
+
+def test_max_tokens(saffu):
+    trained = facts(saffu(f"train train.txt --out m --max-tokens 1k --json {SMALL}"))
+    assert 1000 <= trained["trained_on"]["tokens"] < 1100
+
+
+def test_standard_input_is_text_like_any_other(saffu, tmp_path):
+    text = (tmp_path / "train.txt").read_text()
+    piped = facts(saffu(f"train - --out piped --hold-out 10 --json {SMALL}", stdin=text))
+    named = facts(saffu(f"train train.txt --out named --hold-out 10 --json {SMALL}"))
+    assert piped["trained_on"] == named["trained_on"]
+    assert piped["log"][0]["dev_perplexity"] == named["log"][0]["dev_perplexity"]
+    assert facts(saffu("eval named - --json", stdin=text))["bytes"] == len(text)
+
+
+def test_a_tokenizer_learned_elsewhere(saffu, tmp_path):
+    (tmp_path / "private.txt").write_text("zyzzyva zyzzyva zyzzyva\n" * 20 + (tmp_path / "train.txt").read_text())
+    saffu(f"train train.txt --out public {SMALL}")
+    for name in ("model.safetensors", "tokenizer.json"):
+        assert (tmp_path / "public" / name).exists()
+    facts(saffu(f"train private.txt --out private --tokenizer public --json {SMALL}"))
+    assert (tmp_path / "private" / "tokenizer.json").read_bytes() == (
+        tmp_path / "public" / "tokenizer.json"
+    ).read_bytes()
+    assert "zyzzyva" not in (tmp_path / "private" / "tokenizer.json").read_text()
+
+
+def test_baselines_can_be_built_from_other_text(saffu, model):
+    stored = facts(saffu("eval model dev.txt.gz --json"))
+    rebuilt = facts(saffu("eval model dev.txt.gz --baseline-text train.txt --json"))
+    assert rebuilt["trigram_perplexity"] != stored["trigram_perplexity"]
+    assert rebuilt["trigram_perplexity"] == pytest.approx(stored["trigram_perplexity"], rel=0.5)
+
+
+def test_models_change(saffu, tmp_path):
+    assert saffu(f"train train.txt --hold-out 0 --out model {SMALL}").status == 0
+    before = facts(saffu("eval model dev.txt.gz --json"))
+    (tmp_path / "new.txt").write_text("a brand new line .\n")
+    assert "added 1 document (" in saffu("update model new.txt").out
+    forgotten = saffu("forget model new.txt")
+    assert "removed 1 document; model now holds 400 documents" in forgotten.out
+    assert "tokenizer.json" in forgotten.out and "--tokenizer DIR" in forgotten.out
+    assert facts(saffu("eval model dev.txt.gz --json"))["nll"] == pytest.approx(before["nll"], rel=1e-9)
+    assert saffu("forget model new.txt").status == 2
+    assert facts(saffu("forget model new.txt --skip-uncounted --json"))["removed"] == 0
+    assert saffu("train new.txt --encoder model --hold-out 0 --out other").status == 0
+    merged = saffu("merge model other --out both")
+    assert "merged 2 models: 401 documents" in merged.out
+    assert facts(saffu("info both --check --json"))["checked"] is True
+
+
+def test_info_check_finds_damage(saffu, model):
+    assert saffu("info model --check").status == 0
+    file = model / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    checked = saffu("info model --check")
+    assert checked.status == 2 and "model.safetensors" in checked.err and checked.err.count("\n") == 1
+
+
+def spoil(tmp_path):
+    (tmp_path / "copy.txt").write_bytes((tmp_path / "train.txt").read_bytes())
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "blank.txt").write_text("\n  \n\n")
+    (tmp_path / "latin.txt").write_bytes("caf\xe9 au lait\n".encode("latin-1") * 50)
+    (tmp_path / "binary.txt").write_bytes(bytes(range(256)) * 40)
+    (tmp_path / "few.txt").write_text("one line\nand another\n")
+    (tmp_path / "bad.jsonl").write_text('{"text": "fine"}\n{"text": \n')
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "thesis.tex").write_text("years of work")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("train nowhere.txt --out m", "no such file"),
+        ("train *.none --out m", "no file matches"),
+        ("train folder --out m", "no text in the folder"),
+        ("train '' --out m", "empty file name"),
+        ("train empty.txt --out m", "text"),
+        ("train blank.txt --out m", "text"),
+        ("train latin.txt --out m", "--encoding-errors"),
+        ("train binary.txt --out m", "binary"),
+        ("train bad.jsonl --out m", "bad.jsonl"),
+        ("train few.txt --out m", "too few to hold out"),
+        ("train train.txt --dev blank.txt --out m", "the text of --dev is empty"),
+        ("train train.txt --dev train.txt --out m", "both training and held-out text"),
+        ("train train.txt --dev copy.txt --out m", "the text of --dev is the training text"),
+        ("train train.txt --dev copy.txt --max-tokens 500 --out m", "the text of --dev is the training text"),
+        ("train - --dev - --out m", "standard input"),
+        ("train train.txt --order 1 --out m", "--order is 1; it must be an integer from 2 to"),
+        ("train train.txt --order 99999999999999999999 --out m", "--order"),
+        ("train train.txt --order many --out m", "invalid int"),
+        ("train train.txt --seed -1 --out m", "--seed"),
+        ("train train.txt --preset best --out m", "invalid choice: 'best'"),
+        ("train train.txt --block 16 --out m", "--block belongs to --preset paper; add that, or remove --block"),
+        ("train train.txt --block=16 --out m", "--block belongs to --preset paper"),
+        ("train train.txt --device cuda --out m", "--device belongs to --preset paper"),
+        ("train train.txt --learning-rate 1 --out m", "--learning-rate belongs to --preset paper"),
+        ("train train.txt --preset paper --order 3 --out m", "--order belongs to --preset calibrated"),
+        (
+            "train train.txt --backprop --out m",
+            "--backprop trains the network of the paper's preset; add --preset paper",
+        ),
+        ("train train.txt --preset paper --learning-rate 1 --out m", "--learning-rate requires --backprop"),
+        ("train train.txt --preset paper --backprop --hold-out 0 --out m", "--backprop needs held-out text"),
+        ("train train.txt --preset paper --block 1 --out m", "--block is 1; it must be"),
+        ("train train.txt --preset paper --block 0 --radius 0 --out m", "--block and --radius are both 0"),
+        ("train train.txt --preset paper --smoothing 1 --out m", "use --set smoothing=VALUE"),
+        ("train train.txt --preset paper --set smoothing=-1 --out m", "--set smoothing is -1.0; it must be"),
+        ("train train.txt --preset paper --device warp --out m", "warp"),
+        ("train train.txt --set order=3 --out m", "use --order 3"),
+        ("train train.txt --set colour=3 --out m", "--set has no setting 'colour'; see --set help"),
+        ("train train.txt --max-tokens none --out m", "invalid number 'none'"),
+        ("train train.txt --max-tokens 1e999 --out m", "invalid number '1e999'"),
+        ("train train.txt --hold-out 1 --out m", "--hold-out must be 0 (off) or at least 2"),
+        ("train train.txt --hold-out -3 --out m", "must be an integer of at least 0"),
+        ("train train.txt --tokenizer folder --out m", "folder"),
+        ("train train.txt --encoder nowhere --out m", "nowhere"),
+        ("train train.txt --encoder nowhere --order 3 --out m", "--order cannot be combined with --encoder"),
+        ("train --resume nowhere", "nowhere"),
+        ("train --resume nowhere --out m", "remove --out"),
+        ("train train.txt --out taken", "taken"),
+        ("train train.txt --out taken --force", "thesis.tex"),
+        ("train train.txt --out .", "current directory"),
+        ("train train.txt --out train.txt", "is a file"),
+        ("train train.txt --out train.txt/m", "train.txt"),
+        ("train train.txt", "missing output directory; pass --out DIR"),
+        ("train train.txt --outt m", "did you mean --out?"),
+        ("update nowhere train.txt", "nowhere"),
+        ("merge one one --out m", "listed twice"),
+        ("merge one --out m", "nothing to merge"),
+        ("eval nowhere dev.txt.gz", "nowhere"),
+        ("eval taken dev.txt.gz", "config.json"),
+        ("info folder", "config.json"),
+        ("generate nowhere", "nowhere"),
+        ("generate nowhere --temperature -1", "--temperature"),
+        ("generate nowhere --top-p 2", "--top-p"),
+        ("generate nowhere --top-k -2", "--top-k"),
+        ("generate nowhere --max-tokens 0", "--max-tokens"),
+        ("generate nowhere --samples 0", "--samples"),
+        ("generate nowhere --seed one", "--seed"),
+        ("explain nowhere --rows 0", "--rows"),
+        ("explain nowhere --top 0", "--top must be at least 1"),
+        ("embed nowhere", "no word to look up"),
+        ("embed nowhere x --out folder", "is a folder"),
+        ("score nowhere --above high", "invalid float"),
+        ("compare folder folder", "listed twice"),
+        ("compare folder taken --names a", "1 name for 2 runs"),
+        ("report nowhere", "saffu ablate"),
+        ("reproduce fame --data folder", "invalid choice: 'fame'"),
+        ("download everything --out x", "invalid choice: 'everything'"),
+    ],
+)
+def test_bad_input_is_one_clear_line(saffu, tmp_path, line, message):
+    spoil(tmp_path)
+    before = set(tmp_path.rglob("*"))
+    result = saffu(line)
+    assert result.status == 2
+    assert message in result.err
+    assert result.err.startswith("saffu: ")
+    assert result.err.count("\n") == 1
+    assert "`" not in re.sub("`saffu .*?`", "", result.err)
+    assert result.out == ""
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_torchrun_needs_the_paper(saffu, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    result = saffu("train train.txt --out m")
+    assert result.status == 2 and "start it without torchrun" in result.err and result.err.count("\n") == 1
+
+
+def test_no_text_to_evaluate_on(saffu, model):
+    result = saffu("eval model")
+    assert result.status == 2 and "no text to evaluate on" in result.err
+
+
+def test_replacing_takes_force(saffu):
+    assert saffu(f"train train.txt --out model {SMALL}").status == 0
+    assert saffu(f"train train.txt --out model {SMALL} --radius 5").status == 2
+    assert facts(saffu(f"train train.txt --out model --force {SMALL} --radius 5 --json"))["settings"]["radius"] == 5
+
+
+def test_undecodable_bytes_can_be_replaced(saffu, tmp_path):
+    (tmp_path / "latin.txt").write_bytes("\n".join(sentences(1, 100)).encode() + b"\n" + b"caf\xe9\n" * 20)
+    assert saffu(f"train latin.txt --out m --encoding-errors replace {SMALL}").status == 0
+
+
+def test_malformed_records_can_be_skipped(saffu, tmp_path):
+    lines = [json.dumps({"body": text}) for text in sentences(1, 100)]
+    (tmp_path / "r.jsonl").write_text("\n".join(["{broken", *lines]) + "\n")
+    result = saffu(f"train r.jsonl --field body --bad-records skip --hold-out 0 --out m --json {SMALL}")
+    assert facts(result)["trained_on"]["documents"] == 100
+    assert "skipped 1 malformed record of" in result.err
+
+
+def test_options_may_stand_anywhere(saffu, model):
+    plain = saffu("generate model the --seed 1")
+    assert plain.status == 0
+    assert saffu("generate model --seed 1 the").out == plain.out
+    assert saffu("generate --seed 1 model the").out == plain.out
+    assert saffu("eval model --json dev.txt.gz").status == 0
+
+
+def test_quiet_prints_nothing(saffu):
+    result = saffu(f"train train.txt --out m --quiet {SMALL}")
+    assert result == (0, "", "")
+
+
+def test_set_help_lists_rare_settings(saffu):
+    assert "smoothing=0.001" in saffu("train --preset paper --set help").out
+    assert "smoothing" not in saffu("train --set help").out
+
+
+def test_backprop_and_resume(saffu, tmp_path, monkeypatch):
+    line = f"train train.txt --dev dev.txt.gz --out run --backprop --fold-tokens 2000 --max-folds 1 --batch-size 64 {SMALL}"
+    trained = saffu(line)
+    assert trained.status == 0, trained.err
+    assert "train 1" in trained.out and "best dev perplexity" in trained.out
+    resumed = saffu("train --resume run --max-folds 2")
+    assert resumed.status == 0, resumed.err
+    assert "resuming in fold" in resumed.out and "train 2" in resumed.out
+    refused = saffu("train --resume run --batch-size 32")
+    assert refused.status == 2 and "--batch-size cannot change" in refused.err
+
+
+def test_an_interrupted_run_says_how_to_resume(saffu, monkeypatch):
+    from saffu.model.language_model import SaffuLM
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SaffuLM, "backprop", interrupted)
+    result = saffu(f"train train.txt --dev dev.txt.gz --out run --backprop {SMALL}")
+    assert result.status == 130
+    assert "saffu train --resume run" in result.err and "Traceback" not in result.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such pipes")
+def test_a_closed_pipe_loses_no_model(saffu, tmp_path):
+    command = f"{sys.executable} -m saffu train train.txt --out piped {SMALL} | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=True, cwd=tmp_path)
+    assert done.stderr == b""
+    assert saffu("info piped").status == 0
+
+
+def test_the_prompt_comes_after_the_first_token(saffu, model, monkeypatch, capsys):
+    """Otherwise a progress bar of the first prediction would overwrite it on a terminal."""
+    from saffu.model.language_model import SaffuLM
+
+    printed = []
+
+    def stream(self, prompt, **_):
+        printed.append(capsys.readouterr().out)
+        yield " there"
+
+    monkeypatch.setattr(SaffuLM, "stream", stream)
+    assert saffu("generate model hello").out == "hello there\n"
+    assert printed == [""]
+
+
+def test_prompts_that_are_not_utf8(saffu, model):
+    result = saffu(["generate", model, os.fsdecode(b"caf\xe9")])
+    assert result.status == 2 and "not UTF-8" in result.err
+
+
+def test_words_and_vectors(saffu, model):
+    shown = facts(saffu("embed model dog --top 3 --json"))
+    assert [word["word"] for word in shown["words"]] == ["dog"]
+    assert len(shown["words"][0]["neighbors"]) == 3
+    assert saffu("embed model --out vectors.txt").status == 0
+    head = Path("vectors.txt").read_text().splitlines()[0].split()
+    assert int(head[0]) == facts(saffu("info model --json"))["vocabulary"]
+
+
+def test_explanations_add_up(saffu, model):
+    shown = facts(saffu("explain model 'the small' --target dog --json"))
+    sums = [sum(column) for column in zip(*(term["values"] for term in shown["terms"]), strict=True)]
+    assert sums == pytest.approx(shown["log_probabilities"], abs=1e-4)
+    table = saffu("explain model 'the small' --rows 1").out
+    assert "= log₂ p" in table and "\033" not in table
+
+
+def test_fitting_and_training_know_the_same_settings():
+    from dataclasses import fields
+
+    from saffu.training.config import TrainingConfig
+
+    assert set(fitting.MAY_CHANGE) <= {entry.name for entry in fields(TrainingConfig)}
