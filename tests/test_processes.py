@@ -46,25 +46,52 @@ def test_a_single_process_does_not_import_torch():
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-SUMS = """
-import numpy, sys, torch
+TOGETHER = """
+import sys, numpy, torch
+from pathlib import Path
+from saffu.errors import SaffuError
 from saffu.processes import together
-with together("cpu") as group:
-    mine = numpy.array([[1.5, group.rank]])
-    assert not sys.stderr.isatty()
-    total = group.sum(mine)
-    integers = group.sum(torch.tensor([2**53 + 1, group.rank]).T)
-    print(total.tolist(), mine.tolist(), integers.tolist(), integers.dtype)
-    print(group.any(group.rank == 1), group.any(False), group.is_first, group.size)
+
+def threads():
+    tasks = Path("/proc/self/task")
+    return sorted((task / "comm").read_text().strip() for task in tasks.iterdir()) if tasks.is_dir() else []
+
+def step():
+    torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))(torch.ones(2, 3)).sum().backward()
+
+def fail():
+    parallel = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+    raise SaffuError("one line")
+
+torch.nn.Linear(3, 1)(torch.ones(2, 3)).sum().backward()  # starts the threads that any training has
+before = threads()
+try:
+    with together("cpu") as group:
+        mine = numpy.array([[1.5, group.rank]])
+        integers = group.sum(torch.tensor([2**53 + 1, group.rank]))
+        print(group.sum(mine).tolist(), mine.tolist(), integers.tolist(), integers.dtype)
+        print(group.any(group.rank == 1), group.any(False), group.is_first, group.size)
+        step()
+        during = threads()
+        if sys.argv[1] == "error":
+            fail()
+except SaffuError as error:
+    kept = error  # and with it the local variables of `fail`
+assert not before or len(during) > len(before), (before, during)
+print(before == threads(), before, during, threads())
 """
 
 
-def test_sums_are_the_same_everywhere():
-    for rank, (status, out, err) in enumerate(run_processes(SUMS)):
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["normal", "error"])
+def test_sums_are_the_same_everywhere_and_no_thread_outlives_the_group(ending):
+    """A thread of gloo that is still there at exit aborts the process: "terminate called without …"."""
+    for rank, (status, out, err) in enumerate(run_processes(TOGETHER, ending)):
         assert status == 0, err
-        first, second = out.splitlines()
-        assert first == f"[[3.0, 1.0]] [[1.5, {float(rank)}]] [{2**54 + 2}, 1] torch.int64"
-        assert second == f"True False {rank == 0} 2"
+        sums, facts, threads = out.splitlines()
+        assert sums == f"[[3.0, 1.0]] [[1.5, {float(rank)}]] [{2**54 + 2}, 1] torch.int64"
+        assert facts == f"True False {rank == 0} 2"
+        assert threads.startswith("True"), threads
 
 
 LOST = """
@@ -83,54 +110,13 @@ except SaffuError as error:
 """
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_process_is_one_clear_line():
     (status, out, err), (lost, _, _) = run_processes(LOST)
     assert (status, lost) == (2, 9)
     assert out.split() == ["0", "2", "4", "6", "8", "10", "12"]
     (message,) = [line for line in err.splitlines() if line.startswith("another process")]
     assert message.startswith("another process of this run exited")
-
-
-THREADS = """
-import sys, torch
-from pathlib import Path
-from saffu.errors import SaffuError
-from saffu.processes import peer_errors, together
-
-def threads():
-    return sorted((task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
-
-def step(module):
-    module(torch.ones(2, 3)).sum().backward()
-
-step(torch.nn.Linear(3, 1))  # starts the threads that any training has
-before = threads()
-try:
-    with together("cpu") as group:
-        parallel = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
-        step(parallel)
-        during = threads()
-        del parallel
-        if sys.argv[1] == "error":
-            def fail():
-                inside = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
-                step(inside)
-                raise SaffuError("one line")
-            fail()
-except SaffuError as error:
-    kept = error
-assert len(during) > len(before), (before, during)
-print(threads() == before, before, during, threads())
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc to see native threads")
-@pytest.mark.parametrize("ending", ["normal", "error"])
-def test_no_thread_outlives_the_group(ending):
-    """A thread of gloo that is still there at exit aborts the process: "terminate called without …"."""
-    for status, out, err in run_processes(THREADS, ending):
-        assert status == 0, err
-        assert out.startswith("True"), out
 
 
 def test_groups_are_values():

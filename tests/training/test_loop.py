@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import random
 import signal
 from dataclasses import replace
@@ -10,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from training_data import CONFIG, DEV, QUICK, TRAIN, VOCABULARY, started
 
 from saffu import files
 from saffu.errors import SaffuError
@@ -22,6 +20,7 @@ from saffu.training.checkpoint import read_checkpoint
 from saffu.training.config import TrainingConfig
 from saffu.training.loop import Backprop
 from test_processes import run_processes
+from training_data import CONFIG, DEV, QUICK, TRAIN, VOCABULARY, started
 
 COLD = replace(QUICK, init="random")
 TIMING = ("seconds", "tokens_per_second")
@@ -153,13 +152,13 @@ def test_interrupted_anywhere_ends_like_one_never_interrupted(tmp_path, training
     folder, sittings, draw = Folder(tmp_path / "model"), 0, random.Random(1)
     run = folder.attach(Backprop(started(CONFIG, training), TRAIN, DEV, training, source={"name": "text"}))
     while True:
-        left, take_step, number = draw.randrange(1, 14), run.take_step, draw.choice([signal.SIGINT, signal.SIGTERM])
+        left, take_step = draw.randrange(1, 14), run.take_step
 
-        def interrupted(targets, take_step=take_step, number=number):
+        def interrupted(targets, take_step=take_step):
             nonlocal left
             left -= 1
             if left == 0:
-                os.kill(os.getpid(), number)  # acted on after this step
+                signal.raise_signal(signal.SIGINT)  # takes effect after this step
             return take_step(targets)
 
         run.take_step = interrupted
@@ -175,6 +174,35 @@ def test_interrupted_anywhere_ends_like_one_never_interrupted(tmp_path, training
     assert_same_arrays(dict(best.arrays()), dict(run.best.arrays()))
     assert without_timing(folder.log) == without_timing(log)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_sigterm_during_an_evaluation_is_not_lost(tmp_path):
+    """It takes effect after the next step, or at the end of the run, always after a checkpoint."""
+
+    class Terminated(Exception):
+        pass
+
+    def terminate(number, frame):
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        for last, fold in ((1, 1), (3, 2)):
+            folder = Folder(tmp_path / f"model {last}")
+            run = folder.attach(Backprop(started(), TRAIN, DEV, replace(QUICK, max_folds=last)))
+
+            def on_fold(row, model, folder=folder, fold=fold):
+                folder.on_fold(row, model)
+                if row["fold"] == fold:
+                    signal.raise_signal(signal.SIGTERM)
+
+            with pytest.raises(Terminated):
+                run.run(folder.save, on_fold)
+            assert len(folder.log) == fold + 1
+            assert read_checkpoint(folder.path).progress["steps"] == run.progress.steps
+            assert bool(run.progress.ended) == (last == 1)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Killed(Exception):
@@ -271,6 +299,7 @@ print("threads left:", threads() - before)
 """
 
 
+@pytest.mark.slow
 def test_several_processes_take_the_same_steps(tmp_path):
     """Each batch is divided among the processes; without dropout the weights agree with those of one process."""
     for rank, (status, out, err) in enumerate(run_processes(TOGETHER, tmp_path / "model")):

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 from torch.func import functional_call
-from training_data import CONFIG, QUICK, TRAIN, VOCABULARY, started
 
 from saffu.paper.config import PaperConfig
 from saffu.paper.network import Network
 from saffu.training.config import TrainingConfig
 from saffu.training.step import AdamStep, TotalLoss, copy_weights, train_embeddings
+from training_data import CONFIG, QUICK, TRAIN, VOCABULARY, started
 
 COLD = TrainingConfig(init="random", dropout=0.0)
 

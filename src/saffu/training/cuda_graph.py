@@ -18,20 +18,20 @@ PLAIN_STEPS = 3  # before the capture, so that everything created on first use e
 class GraphedStep:
     """Call `step` a few times, then record it on buffers of its own and replay the recording.
 
-    All targets must come in batches of one size, with `tokens` of one length.
+    The `tokens` of all targets must have one length. Batches of another size than `batch_size` take the plain step.
     """
 
     inputs: Targets
     tokens: Tensor  # of the fold whose tokens the buffers hold
     loss: Tensor
 
-    def __init__(self, step: Callable[[Targets], Tensor]):
-        self.step, self.calls = step, 0
+    def __init__(self, step: Callable[[Targets], Tensor], batch_size: int):
+        self.step, self.batch_size, self.calls = step, batch_size, 0
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, targets: Targets) -> Tensor:
         self.calls += 1
-        if self.calls <= PLAIN_STEPS:
+        if self.calls <= PLAIN_STEPS or len(targets.ids) != self.batch_size:
             return self.step(targets)
         if self.graph is None:
             self._capture(targets)

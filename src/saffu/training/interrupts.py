@@ -11,7 +11,10 @@ from typing import Any
 
 @contextmanager
 def deferred_interrupts() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM in a list instead of acting on them; a second one of a kind acts as usual."""
+    """Collect SIGINT and SIGTERM in a list; the first one takes effect at the end of the context.
+
+    A second signal of a kind takes effect at once. Signals that are ignored stay ignored.
+    """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
         yield received
@@ -21,9 +24,12 @@ def deferred_interrupts() -> Iterator[list[int]]:
         received.append(number)
         signal.signal(number, usual[number])
 
-    usual = {int(number): signal.signal(number, defer) for number in (signal.SIGINT, signal.SIGTERM)}
+    heard = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) not in (signal.SIG_IGN, None)]
+    usual = {int(number): signal.signal(number, defer) for number in heard}
     try:
         yield received
     finally:
         for number, handler in usual.items():
             signal.signal(number, handler)
+        if received:
+            signal.raise_signal(received[0])

@@ -104,7 +104,7 @@ class Backprop:
         self.step = AdamStep(copy.deepcopy(model.network), settings, group)
         self.take_step: Callable[[Targets], Tensor] = self.step
         if cuda_graph.ENABLED and self.device.type == "cuda" and group.size == 1:
-            self.take_step = cuda_graph.GraphedStep(self.step)
+            self.take_step = cuda_graph.GraphedStep(self.step, settings.batch_size)
         self._losses: list[Tensor] = []  # of the latest steps, still on the device
 
     def checkpoint(self) -> Checkpoint:
@@ -127,8 +127,8 @@ class Backprop:
 
         `on_fold` receives a row of the log and the model as it is now, after the initial weights have been scored and
         after every fold. `save`, called on the first process only, must store `best` together with the files it
-        receives: checkpoints, or none after a divergence. SIGINT and SIGTERM raise KeyboardInterrupt after the current
-        step, once a checkpoint is saved.
+        receives: checkpoints, or none after a divergence. SIGINT and SIGTERM take effect after the current step, once a
+        checkpoint is saved.
         """
         cuda = [self.device] if self.device.type == "cuda" else []
         try:
@@ -176,7 +176,7 @@ class Backprop:
                     bar.set_postfix_str(f"train perplexity {self._train_perplexity():.1f}", refresh=False)
                 if stop or due:
                     self._save(save)
-                if stop:
+                if stop:  # here or in another process
                     raise KeyboardInterrupt
 
     def _batch(self, fold: ShuffledFold) -> Targets:
