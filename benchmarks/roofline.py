@@ -1,41 +1,54 @@
-"""What counting must cost at the least: operations and bytes by stage, and how fast this machine does such things."""
+"""A roofline model of the paper's explicit solution: lower bounds on its time on this machine.
 
+    python benchmarks/roofline.py FILES [--device cuda]
+
+Counts the operations and bytes that each pass needs, however clever the code, and measures how fast this machine
+multiplies, copies, and gathers.
+"""
+
+from __future__ import annotations
+
+import argparse
 import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
-from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from saffu.config import SaffuConfig
-from saffu.corpus import TokenCorpus
-from saffu.devices import settle
+from saffu.interface import Floats
+from saffu.paper.config import PaperConfig
+from saffu.paper.devices import synchronize, usable_device
+from saffu.text.corpus import TokenCorpus
+from saffu.text.documents import Lines, read_lines
+from saffu.text.sources import find_files
+from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 
-EXPONENTIAL = 10  # operations that one is taken for
+EXPONENTIAL = 10  # operations that one exponential is taken for
 FLOAT = 4  # bytes
 
 
 @dataclass(frozen=True)
 class Work:
-    """What has to be done, however clever the code."""
+    """Operations and memory traffic that cannot be avoided."""
 
     operations: float = 0  # additions and multiplications
-    bytes: float = 0  # read or written in a row
-    gathered: float = 0  # bytes of rows of tables, read here and there
+    bytes: float = 0  # read or written sequentially
+    gathered: float = 0  # bytes of table rows, read at random
 
-    def __add__(self, other: "Work") -> "Work":
+    def __add__(self, other: Work) -> Work:
         return Work(self.operations + other.operations, self.bytes + other.bytes, self.gathered + other.gathered)
 
-    def __mul__(self, times: float) -> "Work":
+    def __mul__(self, times: float) -> Work:
         return Work(self.operations * times, self.bytes * times, self.gathered * times)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine by what it does in a second, measured with float32 on the threads that torch has."""
+    """Peak rates of a machine, measured with float32 on the threads that torch uses."""
 
     name: str
     threads: int
@@ -44,7 +57,7 @@ class Machine:
     gathered_per_second: float  # bytes of rows of 2 KB added up from a table of 64 MB
 
     @classmethod
-    def measured(cls, device: torch.device) -> "Machine":
+    def measured(cls, device: torch.device) -> Machine:
         on_gpu = device.type == "cuda"
         size, long, bags = (8192, 1 << 28, 1 << 17) if on_gpu else (1536, 1 << 25, 1 << 12)
         square, line = torch.rand(size, size, device=device), torch.rand(long, device=device)
@@ -59,8 +72,8 @@ class Machine:
             FLOAT * rows.numel() * 512 / quickest(lambda: embedding_bag(rows, table, mode="sum"), device),
         )
 
-    def floor(self, work: Work) -> float:
-        """Seconds, if arithmetic and memory work at the same time and nothing else takes any."""
+    def lower_bound_seconds(self, work: Work) -> float:
+        """Seconds if arithmetic and memory overlap perfectly."""
         return max(
             work.operations / self.operations_per_second,
             work.bytes / self.bytes_per_second,
@@ -70,46 +83,41 @@ class Machine:
 
 def quickest(task: Callable[[], object], device: torch.device, times: int = 5) -> float:
     """Seconds of the quickest of several runs."""
-    taken = []
+    seconds = []
     for _ in range(times):
         began = time.perf_counter()
         task()
-        settle(device)
-        taken.append(time.perf_counter() - began)
-    return min(taken)
+        synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
 
 
 def processor() -> str:
-    """The CPU's name, as far as the system tells it."""
+    """The name of the CPU, as far as the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
 
 
-def slots_seen(config: SaffuConfig, corpus: TokenCorpus, name: str) -> Tensor:
+def slots_seen(config: PaperConfig, corpus: TokenCorpus, unit: str) -> Floats:
     """How many slots of a unit hold more than `<pad>`, for each target, and one more that stands for the others."""
-    lengths = torch.diff(corpus.starts).cpu()
-    positions = torch.arange(corpus.targets) - corpus.starts.cpu()[:-1].repeat_interleave(lengths)
-    slots = getattr(config, name)
-    real = 1 + positions % (slots - 1) if name == "block" else positions
-    return (real + 1).clamp(max=slots).double()
+    positions = np.arange(corpus.targets) - np.repeat(corpus.starts[:-1], np.diff(corpus.starts))
+    slots = config.units()[unit].slots
+    real = 1 + positions % (slots - 1) if unit == "block" else positions
+    return np.minimum(real + 1, slots).astype(np.float64)
 
 
-def explicit_work(config: SaffuConfig, corpus: TokenCorpus, vocabulary: int, machine: Machine) -> dict[str, Work]:
-    """What each pass of `ExplicitFit.initialise` has to do, by its name, in the way that is quicker on this machine."""
+def explicit_work(config: PaperConfig, corpus: TokenCorpus, machine: Machine) -> dict[str, Work]:
+    """The work of each pass of the initialization, in the way that is faster on this machine."""
     work = {"attention": Work(), "decoders": Work(), "final decoder": Work()}
-    outputs = config.hidden_dimension or vocabulary
-    for name in ("block", "radius"):
-        slots = getattr(config, name)
-        if not slots:
-            continue
-        D, mode = getattr(config, f"{name}_dimension"), getattr(config, f"{name}_mode")
+    outputs = config.hidden_dimension
+    for name, (slots, mode, D) in config.units().items():
         seen = slots_seen(config, corpus, name)
         J, J2, M = float(seen.sum()), float((seen * seen).sum()), corpus.targets
-        # Ids, a similarity for each slot; for V̂ another; F(Q, V̂) is the products of both.
+        # Ids, one similarity per slot, another for V̂; F(Q, V̂) is the products of both.
         work["attention"] += Work(2 * J2, 3 * FLOAT * J)
         # QW and its softmax; rows of E weighted, and added up by target.
         weights = Work(2 * J * slots + EXPONENTIAL * M * slots, 2 * FLOAT * J)
@@ -117,14 +125,29 @@ def explicit_work(config: SaffuConfig, corpus: TokenCorpus, vocabulary: int, mac
         # The same weights; rows of E·U weighted, or weighted rows of E decoded; softmax; added up by target.
         table = Work(2 * J * outputs, gathered=FLOAT * J * outputs)
         product = Work(2 * J * D + 2 * (J if mode == "cat" else M) * D * outputs, gathered=FLOAT * J * D)
-        decoded = min(table, product, key=machine.floor)
-        work["final decoder"] += weights + decoded
+        work["final decoder"] += weights + min(table, product, key=machine.lower_bound_seconds)
         work["final decoder"] += Work(EXPONENTIAL * M * outputs, 2 * FLOAT * M * outputs)
-    if not config.hidden_dimension:
-        del work["final decoder"]
     return work if config.attention == "explicit" else {k: v for k, v in work.items() if k != "attention"}
 
 
-def decoding_work(weights: int, targets: int, together: int) -> Work:
-    """Reading a final decoder's weights once for each so many targets, and multiplying with all of them each time."""
-    return Work(2 * weights * targets, FLOAT * weights * targets / together)
+def decoding_work(weights: int, targets: int, batch: int) -> Work:
+    """Reading the final decoder's weights once per batch of targets, and multiplying each target by all of them."""
+    return Work(2 * weights * targets, FLOAT * weights * targets / batch)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Lower bounds on the time of the paper's explicit solution.")
+    parser.add_argument("files", nargs="+", metavar="FILE")
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    lines = Lines(lambda: read_lines(find_files(options.files), "line"))
+    tokenizer = Tokenizer.train((text for _, text in lines), TokenizerConfig(bpe_count="types"))
+    corpus, machine = TokenCorpus.build(lines, tokenizer), Machine.measured(usable_device(options.device))
+    print(f"{machine.name}, {machine.threads} threads: {machine.operations_per_second / 1e9:,.0f} GFLOP/s")
+    print(f"copy {machine.bytes_per_second / 1e9:,.0f} GB/s, gather {machine.gathered_per_second / 1e9:,.0f} GB/s")
+    for name, work in explicit_work(PaperConfig(), corpus, machine).items():
+        print(f"{name:<15} at least {machine.lower_bound_seconds(work):8.3f} s for {corpus.targets:,} tokens")
+
+
+if __name__ == "__main__":
+    main()
