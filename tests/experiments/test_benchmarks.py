@@ -11,8 +11,8 @@ from saffu.text.corpus import TokenCorpus, lines_of
 from saffu.text.tokenizer import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import gpt2_baseline  # noqa: E402
-import roofline  # noqa: E402
+import gpt2_baseline
+import roofline
 
 SMALL = PaperConfig(block=16, radius=4, block_dimension=16, radius_dimension=12, hidden_dimension=32)
 MACHINE = roofline.Machine("made up", 1, operations_per_second=100.0, bytes_per_second=10.0, gathered_per_second=5.0)
