@@ -1,7 +1,7 @@
 import json
 import tracemalloc
 from collections import Counter
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import pytest
@@ -88,7 +88,7 @@ def test_reading_streams(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"a line\n" * 10_000 + b"\xff")
     lines = read_lines([tmp_path / "a.txt"])
     assert next(lines) == (True, "a line")  # long before the damage at the end
-    with pytest.raises(SaffuError, match=r"not UTF-8 at line 10001, byte 70000; .* set `errors` to replace"):
+    with pytest.raises(SaffuError, match=r"not UTF-8 at line 10001, byte 70000; .* set `encoding_errors` to replace"):
         list(lines)
 
 
@@ -124,7 +124,7 @@ def test_binary_files(tmp_path: Path) -> None:
     ("option", "message"),
     [
         ({"split": "word"}, "`split` must be one of file, paragraph, line, got 'word'"),
-        ({"errors": "ignore"}, "`errors` must be one of strict, replace, got 'ignore'"),
+        ({"errors": "ignore"}, "`encoding_errors` must be one of strict, replace, got 'ignore'"),
         ({"bad_records": "keep"}, "`bad_records` must be one of error, skip, got 'keep'"),
     ],
 )
@@ -278,7 +278,7 @@ def test_records_from_a_pipe_are_json(tmp_path: Path) -> None:
 
 # Held-out text
 
-documents_of_lines = st.lists(st.integers(1, 12), max_size=12).map(
+documents_of_lines = st.lists(st.integers(1, 12) | st.just(400), max_size=12).map(
     lambda sizes: [(at == 0, f"{n}.{at}") for n, size in enumerate(sizes) for at in range(size)]
 )
 
@@ -298,14 +298,24 @@ def test_the_two_sides_partition_the_lines(lines, every: int, stretch: int) -> N
             assert begins == (original or not follows)
 
 
-def test_every_nth_document_or_stretch_is_held_out() -> None:
+def test_every_nth_document_is_held_out() -> None:
     lines = [(True, str(number)) for number in range(1, 101)]
     assert [text for _, text in hold_out(lines, 20, held_out=True)] == ["20", "40", "60", "80", "100"]
-    running = [(number == 0, str(number)) for number in range(1000)]
-    held = list(hold_out(running, 4, held_out=True))
-    assert [int(text) for _, text in held] == [*range(300, 400), *range(700, 800)]
-    assert [text for begins, text in held if begins] == ["300", "700"]
-    assert [text for begins, text in hold_out(running, 4, held_out=False) if begins] == ["0", "400", "800"]
+    lines = [line for number in range(100) for line in [(True, str(number)), (False, "…")]]
+    assert len(list(hold_out(lines, 20, held_out=True))) > 1
+
+
+def test_stretches_of_running_text_are_held_out() -> None:
+    running = [(number == 0, str(number)) for number in range(100_000)]
+    held = list(hold_out(running, 10, held_out=True))
+    begins = [at for at, (begins, _) in enumerate(held) if begins]
+    inside = set(range(len(held))) - set(begins)
+    sizes = [after - before for before, after in pairwise(begins)]
+    assert sizes == sorted(sizes)
+    assert (sizes[0], sizes[-1]) == (1, 100)
+    assert 9_500 < len(held) < 10_500
+    assert all(int(held[at][1]) == int(held[at - 1][1]) + 1 for at in inside)
+    assert [int(text) for _, text in hold_out(running[:90], 20, held_out=True)] == [19, 39, 59, 79]
 
 
 def test_nothing_is_held_out() -> None:
@@ -313,7 +323,7 @@ def test_nothing_is_held_out() -> None:
     assert list(hold_out(lines, 0, held_out=False)) == lines
     assert list(hold_out(lines, 0, held_out=True)) == []
     for every in (1, -1):
-        with pytest.raises(SaffuError, match="`every` must be at least 2, or 0"):
+        with pytest.raises(SaffuError, match="`hold_out` must be at least 2, or 0"):
             list(hold_out(lines, every, held_out=True))
 
 

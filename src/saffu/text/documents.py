@@ -29,7 +29,7 @@ ENCODING_ERRORS = ("strict", "replace")
 BAD_RECORDS = ("error", "skip")
 SNIFFED_BYTES = 8192  # a NUL byte among them marks a binary file
 SNIFFED_LINES = 20  # if all of them are JSON objects, a file is not plain text
-STRETCH = 100  # lines of running text that are held out together
+STRETCH = 100  # lines of running text that are held out together, at most
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _texts(
     all_fields: bool,
 ) -> Iterator[tuple[str | Iterator[str], dict[str, Any]]]:
     """The texts of sources: of plain text the lines of the whole source, of records a string and the other fields."""
-    _require_choice("errors", errors, ENCODING_ERRORS)
+    _require_choice("encoding_errors", errors, ENCODING_ERRORS)
     _require_choice("bad_records", bad_records, BAD_RECORDS)
     for source in (s if isinstance(s, Source) else Source(Path(s), str(s)) for s in sources):
         bad = BadRecords(source.name, bad_records == "skip", {} if skipped is None else skipped)
@@ -147,7 +147,9 @@ def _decoded(file: BinaryIO, name: str, errors: str) -> Iterator[str]:
             text = line.decode("utf-8", errors)
         except UnicodeDecodeError as error:
             place = f"line {number}, byte {offset + error.start}"
-            raise SaffuError(f"{name} is not UTF-8 at {place}; convert it, or set `errors` to replace") from None
+            raise SaffuError(
+                f"{name} is not UTF-8 at {place}; convert it, or set `encoding_errors` to replace"
+            ) from None
         yield text.removeprefix("\ufeff") if number == 1 else text
         offset += len(line)
 
@@ -160,24 +162,25 @@ def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 def hold_out(lines: Iterable[Line], every: int, held_out: bool, stretch: int = STRETCH) -> Iterator[Line]:
     """Divide text into a part to train on and a part that is held out; yields one of the two.
 
-    Documents are taken whole, or in stretches of lines if they are longer than that; every nth one of these is held out
-    (none if `every` is 0). Where lines of the other part have been taken away, a new document begins.
+    Documents are cut into stretches of at most `stretch` lines, and every nth stretch is held out (none if `every` is
+    0). Where lines of the other part have been removed, a new document begins. The first stretches are shorter, a
+    hundredth of the text so far, so that something is held out of a small text too.
 
     >>> lines = [(number == 0, str(number)) for number in range(6)]
-    >>> list(hold_out(lines, every=2, held_out=False, stretch=2))
-    [(True, '0'), (False, '1'), (True, '4'), (False, '5')]
-    >>> list(hold_out(lines, every=2, held_out=True, stretch=2))
-    [(True, '2'), (False, '3')]
+    >>> list(hold_out(lines, every=3, held_out=False))
+    [(True, '0'), (False, '1'), (True, '3'), (False, '4')]
+    >>> list(hold_out(lines, every=3, held_out=True))
+    [(True, '2'), (True, '5')]
     """
     if every < 0 or every == 1:
-        raise SaffuError(f"`every` must be at least 2, or 0 to hold out nothing, got {every}")
-    number, length, chosen = 0, stretch, False
-    for begins, text in lines:
-        if begins or length == stretch:
-            number, length, before = number + 1, 0, chosen
+        raise SaffuError(f"`hold_out` must be at least 2, or 0 to hold out nothing, got {every}")
+    number, left, chosen = 0, 0, False
+    for seen, (begins, text) in enumerate(lines):
+        if begins or left == 0:
+            number, left, before = number + 1, max(1, min(stretch, seen // 100)), chosen
             chosen = every > 0 and number % every == 0
             begins = begins or chosen != before
-        length += 1
+        left -= 1
         if chosen == held_out:
             yield begins, text
 
