@@ -129,8 +129,12 @@ def test_forgetting_a_token_leaves_nothing_of_it(model):
 
 
 def test_round_trip_through_arrays(model):
-    loaded = PaperModel.from_arrays(model.config, VOCABULARY, model.arrays(), model.sums.arrays())
+    arrays, sums = ({n: a.copy() for n, a in stored.items()} for stored in (model.arrays(), model.sums.arrays()))
+    for array in [*arrays.values(), *sums.values()]:
+        array.flags.writeable = False  # as read from a file
+    loaded = PaperModel.from_arrays(model.config, VOCABULARY, arrays, sums)
     assert same(loaded, model)
+    assert same(loaded.solved(loaded.sums), model)
     corpus = as_corpus(MORE)
     assert np.array_equal(loaded.log_probabilities(corpus), model.log_probabilities(corpus))
     assert np.array_equal(loaded.sums.F, model.sums.F)

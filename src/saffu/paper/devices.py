@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -66,27 +65,3 @@ def run_workers(work: Callable[[int, Callable[[], bool]], Result], workers: int)
 
     with torch_threads(torch.get_num_threads() if workers == 1 else 1):
         return run_in_threads(flushed, workers)
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until a GPU has finished its work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def reset_peak_memory(device: torch.device) -> None:
-    """Start a new measurement of `peak_memory`, which is only possible on a GPU."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def peak_memory(device: torch.device) -> int:
-    """Largest number of bytes in use so far: by tensors on a GPU, otherwise by the process; 0 where unknown."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    try:
-        import resource
-    except ImportError:  # on Windows
-        return 0
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024

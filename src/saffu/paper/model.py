@@ -199,7 +199,7 @@ class PaperModel:
 
     def solved(self, sums: PaperSums) -> PaperModel:
         network = copy.deepcopy(self.network)
-        M = solve_final(torch.from_numpy(sums.F).to(self.device), self.config)
+        M = solve_final(torch.tensor(sums.F, device=self.device), self.config)
         network.M.copy_(stored(M, self.config))
         return PaperModel(network, self.frequencies, sums)
 

@@ -18,7 +18,7 @@ SHORT = 16  # slots of a "sum" window up to which adding decoded tokens is cheap
 
 
 class UnitTables(NamedTuple):
-    """Look-ups made from a unit's weights; of no use once those have changed."""
+    """Look-ups made from a unit's weights; invalid once those change."""
 
     similarities: InnerProducts  # E·Eᵀ
     decoded: Tensor | None  # E·U (N, outputs) in mode "sum", E·U_k (K·N, outputs) in mode "cat"; None: too large

@@ -146,7 +146,7 @@ def _windows(
 
 
 class _Context(NamedTuple):
-    """What some targets can see."""
+    """The places that some targets can see."""
 
     tokens: Tensor
     offsets: Tensor  # (m,) int32
