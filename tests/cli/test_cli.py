@@ -64,7 +64,7 @@ def test_the_whole_way(saffu, tmp_path):
     info = facts(saffu("info model --json"))
     assert info["settings"]["block"] == 16
     assert info["trained_on"]["documents"] == 400
-    assert info["source"] == {"default_corpus": False, "hold_out": 0, "split": "line", "field": None}
+    assert (info["source"]["default_corpus"], info["source"]["split"]) == (False, "line")
     assert f"{info['parameters']:,}" in saffu("info model").out
 
 
@@ -308,8 +308,8 @@ def test_set_help_lists_rare_settings(saffu):
 
 
 def test_backprop_and_resume(saffu, tmp_path, monkeypatch):
-    line = f"train train.txt --dev dev.txt.gz --out run --backprop --fold-tokens 2000 --max-folds 1 --batch-size 64 {SMALL}"
-    trained = saffu(line)
+    run = "--backprop --fold-tokens 2000 --max-folds 1 --batch-size 64"
+    trained = saffu(f"train train.txt --dev dev.txt.gz --out run {run} {SMALL}")
     assert trained.status == 0, trained.err
     assert "train 1" in trained.out and "best dev perplexity" in trained.out
     resumed = saffu("train --resume run --max-folds 2")

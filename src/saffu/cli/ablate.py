@@ -15,6 +15,7 @@ from saffu.cli.options import (
     add_text_options,
     converted,
     count,
+    device_of,
     integer,
     own_settings,
 )
@@ -150,7 +151,8 @@ def run_cells(options: argparse.Namespace, cells: list[PaperConfig], tokenizer_c
     from saffu.text.tokenizer import Tokenizer
 
     choice = TextChoice.of(options, Reading.of(options, split="line"))
-    memory = options.memory_limit or scoring.usual_memory(options.device)
+    device = device_of(options)
+    memory = options.memory_limit or scoring.usual_memory(device)
     with (
         TrainingText(choice) as text,
         tempfile.TemporaryDirectory(prefix="saffu-", ignore_cleanup_errors=True) as scratch,
@@ -167,7 +169,7 @@ def run_cells(options: argparse.Namespace, cells: list[PaperConfig], tokenizer_c
             f"{plural(corpus.documents, 'document')}, vocabulary {len(tokenizer):,}",
         )
         try:
-            done = scoring.run_grid(options.out, cells, grid_corpus, device=options.device, max_memory=memory)
+            done = scoring.run_grid(options.out, cells, grid_corpus, device=device, max_memory=memory)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"interrupted; rerun the same command to resume in {options.out}") from None
     finish(options, done)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from saffu.cli.options import Command, Parser
-from saffu.cli.output import print_json
+from saffu.cli.output import print_json, warn
 from saffu.errors import SaffuError
 from saffu.format import plural
 
@@ -40,14 +43,40 @@ def run(options: argparse.Namespace) -> None:
     if options.out.name == "" or options.out.is_dir():
         raise SaffuError(f"--out {options.out} is a folder; pass the name of the figure without its suffix")
     curves = [learning_curves.Curve.read(run, name) for run, name in zip(options.runs, names, strict=True)]
+    if len({curve.name for curve in curves}) < len(curves):
+        curves = [replace(curve, name=str(run)) for curve, run in zip(curves, options.runs, strict=True)]
+    one_vocabulary = require_comparable(options.runs)
     rows = learning_curves.comparison(curves)
     over = tuple(learning_curves.AXES) if options.x_axis == "both" else (options.x_axis,)
-    figures = learning_curves.draw(curves, options.out, over, options.title)
+    quantity: Literal["perplexity", "bits_per_byte"] = "perplexity" if one_vocabulary else "bits_per_byte"
+    figures = learning_curves.draw(curves, options.out, over, options.title, quantity)
     if options.json:
         print_json({"runs": rows, "figures": figures})
         return
     print(learning_curves.table(rows))
+    if not one_vocabulary:
+        print("\nThe runs have different vocabularies: compare their bits per byte, not their perplexities.")
     print(f"\nwrote {' and '.join(str(path) for path in figures)}")
+
+
+def require_comparable(runs: Sequence[Path]) -> bool:
+    """Fail if the runs were scored on different text; return whether they share a vocabulary."""
+    from saffu.files import read_file, read_manifest
+
+    texts, vocabularies = set(), set()
+    for run in runs:
+        folder = run if run.is_dir() else run.parent
+        if not (folder / "config.json").exists():  # a log alone
+            warn(f"{run} does not state its held-out text; make sure that it is that of the others")
+            continue
+        manifest = read_manifest(folder)
+        texts.add(manifest.get("source", {}).get("dev"))
+        vocabularies.add(hashlib.sha256(read_file(folder, "tokenizer.json", manifest)).hexdigest())
+    if len(texts - {None}) > 1:
+        raise SaffuError("the runs were scored on different held-out texts; compare runs with the same --dev")
+    if None in texts and len(runs) > 1:
+        warn("a run does not state its held-out text; make sure that all runs share theirs")
+    return len(vocabularies) < 2
 
 
 COMMAND = Command(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saffu.cli.options import device_of, flag, given_settings, require_output
-from saffu.cli.output import Log, model_facts, print_json
+from saffu.cli.output import Log, model_facts, print_json, warn
 from saffu.cli.reading import Reading, TextChoice, TrainingText, described
 from saffu.cli.train import USUAL_SPLIT, config_class
 from saffu.errors import SaffuError
@@ -47,7 +47,7 @@ def fit(
                 announce(log, corpus, dev, len(learned), time.perf_counter() - began)
 
                 def on_stage(row: Row) -> None:
-                    lm.source_ = choice.summary()
+                    lm.source_ = choice.summary(dev)
                     if not (encoder or options.tokenizer):
                         lm.tokenizer_settings_ = tokenizer.to_dict()
                     lm.save(options.out)  # before it is shown: the reader of the log may have gone
@@ -204,11 +204,14 @@ def backprop_log(options: argparse.Namespace, log: Log, dev: TokenCorpus) -> Ite
                     board.add_scalar(key, row[key], row["tokens"])
             board.flush()
 
+    resume = f"progress is saved. Resume with: saffu train --resume {options.resume or options.out}"
     try:
         yield on_fold
     except KeyboardInterrupt:
-        folder = options.resume or options.out
-        raise KeyboardInterrupt(f"interrupted; progress is saved. Resume with: saffu train --resume {folder}") from None
+        raise KeyboardInterrupt(f"interrupted; {resume}") from None
+    except SystemExit:  # after SIGTERM
+        warn(f"terminated; {resume}")
+        raise
     finally:
         if board:
             board.close()

@@ -106,10 +106,10 @@ class TextChoice:
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    def summary(self) -> dict[str, Any]:
-        """What a model folder states of its text: how it was read, but not where it is."""
+    def summary(self, dev: TokenCorpus) -> dict[str, Any]:
+        """What a model folder states of its text: how it was read and what was held out, but not where it is."""
         reading = {"split": self.reading.split, "field": self.reading.field}
-        return {"default_corpus": not self.text, "hold_out": self.hold_out, **reading}
+        return {"default_corpus": not self.text, "hold_out": self.hold_out, **reading, "dev": digest(dev)}
 
     def instead(self, text: Sequence[str], dev: Sequence[str]) -> TextChoice:
         """The same text in another place."""
@@ -187,6 +187,13 @@ def same_text(corpus: TokenCorpus, dev: TokenCorpus, part: bool) -> bool:
 
     size = min(corpus.targets, dev.targets)
     return (part or corpus.targets == dev.targets) and bool(np.array_equal(corpus.ids[:size], dev.ids[:size]))
+
+
+def digest(corpus: TokenCorpus) -> str | None:
+    """A digest of the lengths of all lines: equal for equal texts, whatever the vocabulary; None for no text."""
+    import hashlib
+
+    return hashlib.sha256(corpus.sizes.astype("<i8").tobytes()).hexdigest()[:16] if corpus.targets else None
 
 
 def described(corpus: TokenCorpus) -> str:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from saffu.cli.options import Command, Parser, add_output_options, count
+from saffu.cli.options import Command, Parser, add_output_options, count, device_of
 from saffu.cli.output import print_json, say
 
 EXPERIMENTS = ("logs", "figure", "tables")
@@ -39,7 +39,8 @@ def run(options: argparse.Namespace) -> None:
         dev=splits["dev"],
         test=splits.get("test", []),
         out=options.out,
-        device=options.device,
+        device=device_of(options),
+        size=options.size or "10M",
         max_tokens=options.max_tokens,
         learning_rate=options.learning_rate,
         max_folds=options.max_folds,

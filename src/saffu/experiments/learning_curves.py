@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from saffu.errors import SaffuError
 
@@ -42,7 +42,7 @@ class Curve:
         try:
             rows = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
             rows = [row for row in rows if "fold" in row and "dev_perplexity" in row]
-            {(row["tokens"], row["seconds"]) for row in rows}
+            {(row["tokens"], row["seconds"], row["dev_bits_per_byte"] + 0.0) for row in rows}
         except (ValueError, KeyError, TypeError):
             raise SaffuError(f"{log} is damaged; restore it or train again") from None
         if not rows:
@@ -53,10 +53,11 @@ class Curve:
 
     @property
     def best(self) -> dict[str, Any]:
-        return min(self.rows, key=lambda row: row["dev_perplexity"])
+        """The fold with the fewest bits per byte, which runs of different vocabularies can be compared by."""
+        return min(self.rows, key=lambda row: row["dev_bits_per_byte"])
 
     @staticmethod
-    def point(row: dict[str, Any], where: str, quantity: str = "dev_perplexity") -> tuple[float, float]:
+    def point(row: dict[str, Any], where: str, quantity: str) -> tuple[float, float]:
         """Coordinates of a fold's quantity over (million) "tokens" or "seconds"."""
         return row[where] / (1e6 if where == "tokens" else 1), row[quantity]
 
@@ -65,9 +66,9 @@ class Curve:
         points = [self.point(row, where, quantity) for row in self.rows if quantity in row]
         return [x for x, _ in points], [y for _, y in points]
 
-    def seconds_to(self, perplexity: float) -> float | None:
-        """Seconds until the held-out perplexity first fell to this level; None if it never did."""
-        return next((row["seconds"] for row in self.rows if row["dev_perplexity"] <= perplexity), None)
+    def seconds_to(self, bits_per_byte: float) -> float | None:
+        """Seconds until the held-out text first took this few bits per byte; None if it never did."""
+        return next((row["seconds"] for row in self.rows if row["dev_bits_per_byte"] <= bits_per_byte), None)
 
 
 def comparison(curves: list[Curve]) -> list[dict[str, Any]]:
@@ -81,7 +82,7 @@ def comparison(curves: list[Curve]) -> list[dict[str, Any]]:
             "tokens": curve.best["tokens"],
             "seconds": curve.best["seconds"],
             "folds": curve.rows[-1]["fold"],
-            "seconds_to_best_of": {other.name: curve.seconds_to(other.best["dev_perplexity"]) for other in curves},
+            "seconds_to_best_of": {other.name: curve.seconds_to(other.best["dev_bits_per_byte"]) for other in curves},
         }
         for curve in curves
     ]
@@ -105,8 +106,17 @@ def table(facts: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def draw(curves: list[Curve], out: Path, over: Sequence[str] = tuple(AXES), title: str = "") -> list[Path]:
-    """Plot perplexity over tokens, over seconds, or both, to out.png and out.svg."""
+def draw(
+    curves: list[Curve],
+    out: Path,
+    over: Sequence[str] = tuple(AXES),
+    title: str = "",
+    quantity: Literal["perplexity", "bits_per_byte"] = "perplexity",
+) -> list[Path]:
+    """Plot a quantity over tokens, over seconds, or both, to out.png and out.svg.
+
+    Perplexities can only be compared within one vocabulary; bits per byte are known of held-out text only.
+    """
     import matplotlib
 
     matplotlib.use("Agg")  # files only: needs no display
@@ -119,22 +129,23 @@ def draw(curves: list[Curve], out: Path, over: Sequence[str] = tuple(AXES), titl
         )
         for axis, where in zip(grid[0], over, strict=True):
             for number, curve in enumerate(curves):
-                for quantity, width, alpha in (("train_perplexity", 0.9, 0.45), ("dev_perplexity", 1.9, 1.0)):
-                    x, y = curve.column(quantity, where)
+                for text, width, alpha in (("train", 0.9, 0.45), ("dev", 1.9, 1.0)):
+                    x, y = curve.column(f"{text}_{quantity}", where)
                     axis.plot(x, y, linewidth=width, alpha=alpha, **look(number))
-                axis.plot(*curve.point(curve.best, where), "o", color=look(number)["color"], markersize=4.5)
+                best = curve.point(curve.best, where, f"dev_{quantity}")
+                axis.plot(*best, "o", color=look(number)["color"], markersize=4.5)
             axis.set_yscale("log")
             axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axis.yaxis.set_minor_formatter(NullFormatter())
             axis.set_xlim(left=0)
             axis.set_xlabel(AXES[where])
-        grid[0][0].set_ylabel("perplexity")
+        grid[0][0].set_ylabel(quantity.replace("_", " "))
         key = "thick: held-out text · thin: training text · dot: best"
         grid[0][0].text(
             0.99, 0.98, key, transform=grid[0][0].transAxes, ha="right", va="top", fontsize=8.5, color="#555555"
         )
-        label(grid[0][-1], curves, over[-1])
+        label(grid[0][-1], curves, over[-1], f"dev_{quantity}")
         if title:
             figure.suptitle(title.replace("$", r"\$"), fontsize=11.5)
         paths = [out.with_name(out.name + suffix) for suffix in (".png", ".svg")]
@@ -149,17 +160,17 @@ def look(number: int) -> dict[str, str]:
     return {"color": COLORS[number % len(COLORS)], "linestyle": DASHES[number // len(COLORS) % len(DASHES)]}
 
 
-def label(axis: Any, curves: list[Curve], where: str) -> None:
-    """Write each run's name and best perplexity to the right of its curve, moving labels apart where they overlap."""
+def label(axis: Any, curves: list[Curve], where: str, quantity: str) -> None:
+    """Write each run's name and best value to the right of its curve, moving labels apart where they overlap."""
     low, high = (math.log(limit) for limit in axis.get_ylim())
-    order = sorted(range(len(curves)), key=lambda number: curves[number].rows[-1]["dev_perplexity"])
-    ends = [Curve.point(curves[number].rows[-1], where) for number in order]
+    order = sorted(range(len(curves)), key=lambda number: curves[number].rows[-1][quantity])
+    ends = [Curve.point(curves[number].rows[-1], where, quantity) for number in order]
     heights = spread([math.log(y) for _, y in ends], gap=(high - low) / 21)
     right = axis.get_xlim()[1]
     for number, end, height in zip(order, ends, heights, strict=True):
         color = look(number)["color"]
         axis.annotate(
-            f"{curves[number].name}  {curves[number].best['dev_perplexity']:.1f}",
+            f"{curves[number].name}  {curves[number].best[quantity]:.{1 if quantity == 'dev_perplexity' else 3}f}",
             xy=end,
             xytext=(right * 1.03, math.exp(height)),
             color=color,
