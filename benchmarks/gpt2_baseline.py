@@ -19,7 +19,6 @@ from torch import Tensor
 
 import saffu
 from saffu.errors import SaffuError
-from saffu.paper.devices import synchronize
 from saffu.text.corpus import TokenCorpus
 from saffu.text.documents import read_lines
 from saffu.text.sources import find_files
@@ -84,7 +83,8 @@ def train_gpt2(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         steps += 1
-        synchronize(device)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         if time.perf_counter() - began > seconds:
             break
     taken = time.perf_counter() - began

@@ -21,7 +21,7 @@ from torch.nn.functional import embedding_bag
 
 from saffu.interface import Floats
 from saffu.paper.config import PaperConfig
-from saffu.paper.devices import synchronize, usable_device
+from saffu.paper.devices import usable_device
 from saffu.text.corpus import TokenCorpus
 from saffu.text.documents import Lines, read_lines
 from saffu.text.sources import find_files
@@ -87,7 +87,8 @@ def quickest(task: Callable[[], object], device: torch.device, times: int = 5) -
     for _ in range(times):
         began = time.perf_counter()
         task()
-        synchronize(device)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         seconds.append(time.perf_counter() - began)
     return min(seconds)
 

@@ -121,7 +121,7 @@ def run_reading(
     device: torch.device | str,
 ) -> dict[str, Any]:
     cells = grid(**shape, document_shards=0, settings={setting: [value] for setting, value in changes.items()})
-    finished = run_grid(out / name, cells, corpus, device, usual_memory(device))
+    finished = run_grid(out / name, cells, corpus, device, usual_memory(device), baselines=False)
     shutil.rmtree(out / name / "units", ignore_errors=True)
     ours = perplexities_of(finished)
     return {

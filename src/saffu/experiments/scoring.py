@@ -62,15 +62,16 @@ class GridCorpus:
         whole = fingerprint(counted, *(corpus.fingerprint() for corpus in samples.values()))
         return cls(train, samples, len(tokenizer), whole, counted)
 
-    def facts(self) -> dict[str, Any]:
-        """The text in numbers, with n-gram baselines for scale."""
-        counts = count_references(self.train, self.vocabulary)
+    def facts(self, baselines: bool) -> dict[str, Any]:
+        """The text in numbers, optionally with n-gram baselines for scale."""
+        counts = count_references(self.train, self.vocabulary) if baselines else None
         facts: dict[str, Any] = {"text": self.fingerprint, "vocabulary": self.vocabulary}
         facts |= {"tokens": self.train.targets, "documents": self.train.documents, "bytes": self.train.bytes}
         for name, corpus in self.samples.items():
             facts |= {f"{name}_targets": corpus.targets, f"{name}_bytes": corpus.bytes}
-            scores = evaluate_references(counts, corpus)
-            facts[f"{name}_references"] = {baseline: score.perplexity for baseline, score in scores.items()}
+            if counts is not None:
+                scores = evaluate_references(counts, corpus)
+                facts[f"{name}_references"] = {baseline: score.perplexity for baseline, score in scores.items()}
         return facts
 
 
@@ -147,10 +148,13 @@ def run_grid(
     corpus: GridCorpus,
     device: torch.device | str = "cpu",
     max_memory: int = MAX_MEMORY,
+    baselines: bool = True,
 ) -> list[Cell]:
     """Fit and score these cells; those in the folder already are taken from there.
 
-    The folder is locked meanwhile. An interrupted run continues where it stopped when it is called again.
+    With `baselines`, n-gram models of the text are scored too, for scale.
+
+    The folder is locked meanwhile; an interrupted run continues where it stopped when it is called again.
     Raises SaffuError if another process is writing to the folder, or if it holds results of different text.
     """
     if folder.exists() and not folder.is_dir():
@@ -158,16 +162,18 @@ def run_grid(
     require_memory(cells, corpus.vocabulary, max_memory)
     folder.mkdir(parents=True, exist_ok=True)
     with files.changing(folder, wait=False):
-        return Ablation(Results(folder), corpus, device, max_memory).run(cells)
+        return Ablation(Results(folder), corpus, device, max_memory, baselines).run(cells)
 
 
 class Ablation:
     """Fits the missing units of a grid and scores the missing cells. Use `run_grid`, which locks the folder."""
 
-    def __init__(self, results: Results, corpus: GridCorpus, device: torch.device | str, max_memory: int):
+    def __init__(
+        self, results: Results, corpus: GridCorpus, device: torch.device | str, max_memory: int, baselines: bool
+    ):
         self.results, self.corpus, self.device, self.memory = results, corpus, torch.device(device), max_memory
         if results.run.get("text") != corpus.fingerprint:
-            results.begin({"text": corpus.fingerprint} if results.run else corpus.facts())
+            results.begin({"text": corpus.fingerprint} if results.run else corpus.facts(baselines))
         self.units = FittedUnits(results.folder / "units", corpus.counted, corpus.train, corpus.vocabulary, device)
 
     def run(self, cells: Sequence[PaperConfig]) -> list[Cell]:
