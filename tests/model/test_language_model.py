@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -237,6 +238,19 @@ def test_blank_documents_are_skipped(fitted, train_text):
 
 def test_tokens_never_seen_are_finite(lm):
     assert math.isfinite(lm.perplexity(["ζ 鶴 \x00 🦉 xyzzy"]))
+
+
+def test_counts_of_a_calibrated_model_give_its_baselines(fitted, train_text, dev_text, tmp_path):
+    """They are stored once; a model without trigrams has them counted separately."""
+    lm = fitted("calibrated")
+    assert lm.references_ is lm.model_.sums.ngrams
+    assert lm.statistics_.ngrams is None
+    lm.save(tmp_path / "m")
+    loaded = saffu.load(tmp_path / "m")
+    assert loaded.reference_scores(dev_text) == lm.reference_scores(dev_text)
+    shorter = SaffuLM(replace(lm.config, order=2)).fit(train_text)
+    assert shorter.references_ is shorter.statistics_.ngrams
+    assert shorter.reference_scores(dev_text) == fitted("toy").reference_scores(dev_text)
 
 
 def test_references_are_optional(train_text, tmp_path):

@@ -282,7 +282,7 @@ def test_train_merge_forget_update_end_to_end(shards, tmp_path):
         assert shards(f"train {number}.txt --split line --encoder base --hold-out 0 --out shard{number}").status == 0
     assert shards("merge base shard1 shard2 --out all").status == 0
     facts = json.loads(shards("forget all 0.txt --split line --json").out)
-    assert (facts["forgotten"], facts["trained_on"]["documents"]) == (200, 101)
+    assert (facts["removed"], facts["trained_on"]["documents"]) == (200, 101)
     assert shards("train 1.txt 2.txt --split line --encoder base --hold-out 0 --out rest").status == 0
     assert everything(package.load("all")) == everything(package.load("rest"))
     assert shards("update all 0.txt --split line").status == 0
@@ -309,10 +309,10 @@ def test_refusals_are_one_line_and_change_nothing(shards, tmp_path):
         "forget base 0.txt --split line": "remove every document",
         "forget nowhere 0.txt": "no model in nowhere",
         "update base nothing.txt": "no such file",
-        "update base blank.txt": "no text to count",
+        "update base blank.txt": "the text is empty",
         "update damaged 1.txt": "damaged",
         "merge base foreign --out m": "tokenizers differ",
-        "merge base --out foreign": "not empty",
+        "merge base foreign --out damaged": "not empty",
         "train 1.txt --encoder nowhere --out m": "no model in nowhere",
     }.items():
         result = shards(line)
@@ -392,7 +392,8 @@ def test_one_writer_at_a_time(tmp_path, shards, server):
     with files.changing(tmp_path / "base", wait=False):
         with files.changing(tmp_path / "base", wait=False):  # the same thread may
             package.load("base").save("base")
-        for line in ("train 1.txt --out base --force", "merge base --out base --force"):
+        shutil.copytree("base", "copy")
+        for line in ("train 1.txt --out base --force", "merge base copy --out base --force"):
             lines = server(tmp_path, f"0 {line}")
             assert "another saffu process is writing to base" in lines[0]
             assert lines[-1] == f"ended {2 << 8}\n"

@@ -1,124 +1,133 @@
-import copy
-from dataclasses import replace
+"""Sampling: reproducible, the same alone and in batches, true to the distribution, and cut off where asked."""
 
 import numpy as np
 import pytest
-import torch
 
-from conftest import SMALL
-from saffu import SaffuError, SaffuLM, alone
-from saffu.alone import Decoder
-from saffu.generate import Alone, Sampling, draw
-from saffu.tokenizer import EOD
+from saffu import SaffuError, Sampling
+from saffu.text.tokenizer import EOD
+from saffu.tools.generate import Sampler, draw, encode_prompt, generate_tokens
+
+P = np.log(np.array([[0.3, 0.3, 0.3, 0.05, 0.5, 0.25, 0.15, 0.1]]))
 
 
-def test_generation_stops_at_the_end_and_repeats_with_a_seed(small_lm):
-    text = small_lm.generate("the small", seed=5)
-    assert text == small_lm.generate("the small", seed=5)
+def test_generation_stops_at_the_end_and_repeats_with_a_seed(lm):
+    text = lm.generate("the small", seed=5)
+    assert text == lm.generate("the small", seed=5)
     assert "<" not in text
-    assert "".join(small_lm.stream("the small", seed=5)) == text
-    assert len({small_lm.generate(seed=seed) for seed in range(8)}) > 4
-    assert len(small_lm.tokenizer_.encode(small_lm.generate(max_tokens=3, seed=1))) <= 3
+    assert "".join(lm.stream("the small", seed=5)) == text
+    assert len({lm.generate(seed=seed) for seed in range(8)}) > 4
+    assert len(lm.tokenizer_.encode(lm.generate(max_tokens=3, seed=1))) <= 3
 
 
-def test_batches_write_what_single_prompts_would(small_lm):
+def test_batches_generate_what_single_prompts_would(lm):
     prompts = ["the", "a small dog", "", "the king found the house and went"]
-    greedy = [small_lm.generate(prompt, temperature=0) for prompt in prompts]
-    assert small_lm.generate_batch(prompts, temperature=0) == greedy
-    assert small_lm.generate_batch([]) == []
+    greedy = [lm.generate(prompt, temperature=0) for prompt in prompts]
+    assert lm.generate_batch(prompts, temperature=0) == greedy
+    assert lm.generate_batch([]) == []
+
+
+def test_lines_are_counted_by_their_ends(lm):
+    text = lm.generate("the dog", lines=3, seed=2, max_tokens=400)
+    assert text.count("\n") == 2
+    assert all(line for line in text.split("\n"))
+    assert text == "".join(lm.stream("the dog", lines=3, seed=2, max_tokens=400))
+    (first,) = lm.generate_batch(["the dog"], lines=1, seed=2, max_tokens=400)
+    assert text.startswith(first + "\n")
+    assert lm.generate("the dog", lines=9, max_tokens=20, seed=1).count("\n") < 8
+    with pytest.raises(SaffuError, match="`lines` is 0"):
+        lm.generate(lines=0)
+
+
+def test_a_prompt_of_several_lines_is_a_document(fitted):
+    lm = fitted("toy")
+    corpus = lm.tokenize(["the dog saw\na cat"])
+    assert encode_prompt(lm.tokenizer_, "the dog saw\na cat") == corpus.ids[:-1].tolist()
+    assert encode_prompt(lm.tokenizer_, "the dog saw\r\n") == [*lm.tokenizer_.encode("the dog saw"), EOD]
+    assert encode_prompt(lm.tokenizer_, "") == []
+
+
+def test_generation_sees_what_scoring_sees(lm, dev_text):
+    """Token by token, from nothing and from the middle of a document of two lines."""
+    corpus = lm.tokenize([dev_text[0] + "\n" + dev_text[1]])
+    expected, ids = lm.model_.log_probabilities(corpus), corpus.ids.tolist()
+    states = [lm.model_.start(), lm.model_.start(ids[:5])]
+    for place, token in enumerate(ids):
+        active = states if place >= 5 else states[:1]
+        for row in lm.model_.next_log_probabilities(active):
+            assert row[token] == pytest.approx(expected[place], abs=2e-4), place
+            assert np.exp(row.astype(np.float64)).sum() == pytest.approx(1, abs=1e-4)
+            assert not np.isfinite(row[:EOD]).any()
+        states = [lm.model_.advance(state, token) for state in active] + states[len(active) :]
+
+
+def test_plain_sampling_is_true_to_the_distribution(lm):
+    """Also by a model's own way to sample, if it has one."""
+    state, rng, draws = lm.model_.start(lm.tokenizer_.encode("the")), np.random.default_rng(0), 4000
+    p = np.exp(lm.model_.next_log_probabilities([state])[0].astype(np.float64))
+    if isinstance(lm.model_, Sampler):
+        drawn = np.array([lm.model_.sample(state, rng)[0] for _ in range(draws)])
+        assert lm.model_.sample(state, rng)[1] != state
+    else:
+        drawn = draw(np.log(np.maximum(p, 1e-300))[None].repeat(draws, 0), Sampling(), rng)
+    counts = np.bincount(drawn, minlength=len(p))
+    assert counts[:EOD].sum() == 0
+    frequent = p > 10 / draws
+    expected = np.append(p[frequent], p[~frequent].sum()) * draws
+    found = np.append(counts[frequent], counts[~frequent].sum())
+    chi_square = ((found - expected) ** 2 / np.maximum(expected, 1)).sum()
+    freedom = len(expected) - 1
+    assert chi_square < freedom + 4 * (2 * freedom) ** 0.5  # four standard deviations
+
+
+def test_top_k_and_top_p_cut_the_tail():
+    rows, rng = P.repeat(400, axis=0), np.random.default_rng(0)
+    assert set(draw(rows, Sampling(), rng)) == {3, 4, 5, 6, 7}  # never a marker
+    assert set(draw(rows, Sampling(top_k=2), rng)) == {4, 5}
+    assert set(draw(rows, Sampling(top_p=0.7), rng)) == {4, 5}
+    assert set(draw(rows, Sampling(top_p=0.4), rng)) == {4}
+    assert set(draw(rows, Sampling(top_p=0.0), rng)) == {4}
+    assert set(draw(rows, Sampling(temperature=0), rng)) == {4}
+    assert (draw(rows, Sampling(temperature=0.1), rng) == 4).mean() > 0.98
+    assert set(draw(rows, Sampling(top_k=100, top_p=0.999999), rng)) == {3, 4, 5, 6, 7}
+
+
+def test_tokens_without_probability_are_never_drawn():
+    with np.errstate(divide="ignore"):
+        rows = np.log(np.array([[0, 0, 0, 0, 0.5, 0, 0.5, 0]])).repeat(300, axis=0)
+    rng = np.random.default_rng(1)
+    for sampling in (Sampling(), Sampling(top_k=5), Sampling(top_p=0.9), Sampling(temperature=3.0)):
+        assert set(draw(rows, sampling, rng)) == {4, 6}
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"documents": 3},
-        {"head": "first"},
-        {"block_mode": "cat", "radius_mode": "sum"},
-        {"block": 0},
-        {"radius": 0},
-        {"hidden_dimension": 0},
-        {"calibrate": True},
-    ],
+    "wrong",
+    [{"max_tokens": 0}, {"temperature": -1.0}, {"top_k": -1}, {"top_p": -0.1}, {"top_p": 1.5}, {"seed": -1}],
     ids=str,
 )
-def test_writing_agrees_with_evaluation(train_text, change):
-    """The distribution that sampling sees is the one that scoring sees, token by token across blocks."""
-    config = replace(SMALL, **{"block": 4, **change})
-    lm = SaffuLM(config).fit(train_text[:100])
-    corpus = lm.tokenize([train_text[0]])
-    (targets,) = corpus.batches(1000, lm.network_.lookback)
-    expected = torch.log_softmax(lm.network_(targets), dim=1)
-    ids = lm.tokenizer_.encode(train_text[0])
-    with torch.inference_mode():
-        documents = Alone(lm.network_, []), Alone(lm.network_, ids[:5])  # one grows from nothing, one from a prompt
-        for place, token in enumerate([*ids, EOD]):
-            for document in documents if place >= 5 else documents[:1]:
-                written = torch.log_softmax(document.logits(), dim=1)[0]
-                assert torch.allclose(written, expected[place], atol=2e-4), place
-                document.add(torch.tensor([token]))
+def test_wrong_sampling_is_refused(fitted, wrong):
+    with pytest.raises(SaffuError, match=f"`{next(iter(wrong))}` is"):
+        fitted("toy").generate("the", **wrong)
 
 
-@pytest.mark.parametrize("large", [0.0, 0.01, 0.1, 0.3])
-@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.8])
-def test_draws_that_read_little_are_exact(large, temperature, monkeypatch):
-    """Whatever is called large, tokens come as often as softmax(h·M/temperature) says, or not at all."""
-    monkeypatch.setattr(alone, "LARGE", large)
-    monkeypatch.setattr(alone, "TRIES", 1000)
-    generator = torch.Generator().manual_seed(0)
-    M = 2 * torch.randn(40, 12, generator=generator)
-    hidden = torch.softmax(4 * torch.randn(2, 20, generator=generator), dim=1).flatten()
-    decoder = Decoder(M, M.amax(1))
-    draws = 4000
-    drawn = [decoder.draw(hidden.numpy(), temperature, generator) for _ in range(draws)]
-    counts = torch.bincount(torch.tensor(drawn), minlength=12).double()
-    p = torch.softmax((hidden @ M)[EOD:].double() / temperature, dim=0)
-    assert counts[:EOD].sum() == 0
-    chi_square = ((counts[EOD:] - draws * p) ** 2 / (draws * p)).sum()
-    assert chi_square < 26.1  # once in a thousand, for 9 tokens; up to 380 if no draw were thrown away
+def test_prompts_are_not_one_string(fitted):
+    with pytest.raises(SaffuError, match=r"such as \[prompt\]"):
+        fitted("toy").generate_batch("abc")
+    with pytest.raises(SaffuError, match="unknown setting 'temprature'"):
+        fitted("toy").generate("abc", temprature=0)
 
 
-def test_a_hopeless_bound_is_given_up(small_lm, monkeypatch):
-    """Then all of M is read, and the text is as likely as before."""
-    monkeypatch.setattr(alone, "TRIES", 0)
-    generator = torch.Generator().manual_seed(0)
-    assert Decoder(torch.randn(4, 9), torch.zeros(4)).draw(np.full(4, 0.5, np.float32), 1.0, generator) is None
-    text = small_lm.generate("the small", seed=5)
-    assert text == small_lm.generate("the small", seed=5)
-    assert text
-
-
-def test_a_trained_decoder_is_drawn_from_as_it_is_now(small_lm):
-    """What is kept of M must not outlive a change of M."""
-    network = copy.deepcopy(small_lm.network_)
-    before = network.highest()
-    with torch.no_grad():
-        network.M += 1
-    assert torch.allclose(network.highest(), before + 1)
-
-
-def test_top_k_and_top_p_cut_the_tail(small_lm):
-    logits = torch.log(torch.tensor([[0.3, 0.3, 0.3, 0.05, 0.5, 0.25, 0.15, 0.1]])).repeat(400, 1)
-    generator = torch.Generator().manual_seed(0)
-    assert set(draw(logits, Sampling(), generator).tolist()) == {3, 4, 5, 6, 7}  # never a marker
-    assert set(draw(logits, Sampling(top_k=2), generator).tolist()) == {4, 5}
-    assert set(draw(logits, Sampling(top_p=0.7), generator).tolist()) == {4, 5}
-    assert set(draw(logits, Sampling(top_p=0.4), generator).tolist()) == {4}
-    assert set(draw(logits, Sampling(temperature=0), generator).tolist()) == {4}
-    cold = draw(logits, Sampling(temperature=0.1), generator)
-    assert (cold == 4).float().mean() > 0.98
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"max_tokens": 0}, {"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}], ids=str
-)
-def test_wrong_sampling_is_refused(small_lm, wrong):
-    with pytest.raises(SaffuError, match=next(iter(wrong))):
-        small_lm.generate("the", **wrong)
-
-
-def test_next_to_temperature_zero_the_likeliest_is_drawn(small_lm):
+def test_next_to_temperature_zero_the_most_likely_token_is_drawn(lm):
     prompts = ["the small", "a"]
-    coldest = small_lm.generate_batch(prompts, temperature=0)
+    greedy = lm.generate_batch(prompts, temperature=0)
     for temperature in (1e-3, 1e-5, 1e-40, 5e-324):
-        assert small_lm.generate(prompts[0], temperature=temperature, seed=1) == coldest[0]
-        assert small_lm.generate_batch(prompts, temperature=temperature, seed=1) == coldest
+        assert lm.generate_batch(prompts, temperature=temperature, seed=1) == greedy
+
+
+def test_ended_texts_give_none(fitted):
+    lm = fitted("toy")
+    steps = list(generate_tokens(lm.model_, [[], [], []], Sampling(seed=1, max_tokens=200)))
+    for tokens in zip(*steps, strict=True):
+        end = tokens.index(EOD)
+        assert all(token is not None and token > EOD for token in tokens[:end])
+        assert all(token is None for token in tokens[end + 1 :])
+    assert any(token == EOD for token in steps[-1])  # it stops when the last one has ended

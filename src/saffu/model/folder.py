@@ -57,10 +57,16 @@ class ModelFolder:
 
     def learned(self, name: str) -> Any:
         """A learned attribute whose file is read when it is first used."""
-        self.require_unchanged()
-        if name == "ledger_":
-            return Ledger.from_arrays(self.arrays(LEDGER)) if LEDGER in self else None
-        return Statistics.from_arrays(self.arrays(REFERENCES))
+        file, kind = {"ledger_": (LEDGER, Ledger), "statistics_": (REFERENCES, Statistics)}[name]
+        if name == "ledger_" and file not in self:
+            return None
+        try:
+            learned = kind.from_arrays(self.arrays(file))
+        except KeyError as error:
+            raise SaffuError(f"{self.path / file} is damaged: it has no {error}; {RESTORE}") from None
+        finally:
+            self.require_unchanged()
+        return learned
 
     def verify(self) -> None:
         """Compare every file with its checksum."""
@@ -72,8 +78,11 @@ class ModelFolder:
                         raise SaffuError(f"{self.path / name} is damaged: its checksum does not match; {RESTORE}")
         self.require_unchanged()
 
+    def was_replaced(self) -> bool:
+        return files.read_manifest(self.path) != self.manifest
+
     def require_unchanged(self) -> None:
-        if files.read_manifest(self.path) != self.manifest:
+        if self.was_replaced():
             raise SaffuError(f"{self.path} was replaced after this model was loaded; load it again")
 
 
@@ -118,12 +127,15 @@ def read(kind: type[SaffuLM], path: Path, device: str, check: bool) -> SaffuLM:
     while True:
         folder = ModelFolder(path, check)
         try:
+            lm = _read(kind, folder, device)
             if check:
-                folder.verify()
-            return _read(kind, folder, device)
+                settle(lm)
         except SaffuError:
-            if files.read_manifest(path) == folder.manifest:  # otherwise it was replaced while it was read
+            if not folder.was_replaced():
                 raise
+        else:
+            if not folder.was_replaced():  # while its files were opened
+                return lm
 
 
 def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
@@ -141,8 +153,10 @@ def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
     sums = folder.arrays(SUMS) if SUMS in folder else None
     try:
         model = chosen.from_arrays(config, vocabulary, folder.arrays(MODEL), sums, device)
-    except (KeyError, RuntimeError, IndexError, TypeError) as error:
-        raise SaffuError(f"{folder.path / MODEL} does not fit its config.json ({error}); train again") from None
+    except SaffuError:
+        raise
+    except (KeyError, ValueError, RuntimeError, IndexError, TypeError) as error:
+        raise SaffuError(f"{folder.path / MODEL} does not fit its config.json ({error}); {RESTORE}") from None
     lm = kind(config, tokenizer=tokenizer, device=device)
     lm.model_, lm.tokenizer_, lm.tokenizer_settings_ = model, tokenizer, tokenizer_settings
     lm.trained_on_, lm.source_ = sizes, source

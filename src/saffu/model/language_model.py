@@ -21,8 +21,6 @@ from saffu.text.corpus import Line, TokenCorpus
 from saffu.text.documents import documents_from
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 from saffu.tools import evaluate, generate
-from saffu.tools.evaluate import Score
-from saffu.tools.generate import Sampling
 from saffu.tools.word_vectors import WordVectors
 
 if TYPE_CHECKING:
@@ -43,7 +41,6 @@ class SaffuLM:
     Attributes available after `fit`:
         model_: the fitted model (see `saffu.interface.Model`)
         tokenizer_: turns text into token ids and back
-        frequencies_: how often each token was counted, (N,)
         references_: n-gram counts of the training text, for the baselines; None if they were not requested
         trained_on_: number of documents, lines, tokens, and bytes
         ledger_: which documents are counted; None if they cannot change any more
@@ -153,8 +150,7 @@ class SaffuLM:
             row = {"stage": stage.name, "tokens": corpus.targets, **stage.facts}
             if scored is not None and group.is_first:
                 row |= evaluate.dev_facts(evaluate.evaluate(stage.model, scored))
-            seed = self.config.to_dict().get("seed", 0)
-            self.log_.append(row | {"seconds": seconds, "sample": self.sample(seed)})
+            self.log_.append(row | {"seconds": seconds, "sample": self.sample()})
             if on_stage and group.is_first:
                 on_stage(self.log_[-1])
         return self
@@ -198,10 +194,7 @@ class SaffuLM:
         on_fold: OnRow | None = None,
         group: ProcessGroup = SINGLE,
     ) -> SaffuLM:
-        """Resume an interrupted `backprop` run on the same text and return the trained model.
-
-        `training` replaces the settings of the run, to train for more folds.
-        """
+        """Resume a `backprop` run on the same text, with its own settings unless `training` replaces them."""
         from saffu.model.backprop import resume
 
         return resume(cls, folder, documents, dev, training, device, on_fold, group)
@@ -228,11 +221,11 @@ class SaffuLM:
             return documents
         return TokenCorpus.build(documents_from(documents), self.tokenizer_, progress=progress)
 
-    def score(self, documents: Text) -> Score:
+    def score(self, documents: Text) -> evaluate.Score:
         """Score documents: negative log-likelihood (`nll`), targets, bytes, perplexity, bits per byte."""
         return evaluate.evaluate(self.model_, self.tokenize(documents))
 
-    def line_scores(self, documents: Text) -> list[Score]:
+    def line_scores(self, documents: Text) -> list[evaluate.Score]:
         """Score every line, given the lines of its document before it."""
         return evaluate.line_scores(self.model_, self.tokenize(documents))
 
@@ -240,7 +233,7 @@ class SaffuLM:
         """Per-token perplexity. To compare models with different vocabularies, use `score(...).bits_per_byte`."""
         return self.score(documents).perplexity
 
-    def reference_scores(self, documents: Text) -> dict[str, Score]:
+    def reference_scores(self, documents: Text) -> dict[str, evaluate.Score]:
         """Scores of a unigram model and of Kneser–Ney n-gram models of the training text."""
         if self.references_ is None:
             raise SaffuError("this model stores no n-gram baselines; fit it with references=True")
@@ -252,15 +245,16 @@ class SaffuLM:
 
     def generate_batch(self, prompts: Sequence[str], *, lines: int = 1, **sampling: Any) -> list[str]:
         """Generate a continuation of each prompt, as one batch."""
-        return generate.complete(self.model_, self.tokenizer_, prompts, Sampling.from_dict(sampling), lines)
+        return generate.complete(self.model_, self.tokenizer_, prompts, generate.Sampling.from_dict(sampling), lines)
 
     def stream(self, prompt: str = "", *, lines: int = 1, **sampling: Any) -> Iterator[str]:
         """Like `generate`, in pieces as they are sampled."""
-        return generate.stream_text(self.model_, self.tokenizer_, prompt, Sampling.from_dict(sampling), lines)
+        return generate.stream_text(self.model_, self.tokenizer_, prompt, generate.Sampling.from_dict(sampling), lines)
 
-    def sample(self, seed: int = 0) -> str:
+    def sample(self, seed: int | None = None) -> str:
         """Generate a few short documents, markers included, in the style of the paper's logs."""
-        return generate.short_documents(self.model_, self.tokenizer_, seed)
+        usual = self.config.to_dict().get("seed", 0)
+        return generate.short_documents(self.model_, self.tokenizer_, usual if seed is None else seed)
 
     def explain(self, prompt: str = "") -> Explanation:
         """Split the prediction of the token after the prompt into what each part of the context adds."""
@@ -299,6 +293,8 @@ class SaffuLM:
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu", check: bool = False) -> SaffuLM:
-        """Load a model written by `save`. With `check`, verify the checksums of all files and read them into memory;
-        otherwise large files are memory-mapped, and verified before the model is changed or saved."""
+        """Load a model written by `save`. With `check`, verify the checksums of all files and read them into memory.
+
+        Otherwise large files are memory-mapped, and verified before the model is changed or saved.
+        """
         return folders.read(cls, Path(folder), device, check)

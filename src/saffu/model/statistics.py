@@ -12,7 +12,7 @@ import numpy.typing as npt
 from saffu.calibrated.ngrams import MAX_VOCABULARY, NgramCounts
 from saffu.interface import Array, Model
 from saffu.text.corpus import TokenCorpus
-from saffu.tools.evaluate import count_references
+from saffu.tools.evaluate import REFERENCE_ORDER, count_references
 
 NGRAMS = "ngrams."  # begins the names of stored n-gram counts
 
@@ -59,5 +59,6 @@ def trained_on(corpus: TokenCorpus) -> dict[str, int]:
 
 
 def sums_ngrams(model: Model) -> NgramCounts | None:
-    """The n-gram counts in a model's own sums, if it has any: they give the baselines too."""
-    return getattr(model.sums, "ngrams", None)
+    """The n-gram counts in a model's own sums, if it has any that the baselines can be estimated from."""
+    ngrams: NgramCounts | None = getattr(model.sums, "ngrams", None)
+    return ngrams if ngrams is not None and ngrams.order >= REFERENCE_ORDER else None

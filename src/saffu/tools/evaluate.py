@@ -15,6 +15,7 @@ from saffu.interface import Model
 from saffu.text.corpus import TokenCorpus
 
 REFERENCES = {"unigram": 1, "bigram": 2, "trigram": 3, "5-gram": 5}
+REFERENCE_ORDER = 3  # counted for the baselines, unless a model holds longer n-grams anyway
 LONG = 100_000  # targets from which on a progress bar is worth its flicker
 
 
@@ -67,7 +68,7 @@ def dev_facts(score: Score) -> dict[str, float]:
     return {"dev_perplexity": score.perplexity, "dev_bits_per_byte": score.bits_per_byte, "dev_targets": score.targets}
 
 
-def count_references(corpus: TokenCorpus, vocabulary: int, order: int = 3) -> NgramCounts:
+def count_references(corpus: TokenCorpus, vocabulary: int, order: int = REFERENCE_ORDER) -> NgramCounts:
     """Count the n-grams that the baselines are estimated from."""
     return NgramCounts.count(corpus, order, vocabulary)
 
