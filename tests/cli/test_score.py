@@ -1,12 +1,14 @@
 """saffu score: rows in order, filters, records, and pipes."""
 
 import json
+import math
 import subprocess
 import sys
 
 import pytest
 
 from conftest import sentences
+from saffu import SaffuLM
 
 LINES = sentences(3, 300)
 
@@ -66,6 +68,17 @@ def test_records_keep_their_ids(saffu, tmp_path):
     first, second = rows(saffu("score model r.jsonl --field body --json"))
     assert (first["id"], second["id"]) == ("a", "b")
     assert second["bytes"] == len(LINES[1]) + len(LINES[2]) + 2
+
+
+def test_lines_of_running_text_are_scored_as_lines_that_follow(saffu, fitted, tmp_path):
+    """A model of running text hardly knows how documents begin, but knows well how lines do."""
+    running = SaffuLM(fitted("toy").config).fit(["\n".join(sentences(1, 600))])
+    running.save(tmp_path / "running")
+    scored = rows(saffu("score running lines.txt --json"))
+    blank, line = running.line_scores([(True, ""), (False, LINES[7])])
+    assert scored[7]["bits"] == pytest.approx(line.nll / math.log(2))
+    assert scored[7]["bytes"] == line.bytes == len(LINES[7]) + 1
+    assert blank.bytes == 1
 
 
 def test_no_text_gives_no_rows(saffu):

@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> None:
         tokenizer_settings[name] = found[0]
     cells = asked_cells(options, sweeps)
     if options.out.exists() and not options.out.is_dir():
-        raise SaffuError(f"--out {options.out} is a file; pass a directory")
+        raise SaffuError(f"--out {options.out} is a file; pass a folder")
     run_cells(options, cells, TokenizerConfig(**tokenizer_settings))
 
 

@@ -15,7 +15,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument(
         "--to", choices=("hf",), default="hf", metavar="hf", help="hf: transformers and lm_eval (default)"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output directory")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
     parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
     parser.add_argument("--json", action="store_true", help="print one JSON object to stdout")
 

@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
 
 def fit_facts(lm: SaffuLM) -> dict[str, Any]:
     """What the last stage of the fit reported besides its scores: exponents, warnings, …"""
-    stages = [row for row in lm.log_ if "sample" in row and "fold" not in row]
+    stages = [row for row in lm.log_ if "fold" not in row and "documents" not in row]
     known = ("stage", "tokens", "seconds", "sample")
     last = stages[-1] if stages else {}
     return {key: value for key, value in last.items() if key not in known and not key.startswith("dev_")}
@@ -76,15 +76,19 @@ def print_fit(facts: dict[str, Any]) -> None:
         if isinstance(value, dict):
             print(f"\n{title}")
             rows = [
-                [f"  {key}", f"{number:.4g}" if isinstance(number, float) else str(number)]
-                for key, number in value.items()
+                [f"  {key}", *map(number, found if isinstance(found, list) else [found])]
+                for key, found in value.items()
             ]
-            print(table(["", ""], rows).lstrip("\n") if rows else "  none")
+            print(table(rows[0], rows[1:]) if rows else "  none")
         elif isinstance(value, list):
             for line in value:
-                print(f"{title:<12} {line}")
+                print(f"{title.removesuffix('s'):<12} {line}")
         else:
             print(f"{title:<12} {value}")
+
+
+def number(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def print_settings(lm: SaffuLM) -> None:

@@ -49,7 +49,7 @@ def add_forget_options(parser: Parser, words: Sequence[str]) -> None:
 
 def add_merge_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL", help="model folders")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output directory")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
     parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
     add_output_options(parser)
 

@@ -82,7 +82,6 @@ def as_typed(message: str, options: argparse.Namespace | None) -> str:
     >>> as_typed("`top_k` must be an integer; see `saffu --help`", Namespace(top_k=1))
     '--top-k must be an integer; see `saffu --help`'
     """
-
     if options is None:
         return message
     named = vars(options)

@@ -261,7 +261,5 @@ def require_output(options: argparse.Namespace) -> None:
     from saffu.files import require_writable
 
     if options.out is None:
-        raise SaffuError("missing output directory; pass --out DIR")
-    if options.out.resolve() == Path.cwd():
-        raise SaffuError("--out is the current directory, which would be replaced; choose a subdirectory")
+        raise SaffuError("missing output folder; pass --out DIR")
     require_writable(options.out, options.force)

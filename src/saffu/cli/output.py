@@ -103,6 +103,8 @@ class Log:
         cells = [f"{row[key]:{form}}" if key in row else " " * _width(form) for key, form, _ in self.columns]
         sample = show_token(str(row.get("sample", ""))).replace("▁", " ")
         self.say(("  ".join(cells) + "  " + sample).rstrip())
+        for warning in row.get("warnings", ()):
+            self.say(f"note: {warning}")
 
 
 def _width(form: str) -> int:

@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> None:
         raise SaffuError(f"no folder {options.folder}; create one with `saffu ablate … --out {options.folder}`")
     out = options.out or options.folder / "report"
     if out.exists() and not out.is_dir():
-        raise SaffuError(f"--out {out} is a file; pass a directory")
+        raise SaffuError(f"--out {out} is a file; pass a folder")
 
     from saffu.experiments.report import Report
     from saffu.experiments.results import Results

@@ -83,19 +83,29 @@ def standard_input() -> Path | None:
 
 
 def scored(lm: SaffuLM, records: Iterable[Record]) -> Iterator[tuple[dict[str, Any], str]]:
-    """A row of numbers for each record, in order, and its text."""
+    """A row of numbers for each record, in order, and its text.
+
+    A line of plain text is scored on its own. If lines of the training text mostly followed other lines, it is scored
+    as one that follows a blank line, because the start of a document is a context that such a model hardly knows.
+    """
     from saffu.text.corpus import TokenCorpus, lines_of
     from saffu.tools.evaluate import line_scores
 
+    follows = lm.trained_on_["lines"] > 2 * lm.trained_on_["documents"]
     source, number = iter(records), 0
     while batch := list(islice(source, BATCH)):
-        lines = [list(lines_of([text])) for text, _ in batch]
-        corpus = TokenCorpus.build((line for one in lines for line in one), lm.tokenizer_)
-        scores = iter(line_scores(lm.model_, corpus))
-        for (text, fields), own in zip(batch, lines, strict=True):
+        documents = []
+        for text, fields in batch:
+            lines = list(lines_of([text]))
+            alone = follows and not fields and len(lines) == 1
+            documents.append([(True, ""), (False, text)] if alone else lines)
+        corpus = TokenCorpus.build((line for lines in documents for line in lines), lm.tokenizer_)
+        scores = iter(line_scores(lm.model_, corpus)) if corpus.targets else iter([])
+        for (text, fields), lines in zip(batch, documents, strict=True):
             number += 1
+            own = list(islice(scores, len(lines)))
             if own:
-                yield row_of(fields.get("id", number), list(islice(scores, len(own)))), text
+                yield row_of(fields.get("id", number), own[1:] if lines[0] == (True, "") else own), text
         sys.stdout.flush()
 
 

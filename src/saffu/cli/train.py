@@ -58,7 +58,7 @@ def add_options(parser: Parser, words: Sequence[str]) -> None:
     parser.set_defaults(preset_given=any(word.split("=")[0] == "--preset" for word in words))
     help = "files, folders, globs, or - for stdin [the English text that ships with Python]"
     parser.add_argument("text", nargs="*", metavar="TEXT", help=help)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="output directory")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="output folder")
     parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
     help = "calibrated, or paper, which adds --backprop; each has its own help [calibrated]"
     parser.add_argument("--preset", choices=PRESETS, default=preset, metavar="NAME", help=help)
