@@ -3,8 +3,8 @@
 >>> import saffu
 >>> saffu.preset("calibrated").preset
 'calibrated'
->>> lm = saffu.SaffuLM().fit(["the cat sat on the mat"] * 20 + ["the dog sat on the log"] * 20)
->>> lm.perplexity(["the cat sat on the log"]) < 4
+>>> lm = saffu.SaffuLM().fit(["the cat sat on the mat", "the dog sat on the log"] * 20)
+>>> lm.perplexity(["the cat sat on the mat"]) < 2
 True
 """
 

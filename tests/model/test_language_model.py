@@ -352,3 +352,33 @@ def test_word_vectors_can_replace_the_cipher(fitted, train_text, dev_text):
     exponentials = np.exp(vectors)
     assert np.allclose(other.model_.vectors()["radius.E"], exponentials / exponentials.sum(1, keepdims=True), atol=1e-6)
     assert other.perplexity(dev_text) < len(lm.tokenizer_)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("documents", [["a"], ["a", "b"], ["ab\nc"]], ids=str)
+def test_tiny_corpora_work(kind, documents):
+    config = CONFIGS[kind]()
+    lm = SaffuLM(config, tokenizer=Tokenizer.from_merges([])).fit(documents)
+    assert math.isfinite(lm.perplexity(["a", "b", "c d"]))
+    assert lm.perplexity(documents) < len(lm.tokenizer_)
+    assert isinstance(lm.generate(seed=1, max_tokens=5), str)
+
+
+def test_backprop_saves_and_resumes(fitted, train_text, dev_text, tmp_path):
+    lm, rows = copy.copy(fitted("paper")), []
+    training = saffu.TrainingConfig(max_folds=1, learning_rate=1e-3)
+    lm.backprop(train_text, dev_text, training, folder=tmp_path / "m", source={"files": 2}, on_fold=rows.append)
+    assert [row["fold"] for row in rows] == [0, 1]
+    assert lm.log_[1:] == rows
+    assert all(row["sample"].count("<sod>") == 4 for row in rows)
+    assert lm.perplexity(dev_text) < fitted("paper").perplexity(dev_text)
+    assert lm.model_.sums is lm.ledger_ is None
+    loaded = saffu.load(tmp_path / "m")
+    assert loaded.perplexity(dev_text) == pytest.approx(lm.perplexity(dev_text), rel=1e-6)
+    assert loaded.references_ is not None
+    longer = replace(training, max_folds=2)
+    resumed = SaffuLM.resume(tmp_path / "m", train_text, dev_text, training=longer, on_fold=rows.append)
+    assert [row["fold"] for row in rows] == [0, 1, 2]
+    whole = copy.copy(fitted("paper"))
+    whole.backprop(train_text, dev_text, longer)
+    same_arrays(resumed.model_.arrays(), whole.model_.arrays())

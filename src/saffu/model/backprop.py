@@ -74,7 +74,7 @@ def finish(lm: SaffuLM, run: Backprop, folder: str | Path | None, on_fold: OnRow
 
     def log(row: dict[str, Any], model: Any) -> None:
         row["sample"] = short_documents(model, lm.tokenizer_, seed=0)
-        lm.log_.append(row)
+        lm.log_ = [*lm.log_, row]
         if on_fold and run.group.is_first:
             on_fold(row)
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from saffu.calibrated.ngrams import MAX_VOCABULARY, NgramCounts
 from saffu.interface import Array, Model
 from saffu.text.corpus import TokenCorpus
 from saffu.tools.evaluate import REFERENCE_ORDER, count_references
 
+if TYPE_CHECKING:
+    from saffu.calibrated.ngrams import NgramCounts
+
+LARGEST_VOCABULARY = 1 << 16  # of n-gram counts
 NGRAMS = "ngrams."  # begins the names of stored n-gram counts
 
 
@@ -27,17 +30,15 @@ class Statistics:
     @classmethod
     def of(cls, corpus: TokenCorpus, vocabulary: int, ngrams: bool) -> Statistics:
         """Count a corpus."""
-        counts = count_references(corpus, vocabulary) if ngrams and vocabulary <= MAX_VOCABULARY else None
+        counts = count_references(corpus, vocabulary) if ngrams and vocabulary <= LARGEST_VOCABULARY else None
         return cls(corpus.frequencies(vocabulary), counts)
 
     def __add__(self, other: Statistics) -> Statistics:
-        both = self.ngrams is not None and other.ngrams is not None
-        ngrams = self.ngrams + other.ngrams if both else None  # type: ignore[operator]
+        ngrams = None if self.ngrams is None or other.ngrams is None else self.ngrams + other.ngrams
         return Statistics(self.frequencies + other.frequencies, ngrams)
 
     def __sub__(self, other: Statistics) -> Statistics:
-        both = self.ngrams is not None and other.ngrams is not None
-        ngrams = self.ngrams - other.ngrams if both else None  # type: ignore[operator]
+        ngrams = None if self.ngrams is None or other.ngrams is None else self.ngrams - other.ngrams
         return Statistics(self.frequencies - other.frequencies, ngrams)
 
     def arrays(self) -> dict[str, Array]:
@@ -49,7 +50,11 @@ class Statistics:
     def from_arrays(cls, arrays: Mapping[str, Array]) -> Statistics:
         """The inverse of `arrays`."""
         ngrams = {name.removeprefix(NGRAMS): array for name, array in arrays.items() if name.startswith(NGRAMS)}
-        return cls(arrays["frequencies"], NgramCounts.from_arrays(ngrams) if ngrams else None)
+        if not ngrams:
+            return cls(arrays["frequencies"], None)
+        from saffu.calibrated.ngrams import NgramCounts
+
+        return cls(arrays["frequencies"], NgramCounts.from_arrays(ngrams))
 
 
 def trained_on(corpus: TokenCorpus) -> dict[str, int]:

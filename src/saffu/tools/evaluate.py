@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from saffu.calibrated.kneser_ney import KneserNey
-from saffu.calibrated.ngrams import NgramCounts
 from saffu.errors import SaffuError
 from saffu.interface import Model
 from saffu.text.corpus import TokenCorpus
+
+if TYPE_CHECKING:  # compiled kernels are loaded only where n-grams are used
+    from saffu.calibrated.ngrams import NgramCounts
 
 REFERENCES = {"unigram": 1, "bigram": 2, "trigram": 3, "5-gram": 5}
 REFERENCE_ORDER = 3  # counted for the baselines, unless a model holds longer n-grams anyway
@@ -70,11 +72,15 @@ def dev_facts(score: Score) -> dict[str, float]:
 
 def count_references(corpus: TokenCorpus, vocabulary: int, order: int = REFERENCE_ORDER) -> NgramCounts:
     """Count the n-grams that the baselines are estimated from."""
+    from saffu.calibrated.ngrams import NgramCounts
+
     return NgramCounts.count(corpus, order, vocabulary)
 
 
 def evaluate_references(counts: NgramCounts, corpus: TokenCorpus) -> dict[str, Score]:
     """Score a unigram model and interpolated Kneser–Ney models, up to the order that was counted."""
+    from saffu.calibrated.kneser_ney import KneserNey
+
     require_text(corpus)
     scores = {}
     for name, order in REFERENCES.items():

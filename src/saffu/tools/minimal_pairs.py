@@ -13,17 +13,18 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from saffu.calibrated.kneser_ney import KneserNey
-from saffu.calibrated.ngrams import NgramCounts
 from saffu.errors import SaffuError
 from saffu.interface import Floats, Model
 from saffu.text.corpus import TokenCorpus
 from saffu.text.sources import find_files
 from saffu.text.tokenizer import EOD, Tokenizer
+
+if TYPE_CHECKING:
+    from saffu.calibrated.ngrams import NgramCounts
 
 TIE = 1e-5  # nats: a smaller difference may be rounding
 SUFFIXES = ("jsonl", "json", "jsonl.gz", "json.gz")
@@ -164,6 +165,8 @@ def evaluate_pairs(
     corpus = PairCorpus((pair for pairs in read for pair in pairs), tokenizer, score_eos)
     scores = {"": corpus.sums(model.log_probabilities(corpus.corpus, "score"))}
     if references is not None:
+        from saffu.calibrated.kneser_ney import KneserNey
+
         trigram = KneserNey(references, min(3, references.order))
         scores["trigram_"] = corpus.sums(trigram.log_probabilities(corpus.corpus))
     tokens = corpus.sums(np.ones(corpus.corpus.targets))
