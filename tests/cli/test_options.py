@@ -65,7 +65,7 @@ def test_rare_settings(parser):
         ("--set dense=perhaps", "--set dense must be yes or no"),
         ("--ordr 3", "unknown option --ordr; did you mean --order?"),
         ("--orde 3", "did you mean --order?"),
-        ("--order many", "invalid int value: 'many'; see `saffu fly --help`"),
+        ("--order many", "must be an integer, got 'many'; see `saffu fly --help`"),
         ("--mode mean", "invalid choice: 'mean'"),
         ("word", "unexpected argument 'word'"),
     ],

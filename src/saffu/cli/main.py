@@ -61,9 +61,9 @@ def run(words: Sequence[str]) -> int:
         reason = error.strerror or error
         return complain(f"cannot read or write{where}: {reason}; check the path, permissions, and free disk space")
     except RuntimeError as error:
-        if not re.search("out of memory|allocate memory", str(error)):
+        if not re.search("out of memory|allocate memory|size calculation overflow", str(error)):
             raise
-        return complain("not enough memory on the device; use smaller settings, less text, or --device cpu")
+        return complain("not enough memory on the device; use smaller settings or less text")
     return 0
 
 

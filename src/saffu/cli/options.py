@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 from collections.abc import Callable, Container, Sequence
 from dataclasses import Field, dataclass, fields
@@ -13,7 +14,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 from saffu.errors import SaffuError
 from saffu.settings import Settings
 
-LARGEST = 2**62
+LARGEST = 2**63 - 1
 SPLITS = ("file", "paragraph", "line")
 
 
@@ -62,6 +63,7 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def error(self, message: str) -> NoReturn:
+        message = message.removeprefix("argument ")
         raise SaffuError(message if ";" in message else f"{message}; see `{self.prog} --help`")
 
     def _advice(self, unknown: Sequence[str]) -> str:
@@ -94,6 +96,17 @@ def count(text: str) -> int:
     if not 1 <= number <= LARGEST:
         raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected, e.g., 1000000, 1e6, 500k, or 2M")
     return number
+
+
+def finite(text: str) -> float:
+    """A type for options: a finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"must be a number, got {text[:40]!r}")
+    return value
 
 
 def integer(low: int, high: int = LARGEST) -> Callable[[str], int]:
@@ -134,7 +147,8 @@ def add_settings(parser: argparse._ActionsContainer, settings: type[Settings], s
             parser.add_argument(flag(entry.name), type=type(choices[0]), choices=choices, metavar=names, help=meaning)
         else:
             metavar = {int: "N", float: "X"}.get(kind, "TEXT")
-            parser.add_argument(flag(entry.name), type=kind, metavar=metavar, help=meaning)
+            parse = {int: integer(-LARGEST), float: finite}.get(kind, kind)  # closer limits are the settings' own
+            parser.add_argument(flag(entry.name), type=parse, metavar=metavar, help=meaning)
 
 
 def plain_kind(kind: Any) -> Any:
@@ -184,8 +198,10 @@ def converted(kind: Any, name: str, text: str) -> Any:
     if get_origin(kind) is Literal:
         kind = type(get_args(kind)[0])
     try:
-        return {"yes": True, "true": True, "no": False, "false": False}[text.lower()] if kind is bool else kind(text)
-    except (KeyError, ValueError):
+        if kind is bool:
+            return {"yes": True, "true": True, "no": False, "false": False}[text.lower()]
+        return integer(-LARGEST)(text) if kind is int else kind(text)
+    except (KeyError, ValueError, argparse.ArgumentTypeError):
         wanted = {bool: "yes or no", int: "an integer", float: "a number"}.get(kind, "a string")
         raise SaffuError(f"--set {name} must be {wanted}, got {text!r}") from None
 

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saffu.cli.options import Command, Parser, add_device, add_model, add_record_options, device_of
+from saffu.cli.options import Command, Parser, add_device, add_model, add_record_options, device_of, finite
 from saffu.cli.output import warn
 from saffu.format import plural
 
@@ -28,8 +28,8 @@ Record = tuple[str, dict[str, Any]]
 def add_options(parser: Parser, _: Sequence[str]) -> None:
     add_model(parser)
     parser.add_argument("text", nargs="*", metavar="TEXT", help="files, folders, globs, or - [standard input]")
-    parser.add_argument("--below", type=float, metavar="X", help="print only the text with fewer than X bits per byte")
-    parser.add_argument("--above", type=float, metavar="X", help="print only the text with more than X bits per byte")
+    parser.add_argument("--below", type=finite, metavar="X", help="print only the text with fewer than X bits per byte")
+    parser.add_argument("--above", type=finite, metavar="X", help="print only the text with more than X bits per byte")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line of text")
     add_device(parser)
     add_record_options(parser.add_argument_group("reading text"))
