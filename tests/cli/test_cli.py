@@ -140,6 +140,15 @@ def test_models_change(saffu, tmp_path):
     assert facts(saffu("info both --check --json"))["checked"] is True
 
 
+def test_running_text_that_was_cut_cannot_be_forgotten_whole(saffu):
+    assert saffu(f"train train.txt --out cut {QUICK}").status == 0
+    refused = saffu("forget cut train.txt")
+    assert refused.status == 2 and "train with --dev FILE or --hold-out 0" in refused.err
+    assert saffu(f"train train.txt --hold-out 0 --out whole {QUICK}").status == 0
+    assert saffu("update whole dev.txt.gz").status == 0
+    assert "removed 1 document" in saffu("forget whole train.txt").out
+
+
 def test_info_check_finds_damage(saffu, model):
     assert saffu("info model --check").status == 0
     file = model / "model.safetensors"

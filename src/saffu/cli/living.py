@@ -31,6 +31,10 @@ STAYS = (
     "note: what was fitted stays as it is: the tokenizer, where a rare word of a forgotten document may remain as a "
     "token (tokenizer.json), and the encoder. To rule that out, train with --tokenizer DIR, learned from other text."
 )
+CUT = (
+    "parts of this model's running text were held out, so that files with such parts were not counted whole: "
+    "to forget whole files, train with --dev FILE or --hold-out 0"
+)
 
 
 def add_change_options(parser: Parser, _: Sequence[str]) -> None:
@@ -67,7 +71,12 @@ def update(options: argparse.Namespace) -> None:
 
 def forget(options: argparse.Namespace) -> None:
     with changed_model(options) as (lm, corpus):
-        forgotten = lm.forget(corpus, options.skip_uncounted)
+        try:
+            forgotten = lm.forget(corpus, options.skip_uncounted)
+        except SaffuError as error:
+            if lm.source_.get("hold_out") and lm.source_.get("split") != "line":
+                raise SaffuError(f"{error}; {CUT}") from None
+            raise
     some = f"{forgotten:,} of " if forgotten < corpus.documents else ""
     finish(options, lm, f"removed {some}{plural(corpus.documents, 'document')}", {"removed": forgotten})
     say(options, STAYS)
