@@ -11,7 +11,7 @@ from saffu.errors import SaffuError
 from saffu.experiments import scoring, units
 from saffu.experiments.grid import MODES, grid, units_of
 from saffu.experiments.results import Cell, Results
-from saffu.experiments.scoring import MAX_MEMORY, GridCorpus, require_memory, run_grid
+from saffu.experiments.scoring import MEMORY_LIMIT, GridCorpus, require_memory, run_grid
 from saffu.paper.config import PaperConfig
 from saffu.paper.fit import fit
 from saffu.text.corpus import TokenCorpus, lines_of
@@ -80,8 +80,8 @@ def test_sweeps_equal_models_fitted_whole(text, tmp_path, settings):
 def test_results_do_not_depend_on_the_batches(text, tmp_path):
     chosen = small(radii=[4])
     whole = run_grid(tmp_path / "a", chosen, text)
-    tiny = run_grid(tmp_path / "b", chosen, text, max_memory=800 * 10**6)
-    sizes = [scoring.batch_sizes(units_of(chosen), text.vocabulary, memory, 1024) for memory in (10**7, MAX_MEMORY)]
+    tiny = run_grid(tmp_path / "b", chosen, text, memory_limit=800 * 10**6)
+    sizes = [scoring.batch_sizes(units_of(chosen), text.vocabulary, memory, 1024) for memory in (10**7, MEMORY_LIMIT)]
     assert sizes[0] < sizes[1]
     for one, other in zip(whole, tiny, strict=True):
         assert one.dev.nll == pytest.approx(other.dev.nll, rel=1e-7)
@@ -259,8 +259,8 @@ def test_invalid_grids(arguments, message):
 
 
 def test_memory_is_checked_up_front():
-    require_memory(grid(), 3837, MAX_MEMORY)
-    message = r"needs about \d\.\d GB for its .*block of 128, but `max_memory` is 1\.0 GB"
+    require_memory(grid(), 3837, MEMORY_LIMIT)
+    message = r"needs about \d\.\d GB for its .*block of 128, but `memory_limit` is 1\.0 GB"
     with pytest.raises(SaffuError, match=message):
         require_memory(grid(), 3837, 10**9)
 

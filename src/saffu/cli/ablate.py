@@ -169,7 +169,7 @@ def run_cells(options: argparse.Namespace, cells: list[PaperConfig], tokenizer_c
             f"{plural(corpus.documents, 'document')}, vocabulary {len(tokenizer):,}",
         )
         try:
-            done = scoring.run_grid(options.out, cells, grid_corpus, device=device, max_memory=memory)
+            done = scoring.run_grid(options.out, cells, grid_corpus, device=device, memory_limit=memory)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"interrupted; rerun the same command to resume in {options.out}") from None
     finish(options, done)

@@ -1,7 +1,8 @@
 """The paper's claims that a grid of results can decide, each with a verdict computed from the cells.
 
 Perplexities of other text and another tokenizer differ in size, so verdicts rest on orders, signs, and ratios. Where
-the paper prints the numbers, the same function is applied to its tables to get the paper's own effect.
+the paper prints the numbers, the same function is applied to its tables to get the paper's own effect. Claims that a
+grid cannot test are marked as such.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from saffu.experiments.tables import Table, pareto_front
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b58900"]  # distinguishable with any color vision
+COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b58900"]  # colorblind-safe
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,

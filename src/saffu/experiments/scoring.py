@@ -32,7 +32,7 @@ from saffu.tools.evaluate import Score, count_references, evaluate_references
 EVAL_TOKENS = 100_000  # approximate number of training and of held-out targets that cells are scored on
 BATCH = {"cpu": 1 << 10, "cuda": 1 << 14}  # targets passed through a unit at a time
 CHUNK = 64  # targets scored at a time on a CPU: their exponentials stay near the cache
-MAX_MEMORY = 6 * 10**9
+MEMORY_LIMIT = 6 * 10**9
 PROGRAM = 700 * 10**6  # bytes that Python, torch, and the corpus take
 Side = tuple[UnitKey, ...]
 """One factor of a cell: its block unit (and its document model) on the left, its radial unit on the right."""
@@ -147,7 +147,7 @@ def run_grid(
     cells: Sequence[PaperConfig],
     corpus: GridCorpus,
     device: torch.device | str = "cpu",
-    max_memory: int = MAX_MEMORY,
+    memory_limit: int = MEMORY_LIMIT,
     baselines: bool = True,
 ) -> list[Cell]:
     """Fit and score these cells; those in the folder already are taken from there.
@@ -159,19 +159,19 @@ def run_grid(
     """
     if folder.exists() and not folder.is_dir():
         raise SaffuError(f"{folder} is a file; an ablation needs a folder")
-    require_memory(cells, corpus.vocabulary, max_memory)
+    require_memory(cells, corpus.vocabulary, memory_limit)
     folder.mkdir(parents=True, exist_ok=True)
     with files.changing(folder, wait=False):
-        return Ablation(Results(folder), corpus, device, max_memory, baselines).run(cells)
+        return Ablation(Results(folder), corpus, device, memory_limit, baselines).run(cells)
 
 
 class Ablation:
     """Fits the missing units of a grid and scores the missing cells. Use `run_grid`, which locks the folder."""
 
     def __init__(
-        self, results: Results, corpus: GridCorpus, device: torch.device | str, max_memory: int, baselines: bool
+        self, results: Results, corpus: GridCorpus, device: torch.device | str, memory_limit: int, baselines: bool
     ):
-        self.results, self.corpus, self.device, self.memory = results, corpus, torch.device(device), max_memory
+        self.results, self.corpus, self.device, self.memory = results, corpus, torch.device(device), memory_limit
         if results.run.get("text") != corpus.fingerprint:
             results.begin({"text": corpus.fingerprint} if results.run else corpus.facts(baselines))
         self.units = FittedUnits(results.folder / "units", corpus.counted, corpus.train, corpus.vocabulary, device)
@@ -275,7 +275,7 @@ def batch_sizes(units: Sequence[UnitKey], vocabulary: int, memory: int, batch: i
 def usual_memory(device: torch.device | str) -> int:
     """A memory limit in bytes: most of the free memory of a GPU, or 6 GB on a CPU."""
     device = torch.device(device)
-    return int(0.9 * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else MAX_MEMORY
+    return int(0.9 * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else MEMORY_LIMIT
 
 
 def memory_needed(cells: Sequence[PaperConfig], vocabulary: int) -> int:
@@ -287,12 +287,12 @@ def memory_needed(cells: Sequence[PaperConfig], vocabulary: int) -> int:
     return PROGRAM + max(scoring, *(fit_memory(unit, vocabulary) for unit in units))
 
 
-def require_memory(cells: Sequence[PaperConfig], vocabulary: int, max_memory: int) -> None:
+def require_memory(cells: Sequence[PaperConfig], vocabulary: int, memory_limit: int) -> None:
     """Raises SaffuError if a grid needs more memory than allowed."""
     needed = memory_needed(cells, vocabulary)
-    if needed > max_memory:
+    if needed > memory_limit:
         largest = max(units_of(cells), key=lambda unit: fit_memory(unit, vocabulary))
         raise SaffuError(
-            f"the grid needs about {needed / 1e9:.1f} GB for its {largest}, but `max_memory` is "
-            f"{max_memory / 1e9:.1f} GB; omit the largest sizes or raise `max_memory`"
+            f"the grid needs about {needed / 1e9:.1f} GB for its {largest}, but `memory_limit` is "
+            f"{memory_limit / 1e9:.1f} GB; omit the largest sizes or raise `memory_limit`"
         )
