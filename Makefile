@@ -10,20 +10,20 @@ HF := .venv-hf
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard src/saffu/calibrated/native/*.*pp src/saffu/calibrated/native/*.h)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "saffu needs Python 3.10 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(INSTALL) --editable '.[dev,hf]'
+	$(BIN)/python $(INSTALL) --editable '.[dev]'
 	@touch $@
 
 demo: setup
 	$(BIN)/saffu train --out demo-model --force
 	$(BIN)/saffu eval demo-model
-	$(BIN)/saffu generate demo-model --count 5 --seed 1
+	$(BIN)/saffu generate demo-model --samples 5 --seed 1
 
 test: setup
-	$(BIN)/ruff check src tests docs/*.py
-	$(BIN)/ruff format --check src tests docs/*.py
+	$(BIN)/ruff check src tests benchmarks docs/*.py hatch_build.py
+	$(BIN)/ruff format --check src tests benchmarks docs/*.py hatch_build.py
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
@@ -33,12 +33,12 @@ test-hf: $(HF)/.installed
 
 $(HF)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(HF)
-	$(HF)/bin/python $(INSTALL) 'transformers==4.51.*' 'lm_eval[hf]' --editable '.[dev,hf]'
+	$(HF)/bin/python $(INSTALL) 'transformers==4.51.*' 'lm_eval[hf]' --editable '.[dev]'
 	@touch $@
 
 format: setup
-	$(BIN)/ruff check --fix src tests docs/*.py
-	$(BIN)/ruff format src tests docs/*.py
+	$(BIN)/ruff check --fix src tests benchmarks docs/*.py hatch_build.py
+	$(BIN)/ruff format src tests benchmarks docs/*.py hatch_build.py
 	$(BIN)/python docs/make_api.py
 
 clean:

@@ -14,7 +14,7 @@ from these protocols, and nothing here needs torch.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -26,8 +26,8 @@ from saffu.text.corpus import TokenCorpus
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Arrays = Mapping[str, Array]
-State = Hashable
-"""Where a document stands: all that a model remembers of its tokens so far. Copied freely, never changed in place."""
+State = Any
+"""Where a document stands: all that a model remembers of its tokens so far. Hashable; never changed in place."""
 
 S = TypeVar("S", bound="Sums")
 

@@ -69,7 +69,8 @@ def _problem(kind: Any, value: Any, limits: Any) -> str:
         return "" if type(value) is kind else {bool: "true or false", str: "a string"}[kind]
     low, high, off = limits["low"], limits["high"], limits["off"]
     right_kind = type(value) is int if kind is int else isinstance(value, int | float) and not isinstance(value, bool)
-    if right_kind and ((low is None or value >= low) and value <= high and math.isfinite(value) or (off and value == 0)):
+    within = right_kind and (low is None or value >= low) and value <= high and math.isfinite(value)
+    if within or (right_kind and off and value == 0):
         return ""
     bounds = f" from {low:g} to {high:g}" if high < math.inf else f" of at least {low:g}"
     return f"{'an integer' if kind is int else 'a number'}{bounds}{', or 0 for none' if off else ''}"

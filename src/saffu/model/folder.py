@@ -57,7 +57,8 @@ class ModelFolder:
 
     def learned(self, name: str) -> Any:
         """A learned attribute whose file is read when it is first used."""
-        file, kind = {"ledger_": (LEDGER, Ledger), "statistics_": (REFERENCES, Statistics)}[name]
+        kinds: dict[str, tuple[str, Any]] = {"ledger_": (LEDGER, Ledger), "statistics_": (REFERENCES, Statistics)}
+        file, kind = kinds[name]
         if name == "ledger_" and file not in self:
             return None
         try:

@@ -1,0 +1,150 @@
+"""Word classes: tokens that keep the same company, found by clustering token vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from saffu.calibrated.kernels import Array, library, pointer
+from saffu.calibrated.ngrams import NgramCounts
+from saffu.text.tokenizer import EOD
+
+DIMENSIONS = 100
+ROUNDS = 15  # of k-means
+CANDIDATES = 48  # nearest classes that a token may move to
+SWEEPS = 6  # of such moves over all tokens
+
+
+def token_vectors(memory: NgramCounts, dimensions: int = DIMENSIONS) -> Array:
+    """A unit vector for each token, by the company it keeps: (N, dimensions) float32.
+
+    Tokens are described by the square roots of their neighbors' shares (one and two places before and after), and the
+    descriptions are compressed to the subspace that holds most of them.
+    """
+    blocks = []
+    for distance in range(1, min(3, memory.order)):
+        pairs = memory.marginal([distance])
+        before = np.repeat(np.arange(memory.vocabulary), np.diff(pairs.offsets))
+        for token, transposed in ((before, False), (pairs.keys, True)):
+            totals = np.bincount(token, pairs.counts, memory.vocabulary)
+            shares = np.sqrt(pairs.counts / (totals[token] + 1)).astype(np.float32)
+            blocks.append(Block(pairs.offsets, pairs.keys, shares, transposed))
+    vectors = compressed(blocks, memory.vocabulary, dimensions)
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
+
+
+@dataclass(frozen=True)
+class Block:
+    """A sparse matrix (N, N), stored by rows or, transposed, by columns."""
+
+    begin: Array
+    column: Array
+    value: Array
+    transposed: bool
+
+    def times(self, dense: Array, transposed: bool = False) -> Array:
+        """The matrix, or its transpose, times a dense one (N, width)."""
+        dense = np.ascontiguousarray(dense, dtype=np.float32)
+        out = np.zeros_like(dense)
+        library.saffu_sparse_product(
+            pointer(self.begin, np.int64), pointer(self.column, np.uint16), pointer(self.value, np.float32),
+            len(dense), pointer(dense, np.float32), dense.shape[1], self.transposed != transposed,
+            pointer(out, np.float32),
+        )  # fmt: skip
+        return out
+
+
+def compressed(blocks: list[Block], vocabulary: int, dimensions: int, rounds: int = 2) -> Array:
+    """Short rows (N, dimensions) with about the inner products of the long rows [block 1, block 2, …].
+
+    Subspace iteration from a fixed random start (Halko, Martinsson & Tropp 2011).
+    """
+    width = min(dimensions, vocabulary)
+    start = np.random.default_rng(0).standard_normal((len(blocks), vocabulary, width), dtype=np.float32)
+    basis = orthonormal(sum(block.times(part) for block, part in zip(blocks, start, strict=True)))
+    for _ in range(rounds):
+        across = orthonormal(np.concatenate([block.times(basis, transposed=True) for block in blocks]))
+        parts = np.split(across, len(blocks))
+        basis = orthonormal(sum(block.times(part) for block, part in zip(blocks, parts, strict=True)))
+    within = np.concatenate([block.times(basis, transposed=True) for block in blocks]).astype(np.float64)
+    squares, axes = np.linalg.eigh(within.T @ within)
+    lengths = np.sqrt(np.where(squares > 1e-10 * squares.max(), squares, 0))  # what is less is rounding
+    return np.asarray(basis @ (axes * lengths).astype(np.float32))
+
+
+def orthonormal(columns: Any) -> Array:
+    return np.linalg.qr(columns)[0]
+
+
+def token_classes(vectors: Array, frequencies: Array, number: int) -> tuple[Array, Array]:
+    """A class from 0 for each token, (N,), and its nearest classes, (N, ≤ CANDIDATES), both uint16.
+
+    Spherical k-means that starts at the most frequent tokens.
+    """
+    centers = vectors[np.argsort(-frequencies, kind="stable")[:number]]
+    weight = np.sqrt(frequencies.astype(np.float32))[:, None]
+    nearness = np.round(vectors @ centers.T * 1e5)  # rounded, so that the first of equals wins on every machine
+    for _ in range(ROUNDS):
+        sums = np.zeros_like(centers)
+        np.add.at(sums, nearness.argmax(1), vectors * weight)
+        centers = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
+        nearness = np.round(vectors @ centers.T * 1e5)
+    candidates = np.argsort(-nearness, axis=1, kind="stable")[:, :CANDIDATES]
+    return candidates[:, 0].astype(np.uint16), np.ascontiguousarray(candidates, dtype=np.uint16)
+
+
+@dataclass(frozen=True)
+class Company:
+    """The neighbors of each token: with counts, sorted by token."""
+
+    begin: Array  # (N + 1,) int64
+    neighbor: Array  # uint16
+    count: Array  # uint32
+
+    @classmethod
+    def after(cls, memory: NgramCounts) -> Company:
+        """What follows each token."""
+        pairs = memory.marginal([1])
+        return cls(pairs.offsets, pairs.keys, pairs.counts)
+
+    @classmethod
+    def before(cls, memory: NgramCounts) -> Company:
+        """What precedes each token."""
+        after = cls.after(memory)
+        order = np.argsort(after.neighbor, kind="stable")
+        sizes = np.bincount(after.neighbor, minlength=memory.vocabulary)
+        preceding = np.repeat(np.arange(memory.vocabulary, dtype=np.uint16), np.diff(after.begin))
+        return cls(np.concatenate([[0], sizes.cumsum()]), preceding[order], after.count[order])
+
+    def exchange(self, classes: Array, candidates: Array, first: int) -> Array:
+        """Classes of the tokens from `first` on, improved by moving one token at a time (Kneser & Ney 1993).
+
+        Each move makes the neighbors of tokens more likely given their class.
+        """
+        improved = classes.copy()
+        number = int(candidates.max()) + 1
+        library.saffu_exchange(
+            pointer(self.begin, np.int64), pointer(self.neighbor, np.uint16), pointer(self.count, np.uint32),
+            len(classes), number, pointer(candidates, np.uint16), candidates.shape[1], first, SWEEPS,
+            pointer(improved, np.uint16),
+        )  # fmt: skip
+        return improved
+
+
+def context_classes(vectors: Array, frequencies: Array, number: int, after: Company) -> Array:
+    """Classes by which contexts are known, (N,) uint16: what follows a token is what matters.
+
+    The special tokens, 0 to 3, stay themselves.
+    """
+    classes = after.exchange(*token_classes(vectors, frequencies, number), first=EOD + 1) + np.uint16(EOD + 1)
+    classes[: EOD + 1] = np.arange(EOD + 1)
+    return classes
+
+
+def output_classes(vectors: Array, frequencies: Array, number: int, before: Company) -> Array:
+    """Classes that are decided before tokens, (N,) uint16, numbered without gaps: what precedes a token matters."""
+    classes = before.exchange(*token_classes(vectors, frequencies, number), first=EOD)
+    _, compact = np.unique(classes[EOD:], return_inverse=True)
+    return np.concatenate([np.zeros(EOD, dtype=np.uint16), compact.astype(np.uint16)])

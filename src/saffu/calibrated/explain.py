@@ -1,0 +1,129 @@
+"""Why a calibrated model predicts what it predicts, in plain numpy: also the reference of its arithmetic.
+
+Every view is shown relative to the prior f: what it adds to a token is its evidence for it, above zero for, below zero
+against. A view that says nothing adds nothing. Both levels, class and token, are in one number per token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from saffu.calibrated.kernels import EVIDENCE
+from saffu.calibrated.layout import exponent_slices, log_prior
+from saffu.calibrated.views import MEMORY, View
+from saffu.format import plural
+from saffu.interface import Explanation, Floats, Term
+from saffu.text.tokenizer import PAD, SOD
+
+if TYPE_CHECKING:
+    from saffu.calibrated.model import CalibratedModel
+
+
+def explain(model: CalibratedModel, context: Sequence[int]) -> Explanation:
+    """The prediction of the token after a context, which begins its document."""
+    layout, first = model.ranks, model.ranks.first
+    widths = np.diff(first)
+
+    def split(log_shares: Floats) -> tuple[Floats, Floats]:
+        """By rank to log-shares of classes (K,) and of tokens within their class, by rank."""
+        of_classes = np.log(np.add.reduceat(np.exp(log_shares), first[:-1]))
+        return of_classes, log_shares - np.repeat(of_classes, widths)
+
+    def joined(of_classes: Floats, of_tokens: Floats, unseen: float = 0.0) -> Floats:
+        """Both levels as one number per token, (N,)."""
+        values = np.full(model.vocabulary, unseen)
+        values[layout.tokens[: layout.predicted]] = np.repeat(of_classes, widths) + of_tokens
+        return values
+
+    class_exponents, token_exponents = exponents(model, context)
+    prior = split(log_prior(model.frequencies, layout)[: layout.predicted])
+    is_plain = [not view.is_slot for view in model.views]  # its share is not divided by the prior
+    gamma = [float(e[0] + e[1:][is_plain].sum()) for e in (class_exponents, token_exponents)]
+    scores = gamma[0] * prior[0], gamma[1] * prior[1]
+    terms = [Term("prior", joined(*scores), weight=gamma[0])]
+    for number, view in enumerate(model.views):
+        shares = split(np.log(view_shares(model, number, context)))
+        a, b = class_exponents[number + 1], token_exponents[number + 1]
+        parts = a * (shares[0] - prior[0]), b * (shares[1] - prior[1])
+        scores = scores[0] + parts[0], scores[1] + parts[1]
+        seen = tuple(reversed(tokens_seen(view, context)))
+        terms.append(Term(view.name, joined(*parts), seen, float(a)))
+    normalizers = (
+        -np.full(layout.number, np.logaddexp.reduce(scores[0])),
+        -np.repeat(np.logaddexp.reduceat(scores[1], first[:-1]), widths),
+    )
+    terms.append(Term("normalizer", joined(*normalizers)))
+    log_p = joined(scores[0] + normalizers[0], scores[1] + normalizers[1], -np.inf)
+    return Explanation(tuple(context), terms, log_p, {"memory share": memory_shares(model, context)})
+
+
+def tokens_seen(view: View, context: Sequence[int]) -> list[int]:
+    """The tokens at a view's distances, nearest first; SOD before the document, PAD before that."""
+    padded = [*[PAD] * max(view.distances), SOD, *context]
+    return [padded[-distance] for distance in view.distances]
+
+
+def matches(model: CalibratedModel, number: int, context: Sequence[int]) -> list[int]:
+    """The contexts of a view that were seen, one number per level, shortest first."""
+    view, table = model.views[number], model.tables[number]
+    found: list[int] = []
+    for place, token in enumerate(tokens_seen(view, context)):
+        if token == PAD and place:
+            break
+        if view.classes and place >= view.exact:
+            token = int(model.encoder.context_classes[view.classes][token])
+        if not place:
+            found.append(token)
+            continue
+        begin, end = (int(x) for x in table.levels[place - 1]["child"][found[-1] : found[-1] + 2])
+        child = begin + int(np.searchsorted(table.levels[place]["token"][begin:end], token))
+        if child == end or table.levels[place]["token"][child] != token:
+            break
+        found.append(child)
+    return found
+
+
+def level_shares(model: CalibratedModel, number: int, context: Sequence[int]) -> list[Floats]:
+    """What each level of a view adds to p_v(n | c), by rank, longest context first and unigrams last."""
+    table, weight, shares = model.tables[number], 1.0, []
+    found = matches(model, number, context)
+    for level, at in zip(reversed(table.levels[: len(found)]), reversed(found), strict=True):
+        mass = np.zeros(model.vocabulary)
+        followers = slice(int(level["begin"][at]), int(level["begin"][at + 1]))
+        mass[level["follow"][followers]] = level["mass"][followers]
+        shares.append(weight * mass[: model.ranks.predicted])
+        weight *= float(level["backoff"][at])
+    return [*shares, weight * table.unigram[: model.ranks.predicted].astype(np.float64)]
+
+
+def view_shares(model: CalibratedModel, number: int, context: Sequence[int]) -> Floats:
+    """p_v(n | c) of one view, by rank: (predicted tokens,)."""
+    return np.asarray(np.sum(level_shares(model, number, context), axis=0))
+
+
+def exponents(model: CalibratedModel, context: Sequence[int]) -> tuple[Floats, Floats]:
+    """The exponents (1 + views,) of classes and of tokens that this context chooses."""
+    chosen = [0]
+    for number, where in enumerate(exponent_slices(model.views)[1:]):
+        found = matches(model, number, context)
+        begin = model.tables[number].levels[len(found) - 1]["begin"]
+        evidence = int(np.searchsorted([1, 8, 64], int(begin[found[-1] + 1]) - int(begin[found[-1]])))
+        chosen.append(where.start + EVIDENCE * (len(found) - 1) + evidence)
+    return model.encoder.class_exponents[chosen], model.encoder.token_exponents[chosen]
+
+
+def memory_shares(model: CalibratedModel, context: Sequence[int]) -> list[Term]:
+    """How much of the memory's probability of each token comes from contexts of each length, longest first."""
+    number = [view.name for view in model.views].index(MEMORY)
+    shares = level_shares(model, number, context)
+    seen = list(reversed(tokens_seen(model.views[number], context)))
+    total, terms = np.sum(shares, axis=0), []
+    for length, share in zip(range(len(shares) - 1, -1, -1), shares, strict=True):
+        values = np.zeros(model.vocabulary)
+        values[model.ranks.tokens[: model.ranks.predicted]] = share / total
+        name = plural(length, "token") if length else "none"
+        terms.append(Term(name, values, tuple(seen[len(seen) - length :])))
+    return terms

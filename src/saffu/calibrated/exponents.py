@@ -1,0 +1,98 @@
+"""Exponents of a product of distributions, solved on text that the counts have not seen.
+
+For features φ (one per part, over the outputs) the log-likelihood Σ_m log softmax(Σ_j a_j φ_mj)_{i_m} is concave in a.
+Its gradient is what the targets ask of each part beyond what the model expects (the paper's V, summed over targets),
+and its Hessian is minus the covariance of the features. So Newton's method needs no learning rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from saffu.interface import Floats
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What one Newton step needs: sums over targets."""
+
+    log_likelihood: float
+    targets: int
+    gradient: Floats  # (J,) Σ_m φ_{m,·,i_m} − E φ
+    covariance: Floats  # (J, J) Σ_m Cov φ: minus the Hessian
+
+
+def newton_step(a: Floats, now: Moments, prior: Floats, strength: float) -> Floats:
+    """From exponents a ≥ 0 to where, within that bound, the likelihood would be highest if it were quadratic.
+
+    A quadratic pull toward `prior`, as strong as `strength` targets, keeps what few targets say from going far. On the
+    way an exponent that meets zero is held there and the others go on; one that would rather be above zero is
+    released again. Each leg gains, and there are few.
+
+    >>> now = Moments(0.0, 1, np.array([2.0, -1.0]), np.eye(2))
+    >>> newton_step(np.zeros(2), now, np.zeros(2), 0.0).round(3)
+    array([2., 0.])
+    """
+    average = np.diag(now.covariance) / max(1, now.targets)
+    pull = strength * average + 1e-6 * max(float(np.diag(now.covariance).mean()), 1e-9)
+    curvature = now.covariance + np.diag(pull)
+    gradient = now.gradient + strength * average * (prior - a)
+    x, free, asked = a.copy(), (a > 0) | (gradient > 0), gradient
+    for _ in range(4 * len(a)):
+        leg = np.zeros_like(a)
+        leg[free] = np.linalg.solve(curvature[np.ix_(free, free)], asked[free])
+        room = np.where(leg < 0, x / np.where(leg < 0, -leg, 1), np.inf)
+        x = np.maximum(x + min(1.0, float(room.min())) * leg, 0)
+        asked = gradient - curvature @ (x - a)
+        if room.min() < 1:
+            x[room.argmin()] = 0
+            free[room.argmin()] = False
+        elif (asked[~free] > 1e-9 * np.abs(gradient).max()).any():
+            free[np.where(free, -np.inf, asked).argmax()] = True
+        else:
+            break
+    return x - a
+
+
+def calibrated(
+    moments: Callable[[Floats], list[Moments]],
+    start: Floats,
+    prior: Floats,
+    strength: float,
+    tolerance: float = 1e-5,
+    rounds: int = 20,
+) -> Floats:
+    """Exponents (problems, J) that maximize the likelihood of several independent problems at once.
+
+    `moments` gives those of every problem at the given exponents. Steps are halved where they would lose; a problem
+    rests once a step gains less than `tolerance` nats per target.
+    """
+    a, now = start.copy(), moments(start)
+    going = np.array([m.targets > 0 for m in now])
+
+    def value(number: int, m: Moments, at: Floats) -> float:
+        spread = np.diag(now[number].covariance) / max(1, now[number].targets)
+        return m.log_likelihood - 0.5 * strength * float(spread @ (at - prior[number]) ** 2)
+
+    for _ in range(rounds):
+        if not going.any():
+            break
+        each = zip(going, a, now, prior, strict=True)
+        steps = np.stack([newton_step(x, m, p, strength) if on else 0 * x for on, x, m, p in each])
+        for _ in range(12):
+            after = moments(a + steps)
+            lost = [g and value(i, m, a[i] + steps[i]) < value(i, n, a[i]) - 1e-9 * abs(n.log_likelihood)
+                    for i, (g, m, n) in enumerate(zip(going, after, now, strict=True))]  # fmt: skip
+            if not any(lost):
+                break
+            steps[lost] /= 2
+        else:
+            steps[lost] = 0
+            after = moments(a + steps)
+        gained = [(m.log_likelihood - n.log_likelihood) / max(1, n.targets) for m, n in zip(after, now, strict=True)]
+        a, now = a + steps, after
+        going &= np.array(gained) > tolerance
+    return a

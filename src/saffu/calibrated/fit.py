@@ -1,0 +1,131 @@
+"""Fitting: count, hold out, find classes, measure exponents, solve. Only counting sees text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from saffu.calibrated.classes import Company, context_classes, output_classes, token_vectors
+from saffu.calibrated.config import CalibratedConfig
+from saffu.calibrated.exponents import Moments, calibrated
+from saffu.calibrated.kernels import Array, library, pointer
+from saffu.calibrated.layout import exponent_slices
+from saffu.calibrated.model import CalibratedModel, Encoder
+from saffu.calibrated.ngrams import checked_ids
+from saffu.calibrated.views import MEMORY, CalibratedSums, View, views_of
+from saffu.errors import SaffuError
+from saffu.interface import Floats, Stage
+from saffu.text.corpus import TokenCorpus
+from saffu.threads import cores, in_parallel, run_in_threads
+
+HELD_OUT = 20  # one part in this many calibrates; it is counted too, afterwards
+FEWEST = 400  # parts that a corpus is cut into if it has fewer documents
+SHORTEST = 8  # targets of such a part
+CALIBRATION_TARGETS = 12_000, 60_000  # few, for one exponent per view; many, for all of them
+STRENGTH = 100.0  # targets that must disagree before an exponent leaves its view's common one far behind
+
+
+def fit(corpus: TokenCorpus, vocabulary: int, config: CalibratedConfig) -> Iterator[Stage]:
+    """Count a corpus and solve its model, in one stage."""
+    if not corpus.targets:
+        raise SaffuError("the corpus holds no text; give at least one non-empty document")
+    sums = CalibratedSums.count(corpus, config, vocabulary)
+    encoder, warnings = fit_encoder(corpus, config, sums)
+    model = CalibratedModel.from_sums(config, encoder, sums)
+    facts: dict[str, Any] = {"exponents": exponents_by_view(model.views, encoder)}
+    guessed = [view.name for view, table in zip(model.views, model.tables, strict=True) if not table.estimated.all()]
+    if guessed:
+        warnings.append(f"too little text to estimate the discounts of {', '.join(guessed)}; fallback values are used")
+    yield Stage("calibrated", model, facts | ({"warnings": warnings} if warnings else {}))
+
+
+def fit_encoder(corpus: TokenCorpus, config: CalibratedConfig, sums: CalibratedSums) -> tuple[Encoder, list[str]]:
+    """Classes from the counts without the held-out text, exponents from how these counts predict that text."""
+    vocabulary, views = sums.memory.vocabulary, views_of(config)
+    held_out = held_out_ranges(corpus)
+    known = sums - CalibratedSums.count(corpus, config, vocabulary, held_out) if len(held_out) else sums
+    vectors, frequencies = token_vectors(known.memory), sums.memory.frequencies()
+    before, after = Company.before(known.memory), Company.after(known.memory)
+    sizes = sorted({view.classes for view in views if view.classes}, reverse=True)
+    classes = dict(
+        zip(sizes, in_parallel(lambda n: context_classes(vectors, frequencies, n, after), sizes), strict=True)
+    )
+    start = np.zeros(exponent_slices(views)[-1].stop)
+    for view, where in zip(views, exponent_slices(views)[1:], strict=True):
+        start[where] = 0.7 if view.name == MEMORY else 0.1
+    outputs = output_classes(vectors, frequencies, config.output_classes, before)
+    encoder = Encoder(outputs, classes, start, start)
+    if not len(held_out) or not known.memory.distinct:
+        return encoder, ["too little text to measure exponents; default values are used"]
+    trial = Calibration(CalibratedModel.from_sums(config, encoder, known), corpus, held_out)
+    of_classes, of_tokens = trial.solve(start)
+    return Encoder(outputs, classes, of_classes, of_tokens), []
+
+
+def held_out_ranges(corpus: TokenCorpus) -> Array:
+    """Targets (n, 2) that calibrate: every 20th document, or of few documents every 20th stretch of text."""
+    if corpus.documents >= FEWEST:
+        chosen = np.arange(0, corpus.documents, HELD_OUT)
+        return np.stack([corpus.starts[chosen], corpus.starts[chosen + 1]], axis=1)
+    length = max(SHORTEST, corpus.targets // FEWEST)
+    begins = np.arange(length * (HELD_OUT // 2), corpus.targets, length * HELD_OUT)
+    if not len(begins) and corpus.targets >= 4 * SHORTEST:
+        begins, length = np.array([corpus.targets // 2]), corpus.targets // 4
+    return np.stack([begins, np.minimum(begins + length, corpus.targets)], axis=1)
+
+
+class Calibration:
+    """Exponents of a model whose counts have not seen some ranges of a corpus, measured there."""
+
+    def __init__(self, model: CalibratedModel, corpus: TokenCorpus, ranges: Array):
+        self.model, self.corpus = model, corpus
+        self.targets = np.concatenate([np.arange(a, b) for a, b in ranges])
+        self.ids = checked_ids(corpus, model.vocabulary)
+        self.starts = np.ascontiguousarray(corpus.starts, dtype=np.int64)
+
+    def solve(self, start: Floats) -> Floats:
+        """(2, J): first one exponent for each view, from few targets; then, from there, all of them, from many."""
+        few, many = (self.targets[:: max(1, len(self.targets) // number)] for number in CALIBRATION_TARGETS)
+        slices = exponent_slices(self.model.views)
+        tied = np.zeros((len(start), len(slices)))  # which exponents belong to which view
+        for view, where in enumerate(slices):
+            tied[where, view] = 1
+
+        def common(exponents: Floats) -> list[Moments]:
+            return [
+                Moments(m.log_likelihood, m.targets, tied.T @ m.gradient, tied.T @ m.covariance @ tied)
+                for m in self.moments(few, exponents @ tied.T)
+            ]
+
+        first = np.tile(start[[where.start for where in slices]], (2, 1))
+        first = calibrated(common, first, first, STRENGTH, tolerance=1e-4) @ tied.T
+        return calibrated(lambda e: self.moments(many, e), first, first, STRENGTH, tolerance=2e-4, rounds=4)
+
+    def moments(self, targets: Array, exponents: Floats) -> list[Moments]:
+        """Of both levels, at exponents (2, J)."""
+        self.model.native.set_exponents(*exponents)
+        J, workers = exponents.shape[1], cores()
+
+        def work(number: int, stopped: Any) -> Floats:
+            share = np.ascontiguousarray(targets[number::workers])
+            sums = np.zeros((2, 2 + J + J * J))
+            library.saffu_moments(
+                self.model.native.structure, pointer(self.ids, np.uint16), pointer(self.starts, np.int64),
+                self.corpus.documents, pointer(share, np.int64), len(share), pointer(sums, np.float64),
+            )  # fmt: skip
+            return sums
+
+        total = np.sum(run_in_threads(work, workers), axis=0)
+        return [Moments(row[0], int(row[1]), row[2 : 2 + J], row[2 + J :].reshape(J, J)) for row in total]
+
+
+def exponents_by_view(views: list[View], encoder: Encoder) -> dict[str, list[float]]:
+    """The mean exponents of the prior and of each view, of classes and of tokens."""
+    names = ["prior", *(view.name for view in views)]
+    pairs = zip(names, exponent_slices(views), strict=True)
+    return {
+        name: [round(float(e[where].mean()), 4) for e in (encoder.class_exponents, encoder.token_exponents)]
+        for name, where in pairs
+    }

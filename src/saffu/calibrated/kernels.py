@@ -1,0 +1,127 @@
+"""The compiled kernels (native/*.cpp) and how numpy arrays reach them.
+
+Calls release Python's lock, so threads that call kernels run side by side.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import weakref
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, c_double, c_int32, c_int64, c_void_p
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from saffu.errors import SaffuError
+
+Array = npt.NDArray[Any]
+MAX_LEVELS, MAX_VIEWS, EVIDENCE = 9, 32, 4  # as in native/query.h
+SUFFIX = {"win32": "dll", "darwin": "dylib"}.get(sys.platform, "so")
+LIBRARY = Path(__file__).parent / "native" / f"libsaffu.{SUFFIX}"
+
+
+class Buffer(Structure):
+    """Memory that a kernel allocated."""
+
+    _fields_ = [("data", c_void_p), ("bytes", c_int64)]
+
+    def array(self, dtype: npt.DTypeLike, shape: Sequence[int] = (-1,)) -> Array:
+        """The memory as an array that frees it when it is no longer used."""
+        memory = (ctypes.c_char * self.bytes).from_address(self.data or 0)
+        weakref.finalize(memory, library.saffu_free, c_void_p(self.data))
+        return np.frombuffer(memory, dtype=dtype).reshape(shape) if self.bytes else np.zeros(0, dtype).reshape(shape)
+
+
+class Level(Structure):
+    """One level of a table: see native/query.h."""
+
+    _fields_ = [
+        ("token", c_void_p),
+        ("child", c_void_p),
+        ("begin", c_void_p),
+        ("backoff", c_void_p),
+        ("follow", c_void_p),
+        ("mass", c_void_p),
+        ("heavy", c_void_p),
+        ("rows", c_void_p),
+    ]
+
+
+class View(Structure):
+    _fields_ = [
+        ("levels", c_int32),
+        ("exact", c_int32),
+        ("distances", c_void_p),
+        ("classes", c_void_p),
+        ("unigram", c_void_p),
+        ("class_unigram", c_void_p),
+        ("level", Level * MAX_LEVELS),
+    ]
+
+
+class Model(Structure):
+    _fields_ = [
+        ("vocabulary", c_int32),
+        ("classes", c_int32),
+        ("views", c_int32),
+        ("exponents", c_int32),
+        ("rank", c_void_p),
+        ("token_of_rank", c_void_p),
+        ("class_of_rank", c_void_p),
+        ("class_first", c_void_p),
+        ("log_prior", c_void_p),
+        ("log_class_prior", c_void_p),
+        ("is_slot", c_void_p),
+        ("class_exponents", c_void_p),
+        ("token_exponents", c_void_p),
+        ("view", POINTER(View)),
+    ]
+
+
+def pointer(array: Array | None, dtype: npt.DTypeLike) -> c_void_p:
+    """The address of an array's data; the array must be contiguous, of this type, and outlive the call."""
+    if array is None:
+        return c_void_p(None)
+    if array.dtype != dtype or not array.flags.c_contiguous:
+        raise TypeError(f"expected a contiguous array of {np.dtype(dtype)}, got {array.dtype}")
+    return c_void_p(array.ctypes.data)
+
+
+def _load() -> ctypes.CDLL:
+    try:
+        loaded = ctypes.CDLL(str(LIBRARY))
+    except OSError as error:
+        raise SaffuError(
+            f"saffu's compiled kernels cannot be loaded ({error}); install saffu with pip, which needs a C++ compiler"
+        ) from None
+    p, i32, i64 = c_void_p, c_int32, c_int64
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "saffu_free": (None, [p]),
+        "saffu_count_rows": (None, [p, p, i64, p, i64, p, i32, i32, i64, i64, p, POINTER(Buffer), POINTER(Buffer)]),
+        "saffu_regroup_rows": (
+            None,
+            [p, p, p, i64, i32, i32, p, i32, i32, p, i32, i64, i64, p, POINTER(Buffer), POINTER(Buffer)],
+        ),
+        "saffu_merge_rows": (i64, [p, p, p, p, p, p, i64, i32, i32, p, p, p]),
+        "saffu_build_table": (None, [p, p, p, i32, i32, p, i64, p, i64, i64, p, p, p, p]),
+        "saffu_score": (None, [POINTER(Model), p, p, i64, i64, i64, p]),
+        "saffu_moments": (None, [POINTER(Model), p, p, i64, p, i64, p]),
+        "saffu_distribution": (None, [POINTER(Model), p, i64, p]),
+        "saffu_sample": (i32, [POINTER(Model), p, i64, c_double, c_double]),
+        "saffu_view_distribution": (i32, [POINTER(Model), i32, p, i64, p]),
+        "saffu_view_score": (None, [POINTER(View), p, p, p, i64, i64, i64, p]),
+        "saffu_class_rows": (None, [p, p, p, p, p, i64, i32, p]),
+        "saffu_sparse_product": (None, [p, p, p, i64, p, i64, i32, p]),
+        "saffu_exchange": (i64, [p, p, p, i64, i64, p, i64, i64, i32, p]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments
+    return loaded
+
+
+library = _load()

@@ -1,0 +1,115 @@
+"""How a solved model lies in memory: tokens ranked class by class, tables, priors and exponents, for the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from saffu.calibrated import kernels
+from saffu.calibrated.kernels import EVIDENCE, Array, library, pointer
+from saffu.calibrated.kneser_ney import Table
+from saffu.calibrated.views import View
+from saffu.text.tokenizer import EOD
+
+HEAVY = 24  # followers from which a context keeps its sums by class
+
+
+class Ranks:
+    """The order of tokens: class by class, by id within a class, the three markers last."""
+
+    def __init__(self, classes: Array):
+        """`classes` (N,): the output class of each token; those of the markers do not matter."""
+        order = np.lexsort((np.arange(EOD, len(classes)), classes[EOD:])) + EOD
+        self.tokens = np.concatenate([order, np.arange(EOD)]).astype(np.uint16)  # by rank
+        self.ranks = np.empty(len(classes), dtype=np.uint16)  # by token
+        self.ranks[self.tokens] = np.arange(len(classes))
+        self.classes = np.concatenate([classes[order], np.zeros(EOD)]).astype(np.uint16)  # by rank
+        self.number = int(classes[EOD:].max()) + 1
+        self.predicted = len(classes) - EOD
+        bounds = np.searchsorted(self.classes[: self.predicted], np.arange(self.number + 1))
+        self.first = bounds.astype(np.int32)  # (classes + 1,) rank at which each class begins
+
+    def by_class(self, shares: Array) -> Array:
+        """Sums over classes (…, classes) of what is given by rank (…, ≥ predicted)."""
+        return np.add.reduceat(shares[..., : self.predicted].astype(np.float64), self.first[:-1], axis=-1)
+
+
+def exponent_slices(views: Sequence[View]) -> list[slice]:
+    """Where the exponents of the prior and of each view lie: one for the prior, EVIDENCE for each level of a view."""
+    ends = np.cumsum([1, *(EVIDENCE * len(view.distances) for view in views)])
+    return [slice(0, 1), *(slice(int(a), int(b)) for a, b in pairwise(ends))]
+
+
+def log_prior(frequencies: Array, ranks: Ranks) -> Array:
+    """ln f by rank, (N,) float64: relative frequencies, with half a count for what never occurred."""
+    prior = (frequencies + 0.5)[ranks.tokens].astype(np.float64)
+    prior[ranks.predicted :] = 1e-30
+    return np.asarray(np.log(prior / prior[: ranks.predicted].sum()))
+
+
+class NativeModel:
+    """The structure that kernels read, and the arrays it points to."""
+
+    def __init__(
+        self,
+        views: Sequence[View],
+        tables: Sequence[Table],
+        ranks: Ranks,
+        frequencies: Array,
+        context_classes: dict[int, Array],
+        class_exponents: Array,
+        token_exponents: Array,
+    ):
+        prior = log_prior(frequencies, ranks)
+        of_classes = np.log(ranks.by_class(np.exp(prior)))
+        self.views = (kernels.View * len(views))()
+        self.kept: list[object] = [tables, ranks]
+        for number, (view, table) in enumerate(zip(views, tables, strict=True)):
+            classes = context_classes[view.classes] if view.classes else None
+            native = table.native(classes, view.exact)
+            class_unigram = ranks.by_class(table.unigram).astype(np.float32)
+            native.class_unigram = pointer(class_unigram, np.float32)
+            self.kept += [classes, class_unigram]
+            for level, native_level in zip(table.levels[:2], native.level, strict=False):
+                self._add_class_rows(level, native_level, ranks)
+            self.views[number] = native
+        self.structure = kernels.Model(len(frequencies), ranks.number, len(views), len(class_exponents))
+        arrays: dict[str, Array] = {
+            "rank": ranks.ranks,
+            "token_of_rank": ranks.tokens,
+            "class_of_rank": ranks.classes,
+            "class_first": ranks.first,
+            "log_prior": prior.astype(np.float32),
+            "log_class_prior": of_classes.astype(np.float32),
+            "is_slot": np.array([view.is_slot for view in views], dtype=np.int32),
+        }
+        for name, array in arrays.items():
+            setattr(self.structure, name, pointer(array, array.dtype))
+        self.kept.append(arrays)
+        self.structure.view = self.views
+        self.set_exponents(class_exponents, token_exponents)
+
+    def _add_class_rows(self, level: dict[str, Array], native: kernels.Level, ranks: Ranks) -> None:
+        """Sums by class of contexts with many followers: reading them beats adding up the followers."""
+        followers = np.diff(level["begin"].astype(np.int64))
+        chosen = np.flatnonzero(followers > HEAVY).astype(np.uint32)
+        if not len(chosen):
+            return
+        heavy = np.full(len(followers), -1, dtype=np.int32)
+        heavy[chosen] = np.arange(len(chosen))
+        rows = np.empty((len(chosen), ranks.number), dtype=np.float32)
+        library.saffu_class_rows(
+            pointer(level["begin"], np.uint32), pointer(level["follow"], np.uint16), pointer(level["mass"], np.float32),
+            pointer(ranks.classes, np.uint16), pointer(chosen, np.uint32), len(chosen), ranks.number,
+            pointer(rows, np.float32),
+        )  # fmt: skip
+        native.heavy, native.rows = pointer(heavy, np.int32), pointer(rows, np.float32)
+        self.kept += [heavy, rows]
+
+    def set_exponents(self, of_classes: Array, of_tokens: Array) -> None:
+        """Exponents (J,) of both levels; for calibration, which tries many."""
+        self.exponents = np.ascontiguousarray([of_classes, of_tokens], dtype=np.float32)
+        self.structure.class_exponents = pointer(self.exponents[0], np.float32)
+        self.structure.token_exponents = pointer(self.exponents[1], np.float32)

@@ -1,0 +1,208 @@
+// Rows: distinct n-grams with their counts, sorted, additive.
+//
+// A row is a context, nearest token first, and the token that followed it: c1 c2 … t. Rows lie in buckets by c1; within
+// its bucket a row is a key, the digits c2 … t in base 2^16, so that sorting keys sorts rows. All functions work on a
+// range of buckets, so that several threads can share the work and memory stays bounded.
+#include "kernels.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <vector>
+
+namespace {
+
+template <class Key> struct Entry {
+    Key key;
+    uint32_t count;
+};
+
+// Least-significant-digit radix sort by `bytes` bytes of the key; comparison sort for what is short.
+template <class Key> void sort_entries(Entry<Key> *entries, int64_t n, int bytes, std::vector<Entry<Key>> &scratch) {
+    if (n < 512) {
+        std::sort(entries, entries + n, [](const Entry<Key> &a, const Entry<Key> &b) { return a.key < b.key; });
+        return;
+    }
+    if ((int64_t)scratch.size() < n) scratch.resize(n);
+    Entry<Key> *from = entries, *to = scratch.data();
+    for (int byte = 0; byte < bytes; byte++) {
+        int64_t place[257] = {0};
+        for (int64_t i = 0; i < n; i++) place[((from[i].key >> (8 * byte)) & 255) + 1]++;
+        if (std::find(place + 1, place + 257, n) != place + 257) continue;  // all the same
+        for (int digit = 0; digit < 256; digit++) place[digit + 1] += place[digit];
+        for (int64_t i = 0; i < n; i++) to[place[(from[i].key >> (8 * byte)) & 255]++] = from[i];
+        std::swap(from, to);
+    }
+    if (from != entries) std::copy(from, from + n, entries);
+}
+
+template <class Key> struct Buckets {
+    int64_t lo, hi;                   // c1 range
+    std::vector<int64_t> begin;       // of each bucket, and at last the end
+    std::vector<Entry<Key>> entries;
+
+    Buckets(int64_t lo, int64_t hi) : lo(lo), hi(hi), begin(hi - lo + 1, 0) {}
+
+    void reserve() {  // from sizes in begin[bucket + 1] to places
+        for (size_t b = 1; b < begin.size(); b++) begin[b] += begin[b - 1];
+        entries.resize(begin.back());
+    }
+
+    // Sort every bucket, add the counts of equal rows, and hand the result over to the caller.
+    void finish(int columns, int64_t *offsets, Buffer *keys, Buffer *counts) {
+        std::vector<Entry<Key>> scratch;
+        int64_t written = 0, b0 = 0;
+        for (int64_t b = 0; b < hi - lo; b++) {
+            int64_t b1 = begin[b + 1];
+            sort_entries(entries.data() + b0, b1 - b0, 2 * std::max(1, columns - 1), scratch);
+            offsets[b] = written;
+            for (int64_t i = b0; i < b1; i++) {
+                if (written > offsets[b] && entries[written - 1].key == entries[i].key)
+                    entries[written - 1].count += entries[i].count;
+                else
+                    entries[written++] = entries[i];
+            }
+            b0 = b1;
+        }
+        offsets[hi - lo] = written;
+        scratch = std::vector<Entry<Key>>();
+        *keys = allocate(written * sizeof(Key));
+        *counts = allocate(written * sizeof(uint32_t));
+        for (int64_t i = 0; i < written; i++) {
+            ((Key *)keys->data)[i] = entries[i].key;
+            ((uint32_t *)counts->data)[i] = entries[i].count;
+        }
+    }
+};
+
+// Calls visit(c1, key) for every target in the ranges whose nearest context token lies in [lo, hi).
+template <class Key, class Visit>
+void each_row(const uint16_t *ids, const int64_t *starts, int64_t documents, const int64_t *ranges, int64_t n_ranges,
+              const int32_t *distances, int columns, int64_t lo, int64_t hi, Visit visit) {
+    for (int64_t r = 0; r < n_ranges; r++) {
+        int64_t first = ranges[2 * r], last = ranges[2 * r + 1];
+        int64_t document = std::upper_bound(starts, starts + documents + 1, first) - starts - 1;
+        for (int64_t p = first; p < last; p++) {
+            while (document + 1 <= documents && p >= starts[document + 1]) document++;
+            int64_t age = p - starts[document];
+            auto token = [&](int64_t d) -> int64_t {
+                return d <= age ? ids[p - d] : d == age + 1 ? SOD : PAD;
+            };
+            int64_t c1 = columns > 1 ? token(distances[0]) : 0;
+            if (c1 < lo || c1 >= hi) continue;
+            Key key = 0;
+            for (int column = 1; column < columns - 1; column++) key = (key << 16) | (Key)token(distances[column]);
+            visit(c1, (Key)((key << 16) | ids[p]));
+        }
+    }
+}
+
+template <class Key>
+void count_rows(const uint16_t *ids, const int64_t *starts, int64_t documents, const int64_t *ranges, int64_t n_ranges,
+                const int32_t *distances, int columns, int64_t lo, int64_t hi, int64_t *offsets, Buffer *keys,
+                Buffer *counts) {
+    Buckets<Key> buckets(lo, hi);
+    each_row<Key>(ids, starts, documents, ranges, n_ranges, distances, columns, lo, hi,
+                  [&](int64_t c1, Key) { buckets.begin[c1 - lo + 1]++; });
+    buckets.reserve();
+    std::vector<int64_t> place(buckets.begin.begin(), buckets.begin.end() - 1);
+    each_row<Key>(ids, starts, documents, ranges, n_ranges, distances, columns, lo, hi,
+                  [&](int64_t c1, Key key) { buckets.entries[place[c1 - lo]++] = {key, 1}; });
+    buckets.finish(columns, offsets, keys, counts);
+}
+
+template <class From, class Key>
+void regroup_rows(const int64_t *offsets, const From *keys, const uint32_t *counts, int64_t n_buckets, int columns,
+                  const int32_t *chosen, int out_columns, const uint16_t *classes, int exact, int64_t lo, int64_t hi,
+                  int64_t *out_offsets, Buffer *out_keys, Buffer *out_counts) {
+    Buckets<Key> buckets(lo, hi);
+    // Column `place` of a new row; the first `exact` columns keep their tokens, the others become classes if given.
+    auto column = [&](int64_t c1, From key, int place) -> int64_t {
+        int number = chosen[place];
+        int64_t token = number == 1 ? c1 : (int64_t)((key >> (16 * (columns - number))) & 0xffff);
+        return classes && place >= exact ? classes[token] : token;
+    };
+    auto each = [&](auto visit) {
+        for (int64_t c1 = 0; c1 < n_buckets; c1++) {
+            if (chosen[0] == 1 && (column(c1, 0, 0) < lo || column(c1, 0, 0) >= hi)) continue;
+            for (int64_t i = offsets[c1]; i < offsets[c1 + 1]; i++) {
+                int64_t first = column(c1, keys[i], 0);
+                if (first < lo || first >= hi) continue;
+                Key key = 0;
+                for (int k = 1; k < out_columns - 1; k++) key = (key << 16) | (Key)column(c1, keys[i], k);
+                visit(first, (Key)((key << 16) | (Key)(keys[i] & 0xffff)), counts[i]);
+            }
+        }
+    };
+    each([&](int64_t first, Key, uint32_t) { buckets.begin[first - lo + 1]++; });
+    buckets.reserve();
+    std::vector<int64_t> place(buckets.begin.begin(), buckets.begin.end() - 1);
+    each([&](int64_t first, Key key, uint32_t count) { buckets.entries[place[first - lo]++] = {key, count}; });
+    buckets.finish(out_columns, out_offsets, out_keys, out_counts);
+}
+
+template <class Key>
+int64_t merge_rows(const int64_t *offsets_a, const Key *a, const uint32_t *counts_a, const int64_t *offsets_b,
+                   const Key *b, const uint32_t *counts_b, int64_t n_buckets, int sign, int64_t *offsets, Key *keys,
+                   uint32_t *counts) {
+    int64_t written = 0;
+    for (int64_t bucket = 0; bucket < n_buckets; bucket++) {
+        offsets[bucket] = written;
+        int64_t i = offsets_a[bucket], j = offsets_b[bucket];
+        while (i < offsets_a[bucket + 1] || j < offsets_b[bucket + 1]) {
+            bool has_a = i < offsets_a[bucket + 1], has_b = j < offsets_b[bucket + 1];
+            bool use_a = has_a && (!has_b || a[i] <= b[j]), use_b = has_b && (!has_a || b[j] <= a[i]);
+            Key key = use_a ? a[i] : b[j];
+            int64_t total = use_a ? counts_a[i++] : 0;
+            if (use_b) total += sign * (int64_t)counts_b[j++];
+            if (total < 0) return -1;
+            if (total == 0) continue;
+            keys[written] = key;
+            counts[written++] = (uint32_t)total;
+        }
+    }
+    offsets[n_buckets] = written;
+    return written;
+}
+
+}  // namespace
+
+Buffer allocate(int64_t bytes) { return {std::malloc(bytes ? bytes : 1), bytes}; }
+
+extern "C" {
+
+void saffu_free(void *data) { std::free(data); }
+
+// Key widths in bytes: 2 for rows of two columns, 8 for up to five, 16 for up to nine.
+#define BY_WIDTH(width, call) \
+    if (width == 2) { using Key = uint16_t; call; } \
+    else if (width == 8) { using Key = uint64_t; call; } \
+    else { using Key = Wide; call; }
+
+void saffu_count_rows(const uint16_t *ids, const int64_t *starts, int64_t documents, const int64_t *ranges,
+                      int64_t n_ranges, const int32_t *distances, int32_t columns, int32_t width, int64_t lo,
+                      int64_t hi, int64_t *offsets, Buffer *keys, Buffer *counts) {
+    BY_WIDTH(width, count_rows<Key>(ids, starts, documents, ranges, n_ranges, distances, columns, lo, hi, offsets, keys,
+                                    counts))
+}
+
+void saffu_regroup_rows(const int64_t *offsets, const void *keys, const uint32_t *counts, int64_t n_buckets,
+                        int32_t columns, int32_t width, const int32_t *chosen, int32_t out_columns, int32_t out_width,
+                        const uint16_t *classes, int32_t exact, int64_t lo, int64_t hi, int64_t *out_offsets,
+                        Buffer *out_keys, Buffer *out_counts) {
+    BY_WIDTH(width, {
+        using From = Key;
+        const From *from = (const From *)keys;
+        BY_WIDTH(out_width, (regroup_rows<From, Key>(offsets, from, counts, n_buckets, columns, chosen, out_columns,
+                                                     classes, exact, lo, hi, out_offsets, out_keys, out_counts)))
+    })
+}
+
+// Returns the number of rows, or −1 if a count would fall below zero.
+int64_t saffu_merge_rows(const int64_t *offsets_a, const void *a, const uint32_t *counts_a, const int64_t *offsets_b,
+                         const void *b, const uint32_t *counts_b, int64_t n_buckets, int32_t width, int32_t sign,
+                         int64_t *offsets, void *keys, uint32_t *counts) {
+    BY_WIDTH(width, return merge_rows(offsets_a, (const Key *)a, counts_a, offsets_b, (const Key *)b, counts_b,
+                                      n_buckets, sign, offsets, (Key *)keys, counts))
+    return -1;
+}
+}

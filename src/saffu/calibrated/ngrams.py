@@ -1,0 +1,225 @@
+"""N-gram counts: exact, additive, compact.
+
+Every token of a corpus gives one row: its context, nearest token first, then the token itself. A context ends at the
+start of its document, marked SOD; PAD fills the rest. A document `a b <eod>` at order 3 gives
+
+    SOD PAD a,   a SOD b,   b a <eod>.
+
+The counts of these rows hold the counts of every shorter n-gram too (drop the oldest tokens), so they are all that is
+stored. Rows are sorted, in buckets by their nearest token; within its bucket a row is one integer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from saffu.calibrated.kernels import Array, Buffer, library, pointer
+from saffu.errors import SaffuError
+from saffu.text.corpus import TokenCorpus
+from saffu.text.tokenizer import EOD
+from saffu.threads import cores, run_in_threads
+
+MAX_VOCABULARY = 1 << 16  # a token id takes two bytes of a row
+MAX_ORDER = 9
+PARTS = 4  # ranges of buckets for each thread: they bound memory, and even out the work
+
+
+@dataclass(frozen=True, eq=False)
+class NgramCounts:
+    """Counts of distinct rows; equal counts have equal arrays."""
+
+    order: int
+    vocabulary: int  # number of token ids, specials included
+    offsets: Array  # (vocabulary + 1,) int64: where the bucket of each nearest token begins
+    keys: Array  # (rows,) unsigned integers; of two words of 64 bits, as (rows, 2), beyond order 5
+    counts: Array  # (rows,) uint32, all positive
+
+    @classmethod
+    def count(
+        cls,
+        corpus: TokenCorpus,
+        order: int,
+        vocabulary: int,
+        distances: Sequence[int] | None = None,
+        ranges: Array | None = None,
+    ) -> NgramCounts:
+        """Count all targets of a corpus, or those within some `ranges` (n, 2) of positions.
+
+        A context is the `order − 1` tokens before its target, or those at other `distances`, nearest first.
+        """
+        if not 1 <= order <= MAX_ORDER or not EOD < vocabulary <= MAX_VOCABULARY:
+            raise SaffuError(
+                f"order {order} with a vocabulary of {vocabulary:,} cannot be counted; "
+                f"use at most order {MAX_ORDER} and {MAX_VOCABULARY:,} tokens"
+            )
+        ids, starts = checked_ids(corpus, vocabulary), np.ascontiguousarray(corpus.starts, dtype=np.int64)
+        chosen = np.array(range(1, order) if distances is None else distances, dtype=np.int32)
+        if ranges is None:
+            ranges = np.array([[0, corpus.targets]])
+        ranges = np.ascontiguousarray(ranges, dtype=np.int64)
+        width = key_width(order)
+
+        def kernel(lo: int, hi: int, offsets: Array, keys: Buffer, counts: Buffer) -> None:
+            library.saffu_count_rows(
+                pointer(ids, np.uint16), pointer(starts, np.int64), corpus.documents, pointer(ranges, np.int64),
+                len(ranges), pointer(chosen, np.int32), order, width, lo, hi, pointer(offsets, np.int64), keys, counts,
+            )  # fmt: skip
+
+        weights = corpus.frequencies(vocabulary) + 1 if order > 1 else np.ones(1)
+        return cls._in_parts(kernel, order, vocabulary, weights)
+
+    @classmethod
+    def _in_parts(cls, kernel: Callable[..., None], order: int, vocabulary: int, weights: Array) -> NgramCounts:
+        """Run a kernel over ranges of buckets, several at a time, and join what it gives."""
+        cuts = even_cuts(weights, PARTS * cores())
+        pieces: list[Any] = [None] * (len(cuts) - 1)
+
+        def work(number: int, stopped: Callable[[], bool]) -> None:
+            for part in range(number, len(pieces), workers):
+                if stopped():
+                    return
+                lo, hi = cuts[part], cuts[part + 1]
+                offsets, keys, counts = np.empty(hi - lo + 1, dtype=np.int64), Buffer(), Buffer()
+                kernel(lo, hi, offsets, keys, counts)
+                pieces[part] = offsets, keys.array(*key_type(order)), counts.array(np.uint32)
+
+        workers = min(cores(), len(pieces))
+        run_in_threads(work, workers)
+        sizes = np.concatenate([np.diff(offsets) for offsets, _, _ in pieces])
+        sizes = np.concatenate([sizes, np.zeros(vocabulary - len(sizes), dtype=np.int64)])
+        offsets = np.concatenate([[0], sizes.cumsum()])
+        keys = np.concatenate([keys for _, keys, _ in pieces])
+        counts = np.concatenate([counts for _, _, counts in pieces])
+        return cls(order, vocabulary, offsets, keys, counts)
+
+    @property
+    def distinct(self) -> int:
+        """How many different rows there are."""
+        return len(self.counts)
+
+    def marginal(self, columns: Sequence[int], classes: Array | None = None, exact: int = 0) -> NgramCounts:
+        """The counts of a poorer view: only the context tokens at these places (1: nearest), as their class if given.
+
+        `marginal([1])` of trigrams gives bigrams; `marginal([2])` pairs of tokens two apart. The
+        first `exact` columns keep their tokens.
+        """
+        order, width = len(columns) + 1, key_width(len(columns) + 1)
+        chosen = np.array(columns, dtype=np.int32)
+        classes = None if classes is None else np.ascontiguousarray(classes, dtype=np.uint16)
+
+        def kernel(lo: int, hi: int, offsets: Array, keys: Buffer, counts: Buffer) -> None:
+            library.saffu_regroup_rows(
+                pointer(self.offsets, np.int64), pointer(self.keys, self.keys.dtype), pointer(self.counts, np.uint32),
+                self.vocabulary, self.order, key_width(self.order), pointer(chosen, np.int32), order, width,
+                pointer(classes, np.uint16), exact, lo, hi, pointer(offsets, np.int64), keys, counts,
+            )  # fmt: skip
+
+        if not columns:
+            tokens = np.bincount(self.keys.reshape(self.distinct, -1)[:, 0] & 0xFFFF, self.counts, self.vocabulary)
+            return NgramCounts.of_tokens(tokens.astype(np.int64))
+        weights = np.diff(self.offsets) + 1
+        if classes is not None and not exact:
+            weights = np.bincount(classes, weights, self.vocabulary)
+        return self._in_parts(kernel, order, self.vocabulary, weights)
+
+    @classmethod
+    def of_tokens(cls, frequencies: Array) -> NgramCounts:
+        """Counts of order 1, from how often each token occurs."""
+        tokens = np.flatnonzero(frequencies)
+        offsets = np.full(len(frequencies) + 1, len(tokens), dtype=np.int64)
+        offsets[0] = 0
+        return cls(1, len(frequencies), offsets, tokens.astype(np.uint16), frequencies[tokens].astype(np.uint32))
+
+    def lower_order(self, order: int) -> NgramCounts:
+        """The counts of shorter n-grams: the oldest tokens of every row dropped."""
+        if not 1 <= order <= self.order:
+            raise SaffuError(f"order {order} is not within 1 to {self.order}, the orders counted; count again")
+        return self if order == self.order else self.marginal(range(1, order))
+
+    def frequencies(self) -> Array:
+        """How often each token is a target: (vocabulary,) int64."""
+        return self.marginal([])._dense() if self.order > 1 else self._dense()
+
+    def _dense(self) -> Array:
+        return np.bincount(self.keys, self.counts, self.vocabulary).astype(np.int64)
+
+    def __add__(self, other: NgramCounts) -> NgramCounts:
+        return self._merged(other, 1)
+
+    def __sub__(self, other: NgramCounts) -> NgramCounts:
+        return self._merged(other, -1)
+
+    def _merged(self, other: NgramCounts, sign: int) -> NgramCounts:
+        if (self.order, self.vocabulary) != (other.order, other.vocabulary):
+            raise SaffuError("n-gram counts of different order or vocabulary do not mix; count both alike")
+        room = self.distinct + (other.distinct if sign > 0 else 0)
+        dtype, shape = key_type(self.order)
+        keys, counts = np.empty((room, *shape[1:]), dtype=dtype), np.empty(room, dtype=np.uint32)
+        offsets = np.empty(self.vocabulary + 1, dtype=np.int64)
+        rows = library.saffu_merge_rows(
+            pointer(self.offsets, np.int64), pointer(self.keys, dtype), pointer(self.counts, np.uint32),
+            pointer(other.offsets, np.int64), pointer(other.keys, dtype), pointer(other.counts, np.uint32),
+            self.vocabulary, key_width(self.order), sign, pointer(offsets, np.int64), pointer(keys, dtype),
+            pointer(counts, np.uint32),
+        )  # fmt: skip
+        if rows < 0:
+            raise SaffuError("cannot forget what was never counted: a count would fall below zero; nothing was changed")
+        return NgramCounts(self.order, self.vocabulary, offsets, keys[:rows].copy(), counts[:rows].copy())
+
+    def arrays(self) -> dict[str, Array]:
+        """What to store; the counts in the smallest type that holds them."""
+        most = int(self.counts.max()) if self.distinct else 0
+        smallest = next(t for t in (np.uint8, np.uint16, np.uint32) if most <= np.iinfo(t).max)
+        shape = np.array([self.order, self.vocabulary], dtype=np.int64)
+        return {"shape": shape, "offsets": self.offsets, "keys": self.keys, "counts": self.counts.astype(smallest)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Array]) -> NgramCounts:
+        """The counts whose `arrays()` these are; refused if they cannot be."""
+        try:
+            order, vocabulary = (int(number) for number in arrays["shape"])
+            offsets, keys, counts = (np.ascontiguousarray(arrays[name]) for name in ("offsets", "keys", "counts"))
+        except (KeyError, ValueError, TypeError):
+            raise SaffuError("n-gram counts are damaged; restore the folder or train again") from None
+        fits = 1 <= order <= MAX_ORDER and EOD < vocabulary <= MAX_VOCABULARY and offsets.dtype == np.int64
+        fits = fits and offsets.shape == (vocabulary + 1,) and offsets[0] == 0 and bool((np.diff(offsets) >= 0).all())
+        fits = fits and offsets[-1] == len(counts) == len(keys) and counts.dtype.kind == "u"
+        fits = fits and keys.dtype == key_type(order)[0] and keys.shape[1:] == tuple(key_type(order)[1][1:])
+        if not fits:
+            raise SaffuError("n-gram counts are damaged; restore the folder or train again")
+        return cls(order, vocabulary, offsets, keys, counts.astype(np.uint32))
+
+
+def key_width(order: int) -> int:
+    """Bytes of a row's key: all of its tokens but the nearest."""
+    return 2 if order <= 2 else 8 if order <= 5 else 16
+
+
+def key_type(order: int) -> tuple[Any, tuple[int, ...]]:
+    """Type and shape of an array of keys."""
+    return {2: (np.uint16, (-1,)), 8: (np.uint64, (-1,)), 16: (np.uint64, (-1, 2))}[key_width(order)]
+
+
+def checked_ids(corpus: TokenCorpus, vocabulary: int) -> Array:
+    """A corpus's token ids as kernels take them; refused if one is a marker or beyond the vocabulary."""
+    ids = np.ascontiguousarray(corpus.ids, dtype=np.uint16) if vocabulary <= MAX_VOCABULARY else corpus.ids
+    if len(ids) and not (int(corpus.ids.min()) >= EOD and int(corpus.ids.max()) < vocabulary):
+        raise SaffuError(
+            f"the corpus holds ids outside {EOD} to {vocabulary - 1}; tokenize it with this model's tokenizer"
+        )
+    return ids
+
+
+def even_cuts(weights: Array, parts: int) -> list[int]:
+    """Bounds of at most `parts` contiguous ranges of about equal weight.
+
+    >>> even_cuts(np.array([1, 1, 1, 1]), 2)
+    [0, 2, 4]
+    """
+    ends = np.cumsum(weights, dtype=np.float64)
+    cuts = np.searchsorted(ends, ends[-1] * np.arange(1, parts) / parts, side="left") + 1
+    return sorted({0, *(int(cut) for cut in cuts if cut < len(weights)), len(weights)})

@@ -1,0 +1,102 @@
+"""Views: the parts of a context that a calibrated model counts, and the counts that all of them follow from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from saffu.calibrated.config import CalibratedConfig
+from saffu.calibrated.kernels import Array
+from saffu.calibrated.ngrams import NgramCounts
+from saffu.text.corpus import TokenCorpus
+
+
+@dataclass(frozen=True)
+class View:
+    """What one part of the product sees: the tokens at some distances, exactly or by their class."""
+
+    name: str
+    distances: tuple[int, ...]  # nearest first
+    classes: int = 0  # how many; 0 for the tokens themselves
+    exact: int = 0  # how many of the nearest tokens are seen exactly, in spite of classes
+
+    @property
+    def is_slot(self) -> bool:
+        return len(self.distances) == 1 and not self.classes
+
+
+MEMORY = "memory"
+
+
+def views_of(config: CalibratedConfig) -> list[View]:
+    """The slots, the memory, the memory's coarser copies, and one that is coarse beyond the nearest token.
+
+    >>> for view in views_of(CalibratedConfig(order=3, slots=2, word_classes=30)):
+    ...     print(view.name)
+    slot 1
+    slot 2
+    memory
+    memory of 30 classes
+    memory of 10 classes
+    memory of 3 classes
+    nearest token and 3 classes
+    """
+    nearest = tuple(range(1, config.order))
+    sizes = [
+        number for number in (config.word_classes, config.word_classes // 3, config.word_classes // 10) if number > 1
+    ]
+    views = [View(f"slot {k}", (k,)) for k in range(1, config.slots + 1)]
+    views += [View(MEMORY, nearest), *(View(f"memory of {n} classes", nearest, n) for n in sizes)]
+    if sizes and config.order > 2:
+        views.append(View(f"nearest token and {sizes[-1]} classes", nearest, sizes[-1], exact=1))
+    return views
+
+
+@dataclass(frozen=True, eq=False)
+class CalibratedSums:
+    """Raw counts: of the memory, and of pairs of tokens farther apart than it reaches. All views follow from these."""
+
+    memory: NgramCounts
+    pairs: Mapping[int, NgramCounts]  # by distance
+
+    @classmethod
+    def count(
+        cls, corpus: TokenCorpus, config: CalibratedConfig, vocabulary: int, ranges: Array | None = None
+    ) -> CalibratedSums:
+        """The counts of a corpus, or of some `ranges` (n, 2) of its targets."""
+        memory = NgramCounts.count(corpus, config.order, vocabulary, ranges=ranges)
+        far = range(config.order, config.slots + 1)
+        return cls(memory, {d: NgramCounts.count(corpus, 2, vocabulary, [d], ranges) for d in far})
+
+    @property
+    def ngrams(self) -> NgramCounts:
+        """The counts that n-gram baselines can be estimated from."""
+        return self.memory
+
+    def of(self, view: View, classes: Array | None = None) -> NgramCounts:
+        """What a view saw."""
+        if view.is_slot and view.distances[0] in self.pairs:
+            return self.pairs[view.distances[0]]
+        if view.distances == tuple(range(1, self.memory.order)) and classes is None:
+            return self.memory
+        return self.memory.marginal(view.distances, classes, view.exact)
+
+    def __add__(self, other: CalibratedSums) -> CalibratedSums:
+        return CalibratedSums(self.memory + other.memory, {d: n + other.pairs[d] for d, n in self.pairs.items()})
+
+    def __sub__(self, other: CalibratedSums) -> CalibratedSums:
+        return CalibratedSums(self.memory - other.memory, {d: n - other.pairs[d] for d, n in self.pairs.items()})
+
+    def arrays(self) -> dict[str, Array]:
+        stored = {f"memory.{name}": array for name, array in self.memory.arrays().items()}
+        for distance, counts in self.pairs.items():
+            stored |= {f"pairs {distance}.{name}": array for name, array in counts.arrays().items()}
+        return stored
+
+    @classmethod
+    def from_arrays(cls, config: CalibratedConfig, arrays: Mapping[str, Array]) -> CalibratedSums:
+        def part(prefix: str) -> NgramCounts:
+            own = {name.removeprefix(f"{prefix}."): a for name, a in arrays.items() if name.startswith(f"{prefix}.")}
+            return NgramCounts.from_arrays(own)
+
+        return cls(part("memory"), {d: part(f"pairs {d}") for d in range(config.order, config.slots + 1)})
