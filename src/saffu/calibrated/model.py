@@ -124,12 +124,21 @@ class CalibratedModel:
 
     def log_probabilities(self, corpus: TokenCorpus, progress: str | None = None) -> Floats:
         """ln p of every target, (targets,)."""
+        return self._scored(corpus, progress, None)
+
+    def log_probabilities_and_certainty(self, corpus: TokenCorpus, progress: str | None = None) -> tuple[Floats, Array]:
+        """Also how sure the model was, whatever the target: (targets, 2), entropy and largest ln p of the classes."""
+        certainty = np.empty((corpus.targets, 2), dtype=np.float32)
+        return self._scored(corpus, progress, certainty), certainty
+
+    def _scored(self, corpus: TokenCorpus, progress: str | None, certainty: Array | None) -> Floats:
         ids, structure = checked_ids(corpus, self.vocabulary), self.native.structure
 
         def kernel(starts: Array, lo: int, hi: int, out: Array) -> None:
+            part = None if certainty is None else certainty[lo:hi]
             library.saffu_score(
                 structure, pointer(ids, np.uint16), pointer(starts, np.int64), corpus.documents, lo, hi,
-                pointer(out, np.float64),
+                pointer(out, np.float64), pointer(part, np.float32),
             )  # fmt: skip
 
         return in_chunks(kernel, corpus, progress)
@@ -150,13 +159,18 @@ class CalibratedModel:
 
     def next_log_probabilities(self, states: Sequence[DocumentState]) -> Array:
         """ln p of every token after each state, (states, N) float32; −inf for the markers."""
+        return self.next_log_probabilities_and_certainty(states)[0]
+
+    def next_log_probabilities_and_certainty(self, states: Sequence[DocumentState]) -> tuple[Array, Array]:
+        """Also how sure the model is, (states, 2): entropy and largest ln p of the classes."""
         out = np.empty((len(states), self.vocabulary), dtype=np.float32)
-        for row, (age, tail) in zip(out, states, strict=True):
-            tokens = np.frombuffer(tail, dtype=np.uint16)
+        certainty = np.empty((len(states), 2), dtype=np.float32)
+        for (age, tail), row, sure in zip(states, out, certainty, strict=True):
+            end = np.frombuffer(tail, dtype=np.uint16).ctypes.data + len(tail)
             library.saffu_distribution(
-                self.native.structure, tokens.ctypes.data + len(tail), age, pointer(row, np.float32)
+                self.native.structure, end, age, pointer(row, np.float32), pointer(sure, np.float32)
             )
-        return out
+        return out, certainty
 
     def sample(self, state: DocumentState, rng: np.random.Generator) -> tuple[int, DocumentState]:
         """A token drawn from the distribution after a state, and the state after it."""

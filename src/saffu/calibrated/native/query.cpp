@@ -224,11 +224,23 @@ void token_scores(const Model &model, const Looked &looked, int k, Scratch &scra
             scratch.a.data());
 }
 
-double log_probability(const Model &model, const Looked &looked, uint16_t token, Scratch &scratch) {
+// How sure a model is of the next class, whichever it is: the entropy of its distribution, and its largest ln p.
+void certainty(const float *probabilities, int n, float *out) {
+    float entropy = 0, largest = 0;
+    for (int i = 0; i < n; i++) {
+        entropy -= probabilities[i] > 1e-30f ? probabilities[i] * fast_log(probabilities[i]) : 0;
+        largest = std::max(largest, probabilities[i]);
+    }
+    out[0] = entropy;
+    out[1] = std::log(largest);
+}
+
+double log_probability(const Model &model, const Looked &looked, uint16_t token, Scratch &scratch, float *features) {
     int rank = model.rank[token], k = model.class_of_rank[rank];
     class_scores(model, looked, scratch);
     float of_class = scratch.a[k];
     double log_p = of_class - normalize(scratch.a.data(), model.classes);
+    if (features) certainty(scratch.a.data(), model.classes, features);
     int lo = model.class_first[k], n = model.class_first[k + 1] - lo;
     if (n > 1) {
         token_scores(model, looked, k, scratch);
@@ -292,14 +304,14 @@ void features_of(const Model &model, const float *log_prior, int n, int stride, 
 
 extern "C" {
 
-// ln p of each target from lo to hi, into out[0 … hi − lo).
+// ln p of each target from lo to hi, into out[0 … hi − lo), and unless null its certainty (hi − lo, 2).
 void saffu_score(const Model *model, const uint16_t *ids, const int64_t *starts, int64_t documents, int64_t lo,
-                 int64_t hi, double *out) {
+                 int64_t hi, double *out, float *features) {
     Scratch scratch(*model);
     Looked looked;
     each_target(ids, starts, documents, lo, hi, [&](int64_t p, const Context &context) {
         looked.look_up(*model, context);
-        out[p - lo] = log_probability(*model, looked, ids[p], scratch);
+        out[p - lo] = log_probability(*model, looked, ids[p], scratch, features ? features + 2 * (p - lo) : nullptr);
     });
 }
 
@@ -333,15 +345,16 @@ void saffu_moments(const Model *model, const uint16_t *ids, const int64_t *start
     }
 }
 
-// ln p of every token after a context of `age` tokens that ends before `end`; −inf for what is never predicted.
-void saffu_distribution(const Model *model, const uint16_t *end, int64_t age, float *out) {
+// ln p of every token after a context of `age` tokens that ends before `end`; −inf for what is never predicted. Unless
+// null, `features` gets the certainty (2).
+void saffu_distribution(const Model *model, const uint16_t *end, int64_t age, float *out, float *features) {
     Scratch scratch(*model);
     Looked looked;
     looked.look_up(*model, Context{end, age});
     std::fill(out, out + model->vocabulary, -INFINITY);
     class_scores(*model, looked, scratch);
-    float z = normalize(scratch.a.data(), model->classes);
-    (void)z;
+    normalize(scratch.a.data(), model->classes);
+    if (features) certainty(scratch.a.data(), model->classes, features);
     std::vector<float> of_class(scratch.a.begin(), scratch.a.begin() + model->classes);
     for (int k = 0; k < model->classes; k++) {
         int lo = model->class_first[k], n = model->class_first[k + 1] - lo;
