@@ -22,6 +22,7 @@ Place = tuple[str, tuple[int, ...], int, int]
 """Where an array lies in a file: its dtype, its shape, its first byte, and the byte after its last."""
 
 LARGEST_HEADER = 100_000_000  # bytes
+LARGEST_ARRAY = 1 << 60  # numbers
 CHUNK = 1 << 22
 DTYPES = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1",
@@ -139,6 +140,8 @@ def _place(entry: Mapping[str, Any]) -> Place:
     dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
     if any(type(number) is not int or number < 0 for number in (*shape, begin, end)):
         raise ValueError("sizes that are not counts")
+    if len(shape) > 8 or math.prod(max(1, number) for number in shape) > LARGEST_ARRAY:
+        raise ValueError("a shape that no array has")
     if dtype not in DTYPES:
         raise ValueError("an unknown dtype")
     if math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize != end - begin:

@@ -17,6 +17,7 @@ from saffu.cli.options import (
     count,
     device_of,
     integer,
+    named_path,
     own_settings,
 )
 from saffu.cli.output import print_json, say, table, warn
@@ -36,7 +37,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     help = "files, folders, globs, or - for stdin [the English text that ships with Python]"
     parser.add_argument("text", nargs="*", metavar="TEXT", help=help)
     help = "results; finished cells are not recomputed"
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help=help)
+    parser.add_argument("--out", type=named_path, required=True, metavar="DIR", help=help)
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda, or cuda:N [cpu]")
     help = "500M, 6G, … [6G; on a GPU, 90%% of free memory]"
     parser.add_argument("--memory-limit", type=count, metavar="BYTES", help=help)

@@ -9,17 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from saffu.cli.options import Command, Parser
+from saffu.cli.options import Command, Parser, named_path
 from saffu.cli.output import print_json, warn
 from saffu.errors import SaffuError
 from saffu.format import plural
 
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders made by saffu train --backprop")
+    parser.add_argument(
+        "runs", nargs="+", type=named_path, metavar="RUN", help="folders made by saffu train --backprop"
+    )
     default = Path("curves")
     parser.add_argument(
-        "--out", type=Path, default=default, metavar="NAME", help="write NAME.png and NAME.svg [curves]"
+        "--out", type=named_path, default=default, metavar="NAME", help="write NAME.png and NAME.svg [curves]"
     )
     parser.add_argument("--names", nargs="+", metavar="NAME", help="names of the runs [their folders]")
     choices = ("tokens", "seconds", "both")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
-from saffu.cli.options import Command, Parser, add_output_options
+from saffu.cli.options import Command, Parser, add_output_options, named_path
 from saffu.cli.output import print_json, say
 from saffu.format import plural
 
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("corpus", choices=("babylm",), metavar="CORPUS", help="babylm: corpora of the BabyLM challenge")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="destination of train/, dev/, and test/")
+    parser.add_argument(
+        "--out", type=named_path, required=True, metavar="DIR", help="destination of train/, dev/, and test/"
+    )
     years, sizes = (2023, 2024), ("10M", "100M")
     help = "year of the challenge [2023]"
     parser.add_argument("--year", type=int, choices=years, default=2023, metavar="2023|2024", help=help)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from saffu.cli.options import Command, Parser, add_model, integer, require_utf8
+from saffu.cli.options import Command, Parser, add_model, integer, named_path, require_utf8
 from saffu.cli.output import print_json, warn
 from saffu.errors import SaffuError
 from saffu.format import plural, show_token
@@ -20,7 +20,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("--kind", help="which vectors, e.g. context or decoder [the model's most useful]")
     parser.add_argument("--top", type=integer(1), default=8, metavar="N", help="number of neighbors [8]")
     help = "write the vectors of the words, or of all tokens, in word2vec's text format"
-    parser.add_argument("--out", type=Path, metavar="FILE", help=help)
+    parser.add_argument("--out", type=named_path, metavar="FILE", help=help)
     parser.add_argument("--json", action="store_true", help="print one JSON object, with the vectors")
 
 

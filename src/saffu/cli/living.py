@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saffu.cli.options import (
@@ -16,6 +15,7 @@ from saffu.cli.options import (
     add_output_options,
     add_text_options,
     device_of,
+    named_path,
     require_output,
 )
 from saffu.cli.output import model_facts, print_json, say, warn
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM
     from saffu.text.corpus import TokenCorpus
 
-STAYS = (
-    "note: what was fitted stays as it is: the tokenizer, where a rare word of a forgotten document may remain as a "
-    "token (tokenizer.json), and the encoder. To rule that out, train with --tokenizer DIR, learned from other text."
+TOKENS_STAY = (
+    "note: the tokenizer and the encoder stay as they were fitted: a rare word of a removed document may remain as a "
+    "token in tokenizer.json; to rule that out, train with --tokenizer DIR, learned from other text"
 )
+ENCODER_STAYS = "note: the encoder stays as it was fitted, on text that may have included the removed documents"
 CUT = (
     "parts of this model's running text were held out, so that files with such parts were not counted whole: "
     "to forget whole files, train with --dev FILE or --hold-out 0"
@@ -52,8 +53,8 @@ def add_forget_options(parser: Parser, words: Sequence[str]) -> None:
 
 
 def add_merge_options(parser: Parser, _: Sequence[str]) -> None:
-    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL", help="model folders")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
+    parser.add_argument("models", nargs="+", type=named_path, metavar="MODEL", help="model folders")
+    parser.add_argument("--out", type=named_path, required=True, metavar="DIR", help="output folder")
     parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
     add_output_options(parser)
 
@@ -79,7 +80,10 @@ def forget(options: argparse.Namespace) -> None:
             raise
     some = f"{forgotten:,} of " if forgotten < corpus.documents else ""
     finish(options, lm, f"removed {some}{plural(corpus.documents, 'document')}", {"removed": forgotten})
-    say(options, STAYS)
+    if lm.tokenizer_settings_:  # of a tokenizer learned from the model's own text
+        say(options, TOKENS_STAY)
+    elif not lm.log_ or lm.log_[0]["stage"] != "recount":  # with the encoder of another model
+        say(options, ENCODER_STAYS)
 
 
 def merge(options: argparse.Namespace) -> None:

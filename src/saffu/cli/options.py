@@ -109,6 +109,13 @@ def finite(text: str) -> float:
     return value
 
 
+def named_path(text: str) -> Path:
+    """A type for options: a path. An empty name, as an unset variable leaves it, would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("empty name; check for an unset variable or stray quotes")
+    return Path(text)
+
+
 def integer(low: int, high: int = LARGEST) -> Callable[[str], int]:
     """A type for options: an integer from `low` to `high`."""
 
@@ -245,7 +252,7 @@ def add_record_options(group: argparse._ActionsContainer) -> None:
 
 
 def add_model(parser: Parser) -> None:
-    parser.add_argument("model", type=Path, metavar="MODEL", help="model folder")
+    parser.add_argument("model", type=named_path, metavar="MODEL", help="model folder")
 
 
 def add_device(parser: Parser) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import filecmp
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +137,11 @@ class TrainingText:
             both = {s.path.resolve() for s in self.text.sources} & {s.path.resolve() for s in self.dev_text.sources}
             if both:
                 raise SaffuError(f"{min(both).name} is both training and held-out text; remove it from one of them")
+            for held_out, source in product(self.dev_text.sources, self.text.sources):
+                if filecmp.cmp(held_out.path, source.path, shallow=False):
+                    raise SaffuError(
+                        f"{held_out.name} is a copy of {source.name}, which is training text; remove one"
+                    )
 
     def __enter__(self) -> TrainingText:
         return self

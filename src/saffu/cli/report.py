@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
-from saffu.cli.options import Command, Parser
+from saffu.cli.options import Command, Parser, named_path
 from saffu.cli.output import print_json, warn
 from saffu.errors import SaffuError
 from saffu.format import plural
 
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
-    parser.add_argument("folder", type=Path, metavar="DIR", help="folder made by saffu ablate")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the report [DIR/report]")
+    parser.add_argument("folder", type=named_path, metavar="DIR", help="folder made by saffu ablate")
+    parser.add_argument("--out", type=named_path, metavar="DIR", help="folder of the report [DIR/report]")
     parser.add_argument("--json", action="store_true", help="print one JSON object to stdout; notes go to stderr")
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from saffu.cli.options import Command, Parser, add_output_options, count, device_of, finite
+from saffu.cli.options import Command, Parser, add_output_options, count, device_of, finite, named_path
 from saffu.cli.output import print_json, say
 
 EXPERIMENTS = ("logs", "figure", "tables")
@@ -15,8 +15,10 @@ EXPERIMENTS = ("logs", "figure", "tables")
 def add_options(parser: Parser, _: Sequence[str]) -> None:
     help = "logs: explicit solution and training log; figure: explicit and random starts; tables: ablation"
     parser.add_argument("experiment", choices=EXPERIMENTS, metavar="|".join(EXPERIMENTS), help=help)
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="corpus fetched by saffu download")
-    parser.add_argument("--out", type=Path, default=Path("paper"), metavar="DIR", help="results [paper]")
+    parser.add_argument(
+        "--data", type=named_path, required=True, metavar="DIR", help="corpus fetched by saffu download"
+    )
+    parser.add_argument("--out", type=named_path, default=Path("paper"), metavar="DIR", help="results [paper]")
     sizes = ("10M", "100M")
     parser.add_argument("--size", choices=sizes, metavar="|".join(sizes), help="training text to use if DIR has both")
     parser.add_argument(

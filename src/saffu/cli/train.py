@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from saffu.cli.options import (
@@ -19,6 +18,7 @@ from saffu.cli.options import (
     flag,
     given_settings,
     integer,
+    named_path,
     own_settings,
     rare_help,
 )
@@ -58,13 +58,13 @@ def add_options(parser: Parser, words: Sequence[str]) -> None:
     parser.set_defaults(preset_given=any(word.split("=")[0] == "--preset" for word in words))
     help = "files, folders, globs, or - for stdin [the English text that ships with Python]"
     parser.add_argument("text", nargs="*", metavar="TEXT", help=help)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="output folder")
+    parser.add_argument("--out", type=named_path, metavar="DIR", help="output folder")
     parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
     help = "calibrated, or paper, which adds --backprop; each has its own help [calibrated]"
     parser.add_argument("--preset", choices=PRESETS, default=preset, metavar="NAME", help=help)
-    parser.add_argument("--tokenizer", type=Path, metavar="DIR", help="use the tokenizer of this model")
+    parser.add_argument("--tokenizer", type=named_path, metavar="DIR", help="use the tokenizer of this model")
     help = "use tokenizer and encoder of this model, to merge the two"
-    parser.add_argument("--encoder", type=Path, metavar="DIR", help=help)
+    parser.add_argument("--encoder", type=named_path, metavar="DIR", help=help)
     add_output_options(parser)
     group = add_text_options(parser, USUAL_SPLIT[preset])
     group.add_argument("--dev", nargs="+", metavar="FILE", help="held-out text")
@@ -95,8 +95,8 @@ def add_model_options(parser: Parser, preset: str) -> None:
         parser.add_argument("--device", metavar="NAME", help="cpu, cuda, or cuda:N [cpu]")
         group = parser.add_argument_group("backpropagation")
         group.add_argument("--backprop", action="store_true", help="continue with Adam after the closed-form fit")
-        group.add_argument("--resume", type=Path, metavar="DIR", help="resume the interrupted run in DIR")
-        group.add_argument("--tensorboard", type=Path, metavar="DIR", help="also write TensorBoard logs to DIR")
+        group.add_argument("--resume", type=named_path, metavar="DIR", help="resume the interrupted run in DIR")
+        group.add_argument("--tensorboard", type=named_path, metavar="DIR", help="also write TensorBoard logs to DIR")
         add_settings(group, TrainingConfig, skip={entry.name for entry in own_settings(config)})
         usual.append(TrainingConfig())
     else:

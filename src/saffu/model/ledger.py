@@ -142,6 +142,9 @@ class Ledger:
         pages = {}
         for number in range(len(arrays) // 3):
             salt, hashes, times = (arrays[f"{number}.{part}"] for part in ("salt", "hashes", "times"))
+            fits = salt.shape == (HASH,) and hashes.shape == (len(times), HASH) and times.shape == (len(hashes),)
+            if not fits or salt.dtype != np.uint8 or hashes.dtype != np.uint8 or times.dtype != np.int32:
+                raise SaffuError("the ledger is damaged; restore the folder or train again")
             pages[salt.tobytes()] = Page(np.ascontiguousarray(hashes).reshape(-1).view(f"S{HASH}"), times)
         return cls(pages)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from saffu.errors import SaffuError
 from saffu.interface import Array, Model
 from saffu.text.corpus import TokenCorpus
 from saffu.tools.evaluate import REFERENCE_ORDER, count_references
@@ -47,14 +48,20 @@ class Statistics:
         return {"frequencies": self.frequencies, **{NGRAMS + name: array for name, array in ngrams.items()}}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array]) -> Statistics:
+    def from_arrays(cls, arrays: Mapping[str, Array], vocabulary: int) -> Statistics:
         """The inverse of `arrays`."""
+        frequencies = arrays["frequencies"]
+        if frequencies.shape != (vocabulary,) or frequencies.dtype != np.int64:
+            raise SaffuError("the token frequencies are damaged; restore the folder or train again")
         ngrams = {name.removeprefix(NGRAMS): array for name, array in arrays.items() if name.startswith(NGRAMS)}
         if not ngrams:
-            return cls(arrays["frequencies"], None)
+            return cls(frequencies, None)
         from saffu.calibrated.ngrams import NgramCounts
 
-        return cls(arrays["frequencies"], NgramCounts.from_arrays(ngrams))
+        counts = NgramCounts.from_arrays(ngrams)
+        if counts.vocabulary != vocabulary:
+            raise SaffuError("the n-gram counts have another vocabulary; restore the folder or train again")
+        return cls(frequencies, counts)
 
 
 def trained_on(corpus: TokenCorpus) -> dict[str, int]:

@@ -8,6 +8,8 @@ from typing import ClassVar, Literal, NamedTuple
 from saffu.errors import SaffuError
 from saffu.settings import Settings, setting
 
+MOST = 1 << 14  # of anything that a weight matrix has one row for
+
 
 class UnitShape(NamedTuple):
     """The shape of one unit."""
@@ -26,15 +28,21 @@ class PaperConfig(Settings):
 
     preset: ClassVar[str] = "paper"
 
-    block: int = setting(128, "slots of the block unit, marker included (b); 0 for no block unit", low=2, off=True)
-    radius: int = setting(8, "slots of the radial unit (r); 0 for no radial unit", low=2, off=True)
+    block: int = setting(
+        128, "slots of the block unit, marker included (b); 0 for no block unit", low=2, high=MOST, off=True
+    )
+    radius: int = setting(8, "slots of the radial unit (r); 0 for no radial unit", low=2, high=MOST, off=True)
     block_mode: Literal["sum", "cat"] = setting("sum", "how the block unit joins its slots: added, or side by side")
     radius_mode: Literal["sum", "cat"] = setting("cat", "how the radial unit joins its slots: added, or side by side")
-    block_dimension: int = setting(128, "embedding dimension of the block unit (D_b)", low=2)
-    radius_dimension: int = setting(32, "embedding dimension of the radial unit (D_r)", low=2)
-    hidden_dimension: int = setting(512, "number of hidden bits that each unit predicts (D_H)", low=2)
+    block_dimension: int = setting(128, "embedding dimension of the block unit (D_b)", low=2, high=MOST)
+    radius_dimension: int = setting(32, "embedding dimension of the radial unit (D_r)", low=2, high=MOST)
+    hidden_dimension: int = setting(512, "number of hidden bits that each unit predicts (D_H)", low=2, high=MOST)
     document_shards: int = setting(
-        0, "number of corpus shards the document model distinguishes (Δ); 0 for no document model", low=2, off=True
+        0,
+        "number of corpus shards the document model distinguishes (Δ); 0 for no document model",
+        low=2,
+        high=MOST,
+        off=True,
     )
     tune_folds: int = setting(
         0, "number of folds over which attention is re-solved from V; the first fold then initializes the model"
@@ -80,7 +88,7 @@ class PaperConfig(Settings):
         "document", "how far a radius reaches: to the start of the document, or to the marker of the block", rare=True
     )
     smoothing: float = setting(
-        1e-3, "constant added to co-occurrence counts so that none is zero", low=1e-12, rare=True
+        1e-3, "constant added to co-occurrence counts so that none is zero", low=1e-12, high=1e6, rare=True
     )
     dtype: Literal["float32", "float64"] = setting(
         "float32", "dtype of the values being counted; sums are always float64", rare=True

@@ -65,7 +65,10 @@ class PaperSums:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> PaperSums:
-        return cls(arrays["F"], arrays["frequencies"])
+        F, frequencies = arrays["F"], arrays["frequencies"]
+        if F.dtype != np.float64 or frequencies.dtype != np.int64 or F.shape[1:] != frequencies.shape:
+            raise SaffuError("the sums of the final decoder are damaged; train again")
+        return cls(F, frequencies)
 
 
 class PaperModel:
@@ -87,13 +90,19 @@ class PaperModel:
     ) -> PaperModel:
         """The inverse of `arrays` and `sums.arrays`."""
         try:
+            with torch.device("meta"):  # shapes only: what the settings ask for is compared before it is allocated
+                shapes = {name: torch.empty(vocabulary, shape.dimension) for name, shape in config.units().items()}
+                network = Network(config, shapes, vocabulary)
             weights = {name: torch.tensor(array).float() for name, array in arrays.items() if name != "frequencies"}
-            network = Network(config, {name: weights[f"units.{name}.E"] for name in config.units()}, vocabulary)
-            network.load_state_dict(weights)
+            network.load_state_dict(weights, assign=True)
+            sums = None if sums_arrays is None else PaperSums.from_arrays(sums_arrays)
             frequencies = arrays["frequencies"].astype(np.int64)
-        except (KeyError, RuntimeError) as error:
-            raise SaffuError(f"the weights do not match the settings ({str(error).splitlines()[0]})") from None
-        return cls(network.to(device), frequencies, None if sums_arrays is None else PaperSums.from_arrays(sums_arrays))
+            if frequencies.shape != (vocabulary,) or (sums and sums.F.shape != network.M.shape):
+                raise RuntimeError("an array of another shape")
+        except (KeyError, RuntimeError, TypeError) as error:
+            reason = str(error).splitlines()[0]
+            raise SaffuError(f"the weights do not match the settings ({reason}); train again") from None
+        return cls(network.to(device), frequencies, sums)
 
     @property
     def config(self) -> PaperConfig:

@@ -80,7 +80,7 @@ def find_pairs(patterns: Sequence[str | Path]) -> list[Path]:
     """The files named by paths, folders (all JSON Lines inside), and globs."""
     files: list[str | Path] = []
     for pattern in patterns:
-        if not Path(pattern).is_dir():
+        if not str(pattern) or not Path(pattern).is_dir():
             files.append(pattern)
             continue
         inside = [path for suffix in SUFFIXES for path in Path(pattern).rglob(f"*.{suffix}") if path.is_file()]

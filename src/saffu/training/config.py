@@ -20,10 +20,12 @@ class TrainingConfig(Settings):
         "random", "embeddings of a cold start: random and trained, as in the paper, or the bit-cipher's and kept fixed"
     )
     init_scale: float = setting(
-        1.0, "standard deviation of random initial weights, in units of 1/sqrt(fan_in)", rare=True
+        1.0, "standard deviation of random initial weights, in units of 1/sqrt(fan_in)", high=1000, rare=True
     )
-    learning_rate: float = setting(1e-2, "learning rate of Adam; the paper prints 5e-6, which hardly moves a weight")
-    batch_size: int = setting(1024, "number of targets per step", low=1)
+    learning_rate: float = setting(
+        1e-2, "learning rate of Adam; the paper prints 5e-6, which hardly moves a weight", high=1e30
+    )
+    batch_size: int = setting(1024, "number of targets per step", low=1, high=1 << 24)
     dropout: float = setting(0.1, "dropout probability for the inputs of the units' decoders", high=0.99)
     max_grad_norm: float = setting(1.0, "maximum gradient norm; 0 disables clipping")
     count_share: float = setting(
@@ -37,7 +39,7 @@ class TrainingConfig(Settings):
     matmul_dtype: Literal["auto", "float32", "bfloat16"] = setting(
         "auto", "dtype of the final-decoder matmul; auto: bfloat16 on a GPU, float32 on a CPU", rare=True
     )
-    seed: int = setting(0, "seed of random weights, the order of targets, and dropout")
+    seed: int = setting(0, "seed of random weights, the order of targets, and dropout", high=2**63 - 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
