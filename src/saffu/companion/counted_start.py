@@ -1,0 +1,126 @@
+"""The counted start: first weights of the network in closed form, from the counts of pairs of tokens.
+
+    embeddings    the counted model's token vectors e (unit length; by the company that tokens keep)
+    output map    B_1 of PMI_1(m, n) ≈ e_m B_1 e_nᵀ, where m is the token one place before n
+    first layer   head j looks j tokens back and adds what PMI_{j+1} says: its value and output maps are B_{j+1} B_1⁻¹,
+                  cut to the rank of a head
+    output bias   log f (set by the network itself)
+
+B_k is the least-squares solution weighted by f on both sides: with E (N, d) and F = diag(f),
+
+    B_k = (EᵀFE)⁻¹ EᵀF PMI_k FE (EᵀFE)⁻¹.
+
+Association measured in pairs overstates what a token says on its own, so B_1 is scaled by an exponent that maximizes
+the likelihood of the pairs (Newton's method, one number).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saffu.calibrated.classes import Block, token_vectors
+from saffu.calibrated.model import CalibratedModel
+from saffu.calibrated.ngrams import NgramCounts
+from saffu.companion.network import EMBEDDING_NORM, HEAD, Network
+from saffu.interface import Array, Floats
+from saffu.text.tokenizer import EOD
+
+LOOK, REST = 12.0, 6.0  # a head's bias at its distance, and its sink
+HEADS_EXPONENT = 0.5  # of the heads relative to the nearest token
+RIDGE = 1e-4  # relative to the largest eigenvalue
+CONTEXTS = 512  # most frequent tokens, after which the exponent is fitted
+PARTS = ("embedding", "map", "heads")
+
+
+@torch.no_grad()
+def counted_start(network: Network, counted: CalibratedModel, parts: tuple[str, ...] = PARTS) -> None:
+    """Set the network's first weights; `parts` may leave some of them random."""
+    width, sums = network.width, counted.sums
+    vectors = np.zeros((counted.vocabulary, width), dtype=np.float32)
+    found = token_vectors(sums.memory, width)
+    vectors[:, : found.shape[1]] = found
+    if "embedding" not in parts:
+        return
+    network.embedding.copy_(torch.from_numpy(vectors) * EMBEDDING_NORM)
+    if "map" not in parts:
+        return
+    nearest = association(vectors, sums.memory.marginal([1]))
+    nearest = nearest * exponent(vectors, nearest, sums.memory.marginal([1]))
+    scale = 1 / (width**0.5 * EMBEDDING_NORM)  # h is √d times a unit vector
+    network.output_map.copy_(torch.from_numpy(nearest * scale))
+    if network.class_map is not None:
+        network.class_map.copy_(class_means(network, counted.frequencies) @ network.output_map.T)
+    if "heads" not in parts:
+        return
+    undo = np.linalg.pinv(nearest, rcond=1e-2)
+    for head in range(network.heads):
+        pairs = pairs_at(counted, head + 2)
+        if pairs is None:
+            return
+        across = association(vectors, pairs) @ undo * (HEADS_EXPONENT * EMBEDDING_NORM / width**0.5)
+        left, lengths, right = np.linalg.svd(across)
+        root, own = np.sqrt(lengths[:HEAD]), slice(head * HEAD, (head + 1) * HEAD)
+        network.attention[0, 2, own] = torch.from_numpy((left[:, :HEAD] * root).T.astype(np.float32))
+        network.attention[0, 3, :, own] = torch.from_numpy((root[:, None] * right[:HEAD]).T.astype(np.float32))
+        network.distance[0, head, head + 1] = LOOK
+        network.sink[0, head] = REST
+
+
+def pairs_at(counted: CalibratedModel, distance: int) -> NgramCounts | None:
+    """Counts of pairs of tokens this far apart; None if they were not counted."""
+    if distance < counted.sums.memory.order:
+        return counted.sums.memory.marginal([distance])
+    return counted.sums.pairs.get(distance)
+
+
+def association(vectors: Array, pairs: NgramCounts) -> Floats:
+    """B (d, d) with PMI(m, n) ≈ e_m B e_nᵀ over pairs of a token m and a later token n."""
+    before = np.repeat(np.arange(pairs.vocabulary), np.diff(pairs.offsets))
+    counts = pairs.counts.astype(np.float64)
+    total = counts.sum()
+    f_before = np.bincount(before, counts, pairs.vocabulary) / total
+    f_after = np.bincount(pairs.keys, counts, pairs.vocabulary) / total
+    expected = f_before[before] * f_after[pairs.keys]
+    weighted = (expected * np.log(counts / total / expected)).astype(np.float32)  # f_m f_n PMI(m, n)
+    product = Block(pairs.offsets, pairs.keys, weighted, False).times(vectors)
+    long = vectors.astype(np.float64)
+    inner = long.T @ product
+    return np.asarray(inverse(long, f_before) @ inner @ inverse(long, f_after))
+
+
+def inverse(vectors: Floats, frequencies: Floats) -> Floats:
+    """(EᵀFE)⁻¹, with a small ridge."""
+    gram = (vectors * frequencies[:, None]).T @ vectors
+    return np.linalg.inv(gram + RIDGE * np.linalg.norm(gram, 2) * np.eye(len(gram)))
+
+
+def exponent(vectors: Array, association: Floats, pairs: NgramCounts, rounds: int = 6) -> float:
+    """The a for which p(n | m) ∝ f_n exp(a · e_m B e_nᵀ) makes the pairs most likely."""
+    before = np.repeat(np.arange(pairs.vocabulary), np.diff(pairs.offsets))
+    contexts = np.argsort(-np.bincount(before, pairs.counts, pairs.vocabulary), kind="stable")[:CONTEXTS]
+    scores = vectors[contexts] @ association @ vectors.T  # (contexts, N)
+    counts = np.zeros_like(scores)
+    for row, context in enumerate(contexts):
+        own = slice(int(pairs.offsets[context]), int(pairs.offsets[context + 1]))
+        counts[row, pairs.keys[own]] = pairs.counts[own]
+    prior = np.log(np.bincount(pairs.keys, pairs.counts, pairs.vocabulary) + 1e-9)
+    a, totals = 0.5, counts.sum(1)
+    for _ in range(rounds):
+        logits = prior + a * scores
+        p = np.exp(logits - logits.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        mean = (p * scores).sum(1)
+        variance = (p * scores**2).sum(1) - mean**2
+        a += float(((counts * scores).sum() - totals @ mean) / max(totals @ variance, 1e-9))
+        a = min(max(a, 0.0), 2.0)
+    return a
+
+
+def class_means(network: Network, frequencies: Array) -> Tensor:
+    """The mean embedding of each class, weighted by frequency: (K, d)."""
+    weight = torch.from_numpy(frequencies[EOD:].astype(np.float32) + 0.5)[:, None]
+    sums = torch.zeros(len(network.first) - 1, network.width + 1)
+    sums.index_add_(0, network.class_of, torch.cat([network.embedding[EOD:] * weight, weight], 1))
+    return sums[:, :-1] / sums[:, -1:]

@@ -1,0 +1,73 @@
+"""What the counted model says about its own training text, by counts that have not seen the target.
+
+The gate learns from the training text, where plain counts look far better than they are: each has seen its target. So
+the text is divided into ten folds of short stretches, and each fold is scored by the model that follows from all
+counts but those of the fold: count, subtract, solve.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from saffu.calibrated.model import CalibratedModel
+from saffu.calibrated.views import CalibratedSums
+from saffu.interface import Array, Floats
+from saffu.progress import progress_bar
+from saffu.text.corpus import TokenCorpus
+
+FOLDS = 10
+STRETCHES = 40  # of each fold: many, so that every fold is a sample of all parts of the text
+
+
+def cross_fitted(model: CalibratedModel, corpus: TokenCorpus, progress: str | None = None) -> tuple[Floats, Array]:
+    """ln p of every target (targets,) and the model's certainty (targets, 2), cross-fitted.
+
+    `model` must hold the counts of all of `corpus`; it may hold others too.
+    """
+    log_p, certainty = np.empty(corpus.targets), np.empty((corpus.targets, 2), dtype=np.float32)
+    ranges = stretches(corpus)
+    with progress_bar(progress, total=corpus.targets) as bar:
+        for fold in range(min(FOLDS, len(ranges))):
+            own = ranges[fold::FOLDS]
+            seen = CalibratedSums.count(corpus, model.config, model.vocabulary, own)
+            parts, where = with_context(corpus, own, model.lookback)
+            found, sure = model.solved(model.sums - seen).log_probabilities_and_certainty(parts)
+            chosen = where >= 0
+            log_p[where[chosen]], certainty[where[chosen]] = found[chosen], sure[chosen]
+            bar.update(int(chosen.sum()))
+    return log_p, certainty
+
+
+def stretches(corpus: TokenCorpus) -> Array:
+    """Consecutive ranges (n, 2) of about equal length; they end where documents end, unless these are long.
+
+    >>> stretches(TokenCorpus(np.full(1200, 3), np.arange(0, 1201, 400), np.ones(1200)))[[0, 133, 399]].tolist()
+    [[0, 3], [399, 400], [1197, 1200]]
+    """
+    length = -(-corpus.targets // (FOLDS * STRETCHES))
+    cuts = np.arange(length, corpus.targets, length)
+    ends = corpus.starts[np.searchsorted(corpus.starts, cuts)]
+    cuts = np.where(ends - cuts <= length, ends, cuts)
+    bounds = np.unique(np.concatenate([[0], cuts, [corpus.targets]]))
+    return np.stack([bounds[:-1], bounds[1:]], axis=1).astype(np.int64)
+
+
+def with_context(corpus: TokenCorpus, ranges: Array, lookback: int) -> tuple[TokenCorpus, Array]:
+    """A corpus of some ranges of targets and the `lookback` tokens before each, and where each target was; −1: context.
+
+    A range that begins within a document stays within one, with as much of it as can change a prediction.
+    """
+    pieces, starts, total = [], [], 0
+    for begin, end in ranges.tolist():
+        document = int(corpus.starts[np.searchsorted(corpus.starts, begin, side="right") - 1])
+        first = max(document, begin - lookback)
+        inner = corpus.starts[np.searchsorted(corpus.starts, begin, side="right") :]
+        inner = inner[inner < end]
+        starts.append(np.concatenate([[first], inner]) - first + total)
+        pieces.append(np.where(np.arange(first, end) < begin, -1 - np.arange(first, end), np.arange(first, end)))
+        total += end - first
+    where = np.concatenate(pieces)
+    positions = np.where(where < 0, -1 - where, where)
+    ids = np.asarray(corpus.ids[positions])
+    sizes = np.ones(int((ids == 3).sum()), dtype=np.int64)
+    return TokenCorpus(ids, np.concatenate([*starts, [total]]).astype(np.int64), sizes), where

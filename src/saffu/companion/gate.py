@@ -1,0 +1,44 @@
+"""The gate: how much of a prediction comes from the trained side, p = g·p_trained + (1 − g)·p_counted.
+
+    g = σ(w · [h, entropy, largest log-probability] + a)
+
+where h is the network's state and the two numbers say how sure the counted model is, whatever the target. The gate
+starts at w = 0 and a = −1. The loss is −log p − ½ log p_trained: the second term keeps the network learning where the
+counted model is already right.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+START = -1.0
+OWN_WEIGHT = 0.5  # of the network's own loss
+
+
+class Gate(nn.Module):
+    """A logistic regression on the network's state and on the counted model's certainty."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width + 2))
+        self.bias = nn.Parameter(torch.tensor(START))
+
+    def forward(self, hidden: Tensor, certainty: Tensor) -> Tensor:
+        """The logit of g (n,) from states (n, d) and certainties (n, 2)."""
+        return torch.cat([hidden.float(), certainty], -1) @ self.weight + self.bias
+
+
+def mixed(logit: Tensor, trained: Tensor, counted: Tensor) -> Tensor:
+    """log p of the mixture, from the gate's logit and both log-probabilities.
+
+    >>> mixed(torch.tensor(0.0), torch.tensor(0.5).log(), torch.tensor(0.1).log()).exp()
+    tensor(0.3000)
+    """
+    return torch.logaddexp(F.logsigmoid(logit) + trained, F.logsigmoid(-logit) + counted)
+
+
+def loss(logit: Tensor, trained: Tensor, counted: Tensor) -> Tensor:
+    """The mean loss of targets, whose log-probabilities on both sides are given (n,)."""
+    return -(mixed(logit, trained, counted) + OWN_WEIGHT * trained).mean()

@@ -1,0 +1,174 @@
+"""The mixture as a model: p = g·p_trained + (1 − g)·p_counted. Without a network it is the counted model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from saffu.calibrated.model import CalibratedModel
+from saffu.calibrated.ngrams import NgramCounts
+from saffu.calibrated.views import CalibratedSums
+from saffu.companion.config import CompanionConfig
+from saffu.companion.gate import mixed
+from saffu.companion.rows import window_start
+from saffu.companion.scoring import Flat, score
+from saffu.companion.side import PREFIX, TrainedSide
+from saffu.errors import SaffuError
+from saffu.interface import Array, Arrays, Explanation, Floats, Term
+from saffu.text.corpus import TokenCorpus
+from saffu.text.tokenizer import PAD, SOD
+
+CompanionState = tuple[Any, int, tuple[int, ...]]
+"""The counted model's state, how many tokens a document has so far, and those that the network still sees."""
+
+
+@dataclass(frozen=True, eq=False)
+class CompanionSums:
+    """The counted model's counts. They can be added to; taking text away needs a model without a trained side."""
+
+    counts: CalibratedSums
+    trained: bool
+
+    def __add__(self, other: CompanionSums) -> CompanionSums:
+        return replace(self, counts=self.counts + other.counts)
+
+    def __sub__(self, other: CompanionSums) -> CompanionSums:
+        if self.trained:
+            raise SaffuError(
+                "the network of this model has been trained on the text and cannot forget it; drop the network first "
+                "(lm.model_ = lm.model_.without_network()), which leaves the counts, or train again"
+            )
+        return replace(self, counts=self.counts - other.counts)
+
+    @property
+    def ngrams(self) -> NgramCounts:
+        return self.counts.ngrams
+
+    def arrays(self) -> Arrays:
+        return self.counts.arrays()
+
+
+class CompanionModel:
+    """A counted model and, once trained, the network next to it; see `saffu.interface.Model`."""
+
+    def __init__(
+        self, config: CompanionConfig, counted: CalibratedModel, side: TrainedSide | None, device: torch.device | str
+    ) -> None:
+        self.config, self.counted, self.side = config, counted, side
+        self.device = torch.device(device)
+        self.vocabulary = counted.vocabulary
+
+    @property
+    def sums(self) -> CompanionSums | None:
+        return None if self.counted.sums is None else CompanionSums(self.counted.sums, self.side is not None)
+
+    def with_side(self, side: TrainedSide | None) -> CompanionModel:
+        """The same counts with another trained side."""
+        return CompanionModel(self.config, self.counted, side, self.device)
+
+    def without_network(self) -> CompanionModel:
+        """The counted model alone, which can forget text exactly."""
+        return self.with_side(None)
+
+    def log_probabilities(self, corpus: TokenCorpus, progress: str | None = None) -> Floats:
+        """ln p of every target, (targets,). Each sees at least half a window of its document, or all before it."""
+        if self.side is None:
+            return self.counted.log_probabilities(corpus, progress)
+        counted, certainty = self.counted.log_probabilities_and_certainty(corpus, progress)
+        flat = Flat(corpus, counted, certainty, self.device)
+        return score(self.side.network, self.side.gate, corpus, flat, progress)[0]
+
+    def start(self, context: Iterable[int] = ()) -> CompanionState:
+        """The state of a document that begins with these tokens."""
+        tokens = [int(token) for token in context]
+        begin = window_start(len(tokens), self.config.context)
+        return self.counted.start(tokens), len(tokens), tuple(tokens[max(0, begin - 1) :])
+
+    def advance(self, state: CompanionState, token: int) -> CompanionState:
+        """The state after one more token."""
+        counted, age, tail = state
+        before, after = (window_start(a, self.config.context) for a in (age, age + 1))
+        dropped = max(0, after - 1) - max(0, before - 1)
+        return self.counted.advance(counted, token), age + 1, (*tail, int(token))[dropped:]
+
+    def next_log_probabilities(self, states: Sequence[CompanionState]) -> Array:
+        """ln p of every token after each state, (states, N) float32; −inf for the markers."""
+        if self.side is None:
+            return self.counted.next_log_probabilities([state[0] for state in states])
+        counted, trained, logit = self._both(states)
+        return np.asarray(mixed(logit[:, None], trained, counted).cpu().numpy())
+
+    @torch.no_grad()
+    def _both(self, states: Sequence[CompanionState]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Counted and trained ln p (states, N), and the gate's logit (states,)."""
+        assert self.side is not None
+        counted, certainty = self.counted.next_log_probabilities_and_certainty([state[0] for state in states])
+        windows = [
+            [SOD, *tail] if window_start(age, self.config.context) == 0 else list(tail) for _, age, tail in states
+        ]
+        length = max(len(window) for window in windows)
+        inputs = torch.tensor([window + [PAD] * (length - len(window)) for window in windows], device=self.device)
+        ends = torch.tensor([len(window) - 1 for window in windows], device=self.device)
+        hidden = self.side.network.hidden(inputs, torch.zeros_like(inputs))[torch.arange(len(states)), ends]
+        sure = torch.from_numpy(certainty).to(self.device)
+        on_device = torch.from_numpy(counted).to(self.device)
+        return on_device, self.side.network.log_probabilities(hidden), self.side.gate(hidden, sure)
+
+    def explain(self, context: Sequence[int]) -> Explanation:
+        """The counted model's terms, and what the network adds to or takes from them; they add up exactly."""
+        counted = self.counted.explain(context)
+        if self.side is None:
+            return counted
+        base, trained, logit = self._both([self.start(context)])
+        log_p = mixed(logit[:, None], trained, base)[0].double().cpu().numpy()
+        predicted = np.isfinite(log_p)
+        added, share = np.zeros(self.vocabulary), np.zeros(self.vocabulary)
+        added[predicted] = log_p[predicted] - counted.log_probabilities[predicted]
+        from_network = (F.logsigmoid(logit) + trained[0]).double().cpu().numpy()
+        share[predicted] = np.exp(from_network[predicted] - log_p[predicted])
+        gate = float(torch.sigmoid(logit[0]))
+        terms = [*counted.terms, Term("network", added, tuple(context)[-self.config.context :], gate)]
+        sides = [Term("network", share, weight=gate), Term("counts", predicted - share, weight=1 - gate)]
+        return Explanation(tuple(context), terms, log_p, {**counted.details, "gate share": sides})
+
+    def vectors(self) -> dict[str, Array]:
+        """Token vectors: the network's embeddings, and those of the counted model."""
+        trained = {} if self.side is None else {"network": self.side.network.embedding.detach().cpu().numpy()}
+        return self.counted.vectors() | trained
+
+    def count(self, corpus: TokenCorpus) -> CompanionSums:
+        """The counts of a corpus."""
+        return CompanionSums(self.counted.count(corpus), False)
+
+    def solved(self, sums: CompanionSums) -> CompanionModel:
+        """The model that follows from these counts; the trained side stays as it is."""
+        return CompanionModel(self.config, self.counted.solved(sums.counts), self.side, self.device)
+
+    def arrays(self) -> dict[str, Array]:
+        """All that is stored of the model but its counts."""
+        counted = {f"counted.{name}": array for name, array in self.counted.arrays().items()}
+        return counted | ({} if self.side is None else self.side.arrays())
+
+    def encoder_arrays(self) -> dict[str, Array]:
+        return self.counted.encoder_arrays() | ({} if self.side is None else self.side.arrays())
+
+    @classmethod
+    def from_arrays(
+        cls, config: CompanionConfig, arrays: Arrays, sums: Arrays | None = None, device: str = "cpu"
+    ) -> CompanionModel:
+        """The model whose `arrays()` these are, and the counts, if given, whose `arrays()` are `sums`."""
+        own = {name.removeprefix("counted."): a for name, a in arrays.items() if name.startswith("counted.")}
+        counted = CalibratedModel.from_arrays(config, own, sums)
+        trained = any(name.startswith(PREFIX) for name in arrays)
+        side = TrainedSide.from_arrays(config, counted, arrays, torch.device(device)) if trained else None
+        return cls(config, counted, side, device)
+
+    @property
+    def size(self) -> int:
+        """Stored numbers of both sides."""
+        return self.counted.size + (0 if self.side is None else self.side.size)

@@ -1,0 +1,175 @@
+"""The trained side: a small transformer over token ids.
+
+    x   = E[input]                                   E is the (N, d) embedding, shared with the output
+    x  += attention(norm(x));  x += mlp(norm(x))     in every layer; norm is RMSNorm without parameters
+    h   = norm(x)
+    log p(n | c) = log softmax(h M Eᵀ + b)           M is (d, d); b starts at log f, the prior
+
+Queries and keys are normalized and rotated by their position. Each head adds a learned bias per distance to its
+scores, and may look at nothing: a key without value, the sink. The matrices of all layers lie in three stacked
+parameters, which is how the optimizer wants them (see optimizer.py).
+
+With `classes`, the output is decided class first and then token, log p(k(n) | c) + log p(n | k(n), c). A target then
+needs the logits of its own class only, which is what makes training on a CPU fast.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from saffu.interface import Array
+from saffu.text.tokenizer import EOD
+
+HEAD = 64  # dimensions of a head; a network of `depth` layers has `depth` heads of this width
+EMBEDDING_NORM = 1.5  # length of an embedding at the start
+ROTARY_BASE = 10_000.0
+
+
+class Network(nn.Module):
+    """A transformer of `depth` layers, `depth` heads, and width 64·depth, for contexts of up to `context` tokens."""
+
+    order: Tensor
+    first: list[int]
+
+    def __init__(
+        self, log_prior: Array, depth: int, context: int, dropout: float = 0.0, classes: Array | None = None
+    ) -> None:
+        """`log_prior` (N,): log f of each token. `classes` (N,): class of each token, numbered without gaps."""
+        super().__init__()
+        vocabulary, self.heads, self.context, self.dropout = len(log_prior), depth, context, dropout
+        self.width = width = HEAD * depth
+        self.dtype = torch.float32  # of the computation; the weights themselves are float32
+        prior = torch.from_numpy(np.asarray(log_prior, dtype=np.float32))
+        self.embedding = nn.Parameter(torch.randn(vocabulary, width) * EMBEDDING_NORM / width**0.5)
+        self.attention = nn.Parameter(torch.randn(depth, 4, width, width) / width**0.5)  # query, key, value, output
+        self.mlp = nn.Parameter(torch.randn(depth, 2, 4 * width, width) / width**0.5)  # up, and down transposed
+        self.distance = nn.Parameter(torch.zeros(depth, depth, context))  # (layers, heads, distance)
+        self.sink = nn.Parameter(torch.zeros(depth, depth))  # (layers, heads)
+        self.output_map = nn.Parameter(torch.zeros(width, width))
+        self.output_bias = nn.Parameter(prior[EOD:].clone())
+        with torch.no_grad():  # every layer starts as the identity
+            self.attention[:, 3].zero_()
+            self.mlp[:, 1].zero_()
+        self._set_classes(classes, prior)
+
+    def _set_classes(self, classes: Array | None, prior: Tensor) -> None:
+        """Parameters and tables of the output's first level, if it has two."""
+        self.class_map: nn.Parameter | None = None
+        if classes is None:
+            return
+        of_token = torch.from_numpy(np.asarray(classes, dtype=np.int64))[EOD:]
+        number = int(of_token.max()) + 1
+        order = torch.argsort(of_token, stable=True)  # tokens from EOD on, class by class
+        self.register_buffer("order", order, persistent=False)
+        self.register_buffer("rank", torch.argsort(order), persistent=False)
+        self.register_buffer("class_of", of_token, persistent=False)
+        self.first = [0, *torch.bincount(of_token, minlength=number).cumsum(0).tolist()]
+        share = torch.zeros(number).index_add_(0, of_token, prior[EOD:].exp())
+        self.class_map = nn.Parameter(torch.zeros(number, self.width))
+        self.class_bias = nn.Parameter(share.log())
+
+    def hidden(self, inputs: Tensor, documents: Tensor) -> Tensor:
+        """h (rows, T, d) after each input token (rows, T); tokens of other `documents` (rows, T) are not seen."""
+        length = inputs.shape[1]
+        same = documents[:, None, :, None] == documents[:, None, None, :]  # (rows, 1, T, T)
+        turn = rotation(length, inputs.device, self.dtype)
+        attention, mlp = self.attention.to(self.dtype), self.mlp.to(self.dtype)
+        x = self._drop(F.embedding(inputs, self.embedding).to(self.dtype))
+        biases = causal_bias(self.distance[:, :, :length].to(self.dtype))  # (layers, heads, T, T)
+        for layer in range(len(attention)):
+            bias = biases[layer].masked_fill(~same, -torch.inf)
+            sink = self.sink[layer].to(self.dtype)
+            x = x + self._drop(self._attend(norm(x), attention[layer], bias, sink, turn))
+            up = F.relu(norm(x) @ mlp[layer, 0].T).square()
+            x = x + self._drop(up @ mlp[layer, 1])
+        return norm(x)
+
+    def _attend(self, x: Tensor, maps: Tensor, bias: Tensor, sink: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+        rows, length, width = x.shape
+        query, key, value = (
+            (x @ maps[:3].reshape(3 * width, width).T).view(rows, length, 3, self.heads, HEAD).permute(2, 0, 3, 1, 4)
+        )  # (rows, heads, T, 64)
+        query, key = rotated(norm(query), turn), rotated(norm(key), turn)
+        key, value = F.pad(key, (0, 0, 1, 0)), F.pad(value, (0, 0, 1, 0))  # the sink: a key and a value of zeros
+        nothing = sink[:, None, None].expand(rows, self.heads, length, 1)
+        seen = F.scaled_dot_product_attention(query, key, value, torch.cat([nothing, bias], 3), scale=HEAD**-0.5)
+        return seen.transpose(1, 2).reshape(rows, length, width) @ maps[3].T
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training) if self.dropout else x
+
+    def target_log_probabilities(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """log p of targets (n,) after states h (n, d): (n,) float32."""
+        mapped = hidden @ self.output_map.to(hidden.dtype)
+        targets = targets - EOD
+        if self.class_map is None:
+            logits = F.linear(mapped, self.embedding[EOD:].to(mapped.dtype)).float() + self.output_bias
+            return -F.cross_entropy(logits, targets, reduction="none")
+        classes = self.class_of[targets]
+        by_class = F.linear(hidden.float(), self.class_map, self.class_bias)
+        log_p = -F.cross_entropy(by_class, classes, reduction="none")
+        places = torch.argsort(classes, stable=True)
+        sizes = torch.bincount(classes, minlength=len(self.first) - 1).tolist()
+        embedding, bias = self.embedding[EOD:][self.order], self.output_bias[self.order]
+        parts, ranks = [], self.rank[targets[places]].split(sizes)
+        for k, (states, own) in enumerate(zip(mapped[places].split(sizes), ranks, strict=True)):
+            if len(own):
+                lo, hi = self.first[k], self.first[k + 1]
+                logits = F.linear(states.float(), embedding[lo:hi], bias[lo:hi])
+                parts.append(-F.cross_entropy(logits, own - lo, reduction="none"))
+        return log_p + torch.cat(parts)[torch.argsort(places)]
+
+    def log_probabilities(self, hidden: Tensor) -> Tensor:
+        """log p of every token after states h (n, d): (n, N) float32; −inf for what is never predicted."""
+        mapped = hidden @ self.output_map.to(hidden.dtype)
+        logits = F.linear(mapped, self.embedding[EOD:].to(mapped.dtype)).float() + self.output_bias
+        if self.class_map is None:
+            log_p = F.log_softmax(logits, 1)
+        else:
+            of_classes = F.log_softmax(F.linear(hidden.float(), self.class_map, self.class_bias), 1)
+            ordered = logits[:, self.order]
+            sizes = np.diff(self.first).tolist()
+            within = torch.cat([F.log_softmax(part, 1) for part in ordered.split(sizes, 1)], 1)
+            log_p = within[:, self.rank] + of_classes[:, self.class_of]
+        return F.pad(log_p, (EOD, 0), value=-math.inf)
+
+
+def norm(x: Tensor) -> Tensor:
+    """RMSNorm without parameters."""
+    return F.rms_norm(x, (x.shape[-1],))
+
+
+def causal_bias(distance: Tensor) -> Tensor:
+    """(…, T) biases by distance to matrices (…, T, T) with bias[i, j] = distance[i − j], and −inf where j > i.
+
+    One row of length 2T, read again and again with a period of 2T − 1, gives all of them without a gather.
+
+    >>> causal_bias(torch.tensor([1.0, 2.0, 3.0]))
+    tensor([[1., -inf, -inf],
+            [2., 1., -inf],
+            [3., 2., 1.]])
+    """
+    *outer, length = distance.shape
+    future = distance.new_full((*outer, length), -torch.inf)
+    row = torch.cat([distance[..., :1], future, distance[..., 1:].flip(-1)], -1)  # (…, 2T)
+    tiled = row.unsqueeze(-2).expand(*outer, length, 2 * length).reshape(*outer, -1)
+    return tiled[..., : length * (2 * length - 1)].view(*outer, length, 2 * length - 1)[..., :length]
+
+
+def rotation(length: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (T, 32) of rotary positions."""
+    speeds = ROTARY_BASE ** -(torch.arange(0, HEAD, 2, device=device) / HEAD)
+    angles = torch.arange(length, device=device)[:, None] * speeds
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotated(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotary positions (Su et al. 2021): the halves of each head are turned by an angle that grows with position."""
+    cos, sin = turn
+    one, other = x.chunk(2, -1)
+    return torch.cat([one * cos - other * sin, one * sin + other * cos], -1)

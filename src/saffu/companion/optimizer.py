@@ -1,0 +1,118 @@
+"""Muon for matrices, AdamW for the rest.
+
+Muon (Jordan 2024) replaces the momentum of a matrix by the nearest orthogonal one, found by five Newton–Schulz steps.
+Here matrices of one shape lie in one parameter (…, rows, columns) and take these steps together: on a GPU, dozens of
+small products become three large ones. `torch.optim.Muon`, which takes one matrix at a time, is the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from saffu.companion.gate import Gate
+from saffu.companion.network import Network
+
+MATRIX_RATE, EMBEDDING_RATE, VECTOR_RATE = 0.01, 2e-3, 1e-2
+ADAM_MATRIX_RATE = 4e-3  # of matrices, if Muon is not used
+BETAS = (0.9, 0.95)
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Newton–Schulz steps, as in torch.optim.Muon
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon over stacks of matrices; its updates are as large as AdamW's (Liu et al. 2025, as `match_rms_adamw`)."""
+
+    def __init__(self, params: Iterable[Tensor], lr: Tensor, weight_decay: float, momentum: float = 0.95) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for weight in group["params"]:
+                average = self.state[weight].setdefault("momentum_buffer", torch.zeros_like(weight))
+                average.lerp_(weight.grad, 1 - group["momentum"])
+                update = orthogonal(weight.grad.lerp(average, group["momentum"]))
+                scale = 0.2 * max(weight.shape[-2:]) ** 0.5
+                weight.mul_(1 - group["lr"] * group["weight_decay"])
+                weight.sub_(update * (group["lr"] * scale))
+
+
+def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
+    """About the nearest matrices (…, rows, columns) whose singular values are all one."""
+    a, b, c = COEFFICIENTS
+    x = matrices.to(torch.bfloat16) if matrices.is_cuda else matrices
+    tall = x.shape[-2] > x.shape[-1]
+    x = x.mT if tall else x
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return (x.mT if tall else x).to(matrices.dtype)
+
+
+class Optimizer:
+    """Both optimizers as one. Learning rates are tensors, so that a captured CUDA graph follows the schedule."""
+
+    def __init__(self, network: Network, gate: Gate, kind: str, weight_decay: float) -> None:
+        self.parameters = [*network.parameters(), *gate.parameters()]
+        matrices = [network.attention, network.mlp, network.output_map]
+        named = {id(weight) for weight in [*matrices, network.embedding]}
+        vectors = [weight for weight in self.parameters if id(weight) not in named]
+        device = network.embedding.device
+        self.rates: list[tuple[Tensor, float]] = []
+
+        def rate(value: float) -> Tensor:
+            self.rates.append((torch.tensor(value, device=device), value))
+            return self.rates[-1][0]
+
+        groups = [
+            {"params": [network.embedding], "lr": rate(EMBEDDING_RATE)},
+            {"params": vectors, "lr": rate(VECTOR_RATE)},
+        ]
+        self.muon: Muon | None = None
+        if kind == "muon":
+            self.muon = Muon(matrices, rate(MATRIX_RATE), weight_decay)
+        else:
+            groups.append({"params": matrices, "lr": rate(ADAM_MATRIX_RATE)})
+        fused = device.type == "cuda"
+        self.adam = torch.optim.AdamW(groups, betas=BETAS, weight_decay=0.0, fused=fused, capturable=fused)
+
+    @property
+    def all(self) -> list[torch.optim.Optimizer]:
+        return [self.adam, *([self.muon] if self.muon else [])]
+
+    def set_rate(self, factor: float) -> None:
+        """Scale all learning rates."""
+        for tensor, value in self.rates:
+            tensor.fill_(value * factor)
+
+    def step(self) -> None:
+        """Clip the gradients, take a step, and forget them."""
+        nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        for optimizer in self.all:
+            optimizer.step()
+        for optimizer in self.all:
+            optimizer.zero_grad(set_to_none=True)
+
+    def arrays(self) -> dict[str, Tensor]:
+        """The state, by parameter number and name."""
+        stored = {}
+        for kind, optimizer in zip(("adam", "muon"), self.all, strict=False):
+            for number, values in optimizer.state_dict()["state"].items():
+                stored |= {f"{kind}.{number}.{name}": value for name, value in values.items()}
+        return stored
+
+    def load(self, arrays: dict[str, Tensor]) -> None:
+        """Take up the state that `arrays` gave."""
+        for kind, optimizer in zip(("adam", "muon"), self.all, strict=False):
+            state = optimizer.state_dict()
+            for name, value in arrays.items():
+                of, number, key = name.split(".")
+                if of == kind:
+                    state["state"].setdefault(int(number), {})[key] = value
+            rates = [group["lr"] for group in optimizer.param_groups]
+            optimizer.load_state_dict(state)
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate  # the tensor that `set_rate` changes

@@ -1,0 +1,75 @@
+"""Rows of text for the network: cut at random places to train on, laid out with enough context to be scored."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from saffu.interface import Array
+from saffu.text.corpus import TokenCorpus
+from saffu.text.tokenizer import SOD
+
+Integers = npt.NDArray[np.int64]
+
+
+def inputs_of(corpus: TokenCorpus) -> Array:
+    """The token that precedes each target, (targets,) int64; SOD at the start of a document.
+
+    >>> inputs_of(TokenCorpus(np.array([7, 8, 3, 9, 3]), np.array([0, 3, 5]), np.array([3, 2])))
+    array([1, 7, 8, 1, 9])
+    """
+    inputs = np.concatenate([[SOD], corpus.ids[:-1].astype(np.int64)])[: corpus.targets]
+    inputs[corpus.starts[:-1]] = SOD
+    return inputs
+
+
+def documents_of(corpus: TokenCorpus) -> Array:
+    """The number of each target's document, (targets,) int32."""
+    return np.repeat(np.arange(corpus.documents, dtype=np.int32), np.diff(corpus.starts))
+
+
+def training_rows(targets: int, length: int, rng: np.random.Generator) -> Integers:
+    """All targets of a corpus in rows (rows, length) of consecutive ones, cut at a random place, in random order.
+
+    The last row continues at the beginning of the corpus.
+    """
+    begins = rng.integers(length) + length * np.arange(-(-targets // length))
+    return (rng.permutation(begins)[:, None] + np.arange(length)) % targets
+
+
+def window_start(position: int, context: int) -> int:
+    """Where the window of a target begins: it moves by half its length, so half of it at least precedes a target.
+
+    >>> [window_start(position, 8) for position in (0, 7, 8, 11, 12)]
+    [0, 0, 4, 4, 8]
+    """
+    half = context // 2
+    return 0 if position < context else (position - context) // half * half + half
+
+
+def scoring_rows(corpus: TokenCorpus, context: int) -> tuple[Integers, npt.NDArray[np.bool_]]:
+    """Rows (rows, context) of positions that hold the window of every target, and where each target is scored.
+
+    Documents of up to `context` targets are scored whole, longer ones in windows that overlap by half. Several windows
+    share a row if they fit. Places that are left are −1.
+    """
+    pieces = []  # begin, end, and the first target to be scored
+    for begin, end in zip(corpus.starts[:-1].tolist(), corpus.starts[1:].tolist(), strict=True):
+        done = begin
+        while done < end:
+            window = begin + window_start(done - begin, context)
+            stop = min(window + context, end)
+            pieces.append((window, stop, done))
+            done = stop
+    places, used, row = [], context, -1
+    for begin, end, _ in pieces:
+        if used + end - begin > context:
+            row, used = row + 1, 0
+        places.append((row, used))
+        used += end - begin
+    positions = np.full((row + 1, context), -1, dtype=np.int64)
+    scored = np.zeros((row + 1, context), dtype=bool)
+    for (begin, end, first), (row, column) in zip(pieces, places, strict=True):
+        positions[row, column : column + end - begin] = np.arange(begin, end)
+        scored[row, column + first - begin : column + end - begin] = True
+    return positions, scored

@@ -1,0 +1,81 @@
+"""The trained side as one thing: the network and the gate, from counts or from stored arrays."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from saffu.calibrated.model import CalibratedModel
+from saffu.companion.config import CompanionConfig
+from saffu.companion.counted_start import counted_start
+from saffu.companion.gate import Gate
+from saffu.companion.network import Network
+from saffu.errors import SaffuError
+from saffu.interface import Array
+
+PREFIX = "trained."
+
+
+class TrainedSide:
+    """A network and its gate on a device."""
+
+    def __init__(self, network: Network, gate: Gate, device: torch.device) -> None:
+        self.network, self.gate, self.device = network.to(device), gate.to(device), device
+        network.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+
+    @classmethod
+    def plain(cls, config: CompanionConfig, counted: CalibratedModel, device: torch.device) -> TrainedSide:
+        """With random weights, drawn from torch's generator."""
+        frequencies = counted.frequencies + 0.5
+        classes = counted.encoder.output_classes if config.class_first else None
+        log_prior = np.log(frequencies / frequencies.sum())
+        network = Network(log_prior, config.depth, config.context, config.network_dropout or 0.0, classes)
+        return cls(network, Gate(network.width), device)
+
+    @classmethod
+    def start(cls, config: CompanionConfig, counted: CalibratedModel, device: torch.device) -> TrainedSide:
+        """What training starts from."""
+        side = cls.plain(config, counted, torch.device("cpu"))
+        if config.network_start == "counted":
+            counted_start(side.network, counted)
+        return cls(side.network, side.gate, device)
+
+    @classmethod
+    def from_arrays(
+        cls, config: CompanionConfig, counted: CalibratedModel, arrays: Mapping[str, Array], device: torch.device
+    ) -> TrainedSide:
+        side = cls.plain(config, counted, device)
+        side.load(arrays)
+        side.network.eval()
+        return side
+
+    def arrays(self) -> dict[str, Array]:
+        """All weights, by name."""
+        parts = {"network": self.network, "gate": self.gate}
+        return {
+            f"{PREFIX}{part}.{name}": weight.detach().cpu().numpy().copy()
+            for part, module in parts.items()
+            for name, weight in module.named_parameters()
+        }
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        """Take up the weights that `arrays` gave, in place."""
+        for part, module in {"network": self.network, "gate": self.gate}.items():
+            for name, weight in module.named_parameters():
+                stored = arrays.get(f"{PREFIX}{part}.{name}")
+                if stored is None or stored.shape != tuple(weight.shape) or stored.dtype != np.float32:
+                    raise SaffuError("the network's weights do not fit its settings; restore the folder or train again")
+                weight.data.copy_(torch.from_numpy(np.array(stored)))
+
+    def copy(self) -> TrainedSide:
+        """An independent copy, ready to predict."""
+        network = copy.deepcopy(self.network)
+        network.eval()
+        return TrainedSide(network, copy.deepcopy(self.gate), self.device)
+
+    @property
+    def size(self) -> int:
+        return sum(weight.numel() for module in (self.network, self.gate) for weight in module.parameters())

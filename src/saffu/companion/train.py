@@ -1,0 +1,262 @@
+"""Training: a budget of time or of epochs, a schedule that fits it, early stopping; the best weights are kept.
+
+Everything random follows from the seed and the step, and a checkpoint holds the whole state of a run, so on a CPU a run
+of so-and-so many epochs that was interrupted and resumed ends with the weights of one that never was.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saffu import files
+from saffu.companion.cross_fit import cross_fitted
+from saffu.companion.gate import loss
+from saffu.companion.model import CompanionModel
+from saffu.companion.optimizer import Optimizer
+from saffu.companion.rows import training_rows
+from saffu.companion.scoring import Flat, score
+from saffu.companion.side import TrainedSide
+from saffu.errors import SaffuError
+from saffu.files import Content
+from saffu.interface import Array
+from saffu.processes import SINGLE, ProcessGroup
+from saffu.progress import progress_bar
+from saffu.text.corpus import TokenCorpus
+from saffu.text.tokenizer import EOD
+from saffu.tools.evaluate import Score
+from saffu.training.batches import seed_of
+from saffu.training.cuda_graph import no_garbage_collection, side_stream
+from saffu.training.interrupts import deferred_interrupts
+
+FACTS, ARRAYS = "companion.json", "companion.safetensors"
+DEV_TARGETS = 100_000  # held-out targets scored at each check
+CHECKS = (0.02, 0.05, *(0.1 * k for k in range(1, 11)))  # fractions of a run after which held-out text is scored
+PATIENCE = 3  # checks in a row that are worse than the best
+WARMUP = 50  # steps
+SYNC = 8  # steps after which the clock is read
+SAVE_SECONDS = 60.0
+PLAIN_STEPS = 3  # before a CUDA graph is captured
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Progress:
+    """Where a run stands."""
+
+    step: int = 0
+    checks: int = 0
+    seconds: float = 0.0  # of training, over all sittings
+    best: float = math.inf  # bits per byte of the held-out text
+    best_check: int = 0
+    worse: int = 0  # checks since the best
+    ended: str = ""  # why
+
+
+class Training:
+    """A run that trains the network and the gate of a counted model. `best` is the best model so far."""
+
+    def __init__(
+        self,
+        model: CompanionModel,
+        corpus: TokenCorpus,
+        dev: TokenCorpus,
+        *,
+        source: Any = None,
+        seconds: float = 0.0,
+        group: ProcessGroup = SINGLE,
+    ):
+        """`source` describes, in JSON, where the text came from; `seconds` is the time already spent on the model."""
+        if not dev.targets:
+            raise SaffuError("training needs held-out text for early stopping; pass some as `dev`")
+        if group.size > 1:
+            raise SaffuError("a network next to counts is trained in one process; run the command without torchrun")
+        self.text = {"corpus": corpus.fingerprint(), "dev": dev.fingerprint()}
+        self.model, self.best, self.config = model, model.without_network(), model.config
+        self.source, self.group, self.before, self.corpus = source, group, seconds, corpus
+        self.dev, self.progress, self.device = excerpt(dev, DEV_TARGETS), Progress(), model.device
+        began = time.perf_counter()
+        self.flat = Flat(corpus, *cross_fitted(model.counted, corpus, "cross-fit"), self.device)
+        counted = model.counted.log_probabilities_and_certainty(self.dev)
+        self.dev_flat, self.counted_score = Flat(self.dev, *counted, self.device), self._score_of(counted[0])
+        self.cross_fit_seconds = time.perf_counter() - began
+        torch.manual_seed(seed_of(self.config.seed, "weights"))
+        self.side = model.side.copy() if model.side else TrainedSide.start(self.config, model.counted, self.device)
+        self.side.network.train()
+        self.optimizer = Optimizer(self.side.network, self.side.gate, self.config.optimizer, self.config.decay)
+        self.length = min(self.config.context, corpus.targets)
+        self.rows = min(max(1, self.config.batch_tokens // self.length), -(-corpus.targets // self.length))
+        self.steps_per_epoch = -(-corpus.targets // self.length) // self.rows
+        self.steps = max(1, round(self.config.epochs * self.steps_per_epoch))
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    @property
+    def fraction(self) -> float:
+        """How much of the run is done, by steps or by time, whichever is further."""
+        limit = self.config.minutes * 60
+        return max(self.progress.step / self.steps, self.progress.seconds / limit if limit else 0.0)
+
+    def run(
+        self,
+        save: Callable[[Mapping[str, Content]], None] | None = None,
+        on_fold: Callable[[Row, CompanionModel], None] | None = None,
+    ) -> CompanionModel:
+        """Train until the run ends; return the best model.
+
+        `on_fold` receives a row of the log and the model as it is now, at each check; `save` must store `best` together
+        with the files it receives. SIGINT and SIGTERM take effect after the current step, once a checkpoint is saved.
+        """
+        cuda = [self.device] if self.device.type == "cuda" else []
+        with side_stream(self.device), torch.random.fork_rng(cuda), deferred_interrupts() as interrupts:
+            self._run(save, on_fold, interrupts)
+        return self.best
+
+    def _run(self, save: Any, on_fold: Any, interrupts: list[int]) -> None:
+        progress = self.progress
+        if not progress.step:
+            progress.best = self.counted_score.bits_per_byte
+        self._since = saved = time.perf_counter()
+        with progress_bar("train", total=1000, unit="‰") as bar:
+            while not progress.ended:
+                self._step()
+                progress.step += 1
+                if progress.step % SYNC == 0 or self.device.type == "cpu" or progress.step >= self.steps:
+                    self._read_clock()
+                    bar.update(round(1000 * min(1.0, self.fraction)) - bar.n)
+                if self.fraction >= CHECKS[progress.checks] - 1e-9:
+                    self._check(on_fold)
+                    bar.set_postfix_str(f"{progress.best:.3f} bits/byte", refresh=False)
+                if interrupts or progress.ended or time.perf_counter() - saved > SAVE_SECONDS:
+                    self._save(save)
+                    saved = time.perf_counter()
+                if interrupts:
+                    raise KeyboardInterrupt
+
+    def _step(self) -> None:
+        epoch, place = divmod(self.progress.step, self.steps_per_epoch)
+        if place == 0 or not hasattr(self, "_rows"):
+            rng = np.random.default_rng(seed_of(self.config.seed, "rows", epoch))
+            self._rows = torch.from_numpy(training_rows(self.corpus.targets, self.length, rng)).to(self.device)
+        self.optimizer.set_rate(min(1.0, (self.progress.step + 1) / WARMUP) * max(0.0, 1 - self.fraction))
+        positions = self._rows[place * self.rows : (place + 1) * self.rows]
+        seed = seed_of(self.config.seed, "dropout", self.progress.step)
+        if self.device.type != "cuda":
+            torch.default_generator.manual_seed(seed)
+            self._loss = self._plain_step(positions)
+            return
+        torch.cuda.manual_seed(seed)
+        if self.progress.step < PLAIN_STEPS or not hasattr(self, "_loss"):
+            self._loss = self._plain_step(positions)
+            return
+        if self.graph is None:  # hundreds of small kernels become one launch
+            self._positions, self.graph = positions.clone(), torch.cuda.CUDAGraph()
+            with no_garbage_collection(), torch.cuda.graph(self.graph, stream=torch.cuda.current_stream()):
+                self._loss = self._plain_step(self._positions)
+        self._positions.copy_(positions)
+        self.graph.replay()
+
+    def _plain_step(self, positions: Tensor) -> Tensor:
+        value = loss(*self.flat.forward(self.side.network, self.side.gate, positions))
+        value.backward()
+        self.optimizer.step()
+        return value.detach()
+
+    def _check(self, on_fold: Any) -> None:
+        """Score the held-out text, keep the weights if they are the best so far, and log."""
+        progress = self.progress
+        if not math.isfinite(float(self._loss)):
+            raise SaffuError(f"training diverged: the loss is {float(self._loss)} at step {progress.step}; train again")
+        fraction = min(1.0, self.fraction)
+        while progress.checks < len(CHECKS) - 1 and CHECKS[progress.checks] <= fraction + 1e-9:
+            progress.checks += 1
+        log_p, alone = score(self.side.network, self.side.gate, self.dev, self.dev_flat)
+        found = self._score_of(log_p)
+        model = self.model.with_side(self.side.copy())
+        is_best = found.bits_per_byte < progress.best
+        progress.worse = 0 if is_best else progress.worse + 1
+        if is_best:
+            progress.best, progress.best_check, self.best = found.bits_per_byte, progress.checks, model
+        self._read_clock()
+        if fraction >= 1:
+            progress.ended = "the budget is spent"
+        elif progress.worse >= PATIENCE and fraction > 0.3:
+            progress.ended = f"held-out text was not predicted better in {PATIENCE} checks"
+        row: Row = {"stage": f"train {fraction:.0%}", "fold": progress.checks, "step": progress.step}
+        tokens = progress.step * self.rows * self.length
+        row |= {"tokens": tokens, "tokens_per_second": round(tokens / max(progress.seconds, 1e-9))}
+        row |= {"dev_perplexity": found.perplexity, "dev_bits_per_byte": found.bits_per_byte, "best": is_best}
+        row |= {"network_bits_per_byte": self._score_of(alone).bits_per_byte}
+        row |= {"counted_bits_per_byte": self.counted_score.bits_per_byte}
+        row["seconds"] = round(self.before + self.cross_fit_seconds + progress.seconds, 3)
+        if on_fold:
+            on_fold(row, model)
+
+    def _score_of(self, log_p: Array) -> Score:
+        return Score(-float(log_p.sum()), self.dev.targets, self.dev.bytes)
+
+    def _read_clock(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+        now = time.perf_counter()
+        self.progress.seconds += now - self._since
+        self._since = now
+
+    def _save(self, save: Any) -> None:
+        if save is not None:
+            save(self.checkpoint())
+        self._read_clock()
+
+    def checkpoint(self) -> dict[str, Content]:
+        """The whole state of the run as files of the model folder."""
+        facts = {"progress": asdict(self.progress), "source": self.source, "text": self.text}
+        facts |= {"device": str(self.device)}
+        arrays = dict(self.side.arrays())
+        arrays |= {f"optimizer {name}": value.cpu().numpy() for name, value in self.optimizer.arrays().items()}
+        return {FACTS: (json.dumps(facts, indent=2) + "\n").encode(), ARRAYS: arrays}
+
+    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        """Continue from where a saved run stood; `self.model` must be the best model that was saved with it."""
+        if facts["text"] != self.text:
+            raise SaffuError("this run was trained on different text; pass the original text or start a new run")
+        self.best, self.progress = self.model, Progress(**facts["progress"])
+        self.side.load(arrays)
+        prefix = "optimizer "
+        state = {n.removeprefix(prefix): torch.from_numpy(a.copy()) for n, a in arrays.items() if n.startswith(prefix)}
+        self.optimizer.load(state)
+
+
+def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Array]]:
+    """The facts and arrays of a run's checkpoint in a model folder."""
+    manifest = files.read_manifest(folder)
+    if FACTS not in manifest["checksums"]:
+        raise SaffuError(f"{folder} has no checkpoint of a training run; train again")
+    facts = json.loads(files.read_file(folder, FACTS, manifest))
+    return facts, files.read_arrays(folder, ARRAYS, manifest)
+
+
+def excerpt(corpus: TokenCorpus, targets: int) -> TokenCorpus:
+    """About so much of a corpus: every nth document or, of long ones, their first lines."""
+    if corpus.targets <= targets:
+        return corpus
+    if corpus.targets / corpus.documents < targets / 100:
+        return corpus.sample(targets)
+    share, pieces, starts, sizes = targets / corpus.targets, [], [0], []
+    ends = corpus.line_starts()
+    for begin, end in zip(corpus.starts[:-1], corpus.starts[1:], strict=True):
+        first = int(np.searchsorted(ends, begin))
+        last = int(np.searchsorted(ends, begin + max(1, (end - begin) * share)))
+        pieces.append(np.asarray(corpus.ids[begin : ends[last]]))
+        sizes.append(corpus.sizes[first:last])
+        starts.append(starts[-1] + len(pieces[-1]))
+    assert all(piece[-1] == EOD for piece in pieces)
+    return TokenCorpus(np.concatenate(pieces), np.array(starts, dtype=np.int64), np.concatenate(sizes))
