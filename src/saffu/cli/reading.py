@@ -139,9 +139,7 @@ class TrainingText:
                 raise SaffuError(f"{min(both).name} is both training and held-out text; remove it from one of them")
             for held_out, source in product(self.dev_text.sources, self.text.sources):
                 if filecmp.cmp(held_out.path, source.path, shallow=False):
-                    raise SaffuError(
-                        f"{held_out.name} is a copy of {source.name}, which is training text; remove one"
-                    )
+                    raise SaffuError(f"{held_out.name} is a copy of {source.name}, which is training text; remove one")
 
     def __enter__(self) -> TrainingText:
         return self

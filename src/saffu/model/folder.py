@@ -57,12 +57,15 @@ class ModelFolder:
 
     def learned(self, name: str) -> Any:
         """A learned attribute whose file is read when it is first used."""
-        kinds: dict[str, tuple[str, Any]] = {"ledger_": (LEDGER, Ledger), "statistics_": (REFERENCES, Statistics)}
-        file, kind = kinds[name]
+        kinds: dict[str, tuple[str, Any]] = {
+            "ledger_": (LEDGER, lambda arrays, _: Ledger.from_arrays(arrays)),
+            "statistics_": (REFERENCES, Statistics.from_arrays),
+        }
+        file, read = kinds[name]
         if name == "ledger_" and file not in self:
             return None
         try:
-            learned = kind.from_arrays(self.arrays(file))
+            learned = read(self.arrays(file), int(self.manifest["vocabulary"]))
         except KeyError as error:
             raise SaffuError(f"{self.path / file} is damaged: it has no {error}; {RESTORE}") from None
         finally:
@@ -87,8 +90,10 @@ class ModelFolder:
             raise SaffuError(f"{self.path} was replaced after this model was loaded; load it again")
 
 
-def write(lm: SaffuLM, path: Path, extra_files: Mapping[str, files.Content]) -> None:
-    """Write all of a model, and `extra_files` next to it. Atomic."""
+def write(
+    lm: SaffuLM, path: Path, extra_files: Mapping[str, files.Content], extra_settings: Mapping[str, Any] | None = None
+) -> None:
+    """Write all of a model, `extra_files` next to it, and `extra_settings` into config.json. Atomic."""
     settle(lm)
     model, statistics, ledger = lm.model_, lm.statistics_, lm.ledger_
     manifest = {
@@ -100,6 +105,7 @@ def write(lm: SaffuLM, path: Path, extra_files: Mapping[str, files.Content]) -> 
         "parameters": model.size,
         "trained_on": lm.trained_on_,
         "source": lm.source_,
+        **(extra_settings or {}),
     }
     contents: dict[str, files.Content] = {
         MODEL: model.arrays,
@@ -146,8 +152,11 @@ def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
         config, vocabulary = chosen.config.from_dict(manifest["settings"]), int(manifest["vocabulary"])
         sizes = {name: int(manifest["trained_on"][name]) for name in ("documents", "lines", "tokens", "bytes")}
         tokenizer_settings, source = dict(manifest["tokenizer"]), dict(manifest["source"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise SaffuError(f"{where} is damaged ({error}); {RESTORE}") from None
+        log = [dict(json.loads(line)) for line in folder.text(LOG).splitlines()] if LOG in folder else []
+    except SaffuError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise SaffuError(f"{where} or {LOG} is damaged ({error}); {RESTORE}") from None
     tokenizer = Tokenizer.from_json(folder.text(TOKENIZER))
     if len(tokenizer) != vocabulary:
         raise SaffuError(f"{where} says {vocabulary} tokens, but the tokenizer has {len(tokenizer)}; train again")
@@ -161,6 +170,5 @@ def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
     lm = kind(config, tokenizer=tokenizer, device=device)
     lm.model_, lm.tokenizer_, lm.tokenizer_settings_ = model, tokenizer, tokenizer_settings
     lm.trained_on_, lm.source_ = sizes, source
-    lm.log_ = [json.loads(line) for line in folder.text(LOG).splitlines()] if LOG in folder else []
-    lm.folder = folder
+    lm.log_, lm.folder = log, folder
     return lm
