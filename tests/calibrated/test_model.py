@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibrated_data import (
+    CACHED,
+    SMALL,
+    VOCABULARY,
+    random_corpus,
+    random_encoder,
+    random_model,
+    reference_of,
+    reference_scores,
+)
+from conftest import corpus_of
+from saffu.calibrated import kneser_ney
+from saffu.calibrated.config import CalibratedConfig
+from saffu.calibrated.model import CalibratedModel
+from saffu.calibrated.ngrams import MAX_VOCABULARY
+from saffu.calibrated.views import CalibratedSums
+from saffu.errors import SaffuError
+from saffu.text.tokenizer import EOD
+
+seeds = st.integers(0, 2**32 - 1)
+contexts = st.lists(st.integers(EOD, VOCABULARY - 1), max_size=20)
+CONFIGS = {
+    "small": SMALL,
+    "cache": CACHED,
+    "bigrams": CalibratedConfig(order=2, slots=0, word_classes=0, output_classes=3, cache=0),
+    "bigrams by class": CalibratedConfig(order=2, slots=1, word_classes=5, output_classes=3, cache=0),
+    "far slots": CalibratedConfig(order=3, slots=16, word_classes=0, output_classes=4, cache=0),
+    "long": CalibratedConfig(order=9, slots=0, word_classes=6, output_classes=4, cache=30),
+    "pruned": CalibratedConfig(order=5, slots=2, word_classes=6, output_classes=4, prune=1, cache=0),
+    "one class": CalibratedConfig(order=3, slots=3, word_classes=5, output_classes=1, cache=5),
+    "all classes": CalibratedConfig(order=3, slots=3, word_classes=5, output_classes=VOCABULARY - EOD, cache=5),
+}
+each_config = pytest.mark.parametrize("config", [pytest.param(c, id=name) for name, c in CONFIGS.items()])
+
+
+@each_config
+def test_scores_agree_with_the_reference(config):
+    for seed in range(2):
+        train, test = random_corpus(seed), random_corpus(seed + 100, documents=3, lines=3)
+        model = random_model(config, train, seed)
+        expected = reference_scores(reference_of(model, train), test)
+        assert model.log_probabilities(test) == pytest.approx(expected, abs=1e-5)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seeds, contexts, st.sampled_from(sorted(CONFIGS)))
+def test_distributions_agree_with_the_reference(seed, context, name):
+    train = random_corpus(seed, documents=5)
+    if not train.targets:
+        return
+    model = random_model(CONFIGS[name], train, seed)
+    expected = reference_of(model, train).log_probabilities(context)
+    (found,) = model.next_log_probabilities([model.start(context)])
+    assert found.dtype == np.float32
+    assert found[:EOD].tolist() == [-np.inf] * EOD
+    assert found[EOD:] == pytest.approx(np.array([expected[token] for token in range(EOD, VOCABULARY)]), abs=1e-5)
+    assert np.exp(found.astype(np.float64)).sum() == pytest.approx(1, abs=1e-5)
+
+
+@each_config
+def test_walking_and_scoring_are_the_same(config):
+    """Scores of a corpus, states that advance token by token, and states made from the whole context."""
+    model, test = random_model(config, random_corpus(1), 1), random_corpus(2, documents=3, lines=6)
+    scores = model.log_probabilities(test)
+    for number in range(test.documents):
+        first, last = test.starts[number : number + 2]
+        tokens, state = test.ids[first:last].tolist(), model.start()
+        for place, token in enumerate(tokens):
+            assert state == model.start(tokens[:place])
+            (log_p,) = model.next_log_probabilities([state])
+            assert log_p[token] == pytest.approx(scores[first + place], abs=1e-5)
+            state = model.advance(state, token)
+    assert hash(state) == hash(model.start(tokens))
+
+
+def test_caches_follow_long_documents():
+    """Long enough for tokens to leave the window, for weights to be rescaled, for distant positions to be dropped."""
+    rng = np.random.default_rng(0)
+    tokens = [int(t) for topic in rng.integers(4, 18, size=30) for t in topic + rng.integers(0, 5, size=50)]
+    model = random_model(CACHED, random_corpus(2), 2)
+    plain, scores = reference_of(model, random_corpus(2)), model.log_probabilities(corpus_of([[4], tokens]))[2:]
+    for place in (0, 1, 2, 11, 12, 13, 29, 30, 200, 255, 256, 257, 700, 1072, 1073, 1196, 1197, 1499):
+        expected = plain.log_probabilities(tokens[:place])[tokens[place]]
+        assert scores[place] == pytest.approx(expected, abs=1e-5), place
+        (log_p,) = model.next_log_probabilities([model.start(tokens[:place])])
+        assert log_p[tokens[place]] == pytest.approx(expected, abs=1e-5), place
+
+
+@each_config
+def test_explanations_add_up(config):
+    train = random_corpus(3)
+    model = random_model(config, train, 3)
+    for context in ([], [5], [VOCABULARY - 1, 4], train.ids[:9].tolist(), [*range(4, 20), 4, 5, 4]):
+        explanation = model.explain(context)
+        (expected,) = model.next_log_probabilities([model.start(context)])
+        assert explanation.log_probabilities[:EOD].tolist() == [-np.inf] * EOD
+        assert explanation.log_probabilities[EOD:] == pytest.approx(expected[EOD:], abs=1e-5)
+        total = np.sum([term.values for term in explanation.terms], axis=0)
+        assert total[EOD:] == pytest.approx(explanation.log_probabilities[EOD:], abs=1e-9)
+        for shares in explanation.details.values():
+            sums = np.sum([term.values for term in shares], axis=0)
+            assert sums[EOD:] == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize("config", [SMALL, CACHED])
+def test_samples_follow_the_distribution(config):
+    """Chi-square of 4,000 draws with 20 degrees of freedom: above 45.3 once in a thousand seeds."""
+    model = random_model(config, random_corpus(4), 4)
+    context = [4, 5, 6, 4, 5]
+    (log_p,) = model.next_log_probabilities([model.start(context)])
+    rng, drawn = np.random.default_rng(0), np.zeros(VOCABULARY)
+    for _ in range(4000):
+        token, state = model.sample(model.start(context), rng)
+        drawn[token] += 1
+    assert state == model.start([*context, token])
+    expected = 4000 * np.exp(log_p[EOD:].astype(np.float64))
+    assert drawn[:EOD].sum() == 0
+    assert ((drawn[EOD:] - expected) ** 2 / expected).sum() < 45.3
+    shifted = 4000 * np.exp(np.roll(log_p[EOD:].astype(np.float64), 1))
+    assert ((drawn[EOD:] - shifted) ** 2 / shifted).sum() > 200  # the test has the power to tell
+
+
+class Numbers:
+    """Stands in for a generator: gives these numbers in turn."""
+
+    def __init__(self, *numbers: float):
+        self.random = iter(numbers).__next__
+
+
+def test_samples_at_the_ends_of_the_range():
+    model = random_model(SMALL, random_corpus(5), 5)
+    for numbers in ((0.0, 0.0), (np.nextafter(1, 0), np.nextafter(1, 0)), (0.0, np.nextafter(1, 0))):
+        token, _ = model.sample(model.start([4, 5]), Numbers(*numbers))
+        assert EOD <= token < VOCABULARY
+
+
+@each_config
+def test_chunks_threads_and_neighbors_do_not_matter(config, monkeypatch):
+    model, test = random_model(config, random_corpus(6), 6), random_corpus(7, documents=30, lines=4)
+    monkeypatch.setattr(kneser_ney, "cores", lambda: 1)
+    expected = model.log_probabilities(test)
+    monkeypatch.setattr(kneser_ney, "cores", lambda: 2)
+    assert model.log_probabilities(test).tolist() == expected.tolist()
+    for chunk in (1, 13, test.targets):
+        monkeypatch.setattr(kneser_ney, "CHUNK", chunk)
+        assert model.log_probabilities(test) == pytest.approx(expected, abs=1e-6)
+    alone = [model.log_probabilities(test.select([number])) for number in range(test.documents)]
+    assert np.concatenate(alone) == pytest.approx(expected, abs=1e-6)
+
+
+def test_certainty_describes_the_classes():
+    model, test = random_model(SMALL, random_corpus(8), 8), random_corpus(9, documents=2)
+    scores, certainty = model.log_probabilities_and_certainty(test)
+    assert scores.tolist() == model.log_probabilities(test).tolist()
+    plain = reference_of(model, random_corpus(8))
+    context = test.ids[:3].tolist()
+    of_classes = np.array(
+        list(plain.by_class({t: np.exp(x) for t, x in plain.log_probabilities(context).items()}).values())
+    )
+    expected = [-(of_classes * np.log(of_classes)).sum(), np.log(of_classes.max())]
+    assert certainty[3] == pytest.approx(np.array(expected), abs=1e-4)
+    _, sure = model.next_log_probabilities_and_certainty([model.start(context)])
+    assert sure[0] == pytest.approx(certainty[3], abs=1e-6)
+
+
+def same_arrays(a, b) -> bool:
+    assert a.keys() == b.keys()
+    return all(a[name].dtype == b[name].dtype and a[name].tobytes() == b[name].tobytes() for name in a)
+
+
+@each_config
+def test_adding_and_subtracting_documents_is_exact(config):
+    first, second = random_corpus(10), random_corpus(11)
+    model = random_model(config, first, 10)
+    counted = model.count(first) + model.count(second) - model.count(second)
+    assert same_arrays(model.solved(counted).arrays(), model.arrays())
+    assert same_arrays(counted.arrays(), model.sums.arrays())
+    both = model.solved(model.count(first) + model.count(second))
+    assert not same_arrays({"x": both.frequencies}, {"x": model.frequencies})
+    assert same_arrays(both.encoder_arrays(), model.encoder_arrays())
+    with pytest.raises(SaffuError, match="below zero"):
+        model.count(first) - both.sums
+
+
+@each_config
+def test_arrays_round_trip(config):
+    model, test = random_model(config, random_corpus(12), 12), random_corpus(13)
+    arrays = {name: array.copy() for name, array in model.arrays().items()}
+    loaded = CalibratedModel.from_arrays(config, arrays, dict(model.sums.arrays()))
+    assert same_arrays(loaded.arrays(), model.arrays())
+    assert same_arrays(loaded.sums.arrays(), model.sums.arrays())
+    assert loaded.log_probabilities(test).tolist() == model.log_probabilities(test).tolist()
+    assert loaded.size == model.size
+    without = CalibratedModel.from_arrays(config, arrays)
+    assert without.sums is None
+    with pytest.raises(SaffuError, match="without its counts"):
+        without.vectors()
+
+
+def test_arrays_of_other_settings_are_rejected():
+    arrays = random_model(SMALL, random_corpus(14), 14).arrays()
+    for changes in ({"order": 3}, {"order": 5}, {"slots": 4}, {"slots": 6}, {"word_classes": 12}, {"cache": 7}):
+        with pytest.raises(SaffuError, match=r"damaged|do not fit"):
+            CalibratedModel.from_arrays(CalibratedConfig(**{**vars(SMALL), **changes}), arrays)
+
+
+def test_missing_arrays_are_rejected():
+    model = random_model(SMALL, random_corpus(14), 14)
+    for name in model.arrays():
+        if name.rpartition(".")[2] in ("discounts", "estimated"):
+            continue  # not read by kernels
+        arrays = {key: array for key, array in model.arrays().items() if key != name}
+        with pytest.raises(SaffuError, match=r"damaged|do not fit"):
+            CalibratedModel.from_arrays(SMALL, arrays)
+
+
+@pytest.mark.parametrize("documents", [[[]], [[4]], [[4, 4, 4, 4]], [[], [], []], [[4, 5], [22]]])
+def test_tiny_corpora(documents):
+    corpus = corpus_of(documents)
+    for config in CONFIGS.values():
+        model = random_model(config, corpus, 0)
+        expected = reference_scores(reference_of(model, corpus), corpus)
+        assert model.log_probabilities(corpus) == pytest.approx(expected, abs=1e-5)
+        (log_p,) = model.next_log_probabilities([model.start([23, 23])])
+        assert np.exp(log_p.astype(np.float64)).sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_a_vocabulary_of_all_16_bits():
+    corpus = corpus_of([[4, 65535, 65534, 4, 65535], [65535, 5]])
+    config = CalibratedConfig(order=3, slots=2, word_classes=3, output_classes=3, cache=5)
+    model = random_model(config, corpus, 0, MAX_VOCABULARY)
+    (log_p,) = model.next_log_probabilities([model.start([4, 65535])])
+    assert np.exp(log_p.astype(np.float64)).sum() == pytest.approx(1, abs=1e-4)
+    scores = model.log_probabilities(corpus)
+    assert log_p[65534] == pytest.approx(scores[2], abs=1e-5)
+    with pytest.raises(SaffuError, match="cannot be counted"):
+        CalibratedSums.count(corpus, config, MAX_VOCABULARY + 1)
+
+
+def test_ids_of_another_vocabulary_are_rejected():
+    model = random_model(SMALL, random_corpus(15), 15)
+    for bad in ([VOCABULARY], [4, 0], [-1], [70_000]):
+        with pytest.raises(SaffuError, match="ids outside"):
+            model.start(bad)
+        with pytest.raises(SaffuError, match="ids outside"):
+            model.log_probabilities(corpus_of([bad], dtype=np.int64))
+        with pytest.raises(SaffuError, match="ids outside"):
+            model.count(corpus_of([bad], dtype=np.int64))
+
+
+def test_size_and_vectors():
+    model = random_model(SMALL, random_corpus(16), 16)
+    distinct = model.sums.memory.distinct + sum(pairs.distinct for pairs in model.sums.pairs.values())
+    encoder = sum(array.size for array in random_encoder(SMALL, 16).arrays().values())
+    assert model.size == distinct + encoder + VOCABULARY
+    (vectors,) = model.vectors().values()
+    assert len(vectors) == VOCABULARY
