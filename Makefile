@@ -29,7 +29,7 @@ test: setup
 
 # The oldest transformers that exports work with (`test` has the newest), and lm_eval; in an environment of their own.
 test-hf: $(HF)/.installed
-	$(HF)/bin/python -m pytest tests/test_export.py tests/test_lm_eval.py
+	$(HF)/bin/python -m pytest tests/model/test_export.py tests/model/test_lm_eval.py
 
 $(HF)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(HF)

@@ -6,11 +6,11 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from saffu import SaffuConfig, SaffuLM
-from saffu.export import export_hf
-from saffu.tokenizer import EOD
+from saffu import SaffuLM
+from saffu.text.tokenizer import EOD
 
 pytest.importorskip("lm_eval", reason="make test-hf installs it")
 
@@ -26,6 +26,7 @@ CHOICE = """\
 doc_to_text: "{{prompt}}"
 doc_to_choice: "{{[good, bad]}}"
 doc_to_target: 0
+target_delimiter: ""
 metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
 """
 TEXT = """\
@@ -42,49 +43,49 @@ metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
 
 
 def log_probability(lm: SaffuLM, text: str) -> float:
-    """Of the text's tokens as the start of a document, without its end, which the harness does not ask for."""
-    (targets,) = lm.tokenize([text]).batches(10_000, lm.network_.lookback)
-    return float(lm.network_.log_probabilities(targets)[targets.ids != EOD].double().sum())
+    """Of the text as the start of a document, without the end of its line, which the harness does not ask for."""
+    corpus = lm.tokenize([text])
+    return float(np.where(corpus.ids != EOD, lm.model_.log_probabilities(corpus), 0).sum())
 
 
-def test_lm_eval(train_text, dev_text, tmp_path):
-    config = SaffuConfig.preset("calibrated", radius=4, memory=4, classes=20, kept_words=0)
-    lm = SaffuLM(config).fit(train_text)
-    export_hf(lm, tmp_path / "hf")
+@pytest.mark.slow
+def test_lm_eval(fitted, dev_text, tmp_path):
+    lm = fitted("calibrated")
+    lm.export_hf(tmp_path / "hf")
     pairs = [{"prompt": "", "good": text, "bad": " ".join(reversed(text.split()))} for text in dev_text[:10]]
     pairs += [{"prompt": "the small dog saw", "good": " a house", "bad": " saw small"}]
     prompts = ["the small", "a king found the"]
     answers = [lm.generate(prompt, temperature=0, max_tokens=12) for prompt in prompts]
     answers = [min((answer.split(stop)[0] for stop in ("the", ".")), key=len) for answer in answers]
+    asked = [{"prompt": prompt, "answer": answer} for prompt, answer in zip(prompts, answers, strict=True)]
     data = {
         "choice": ("multiple_choice", CHOICE, pairs),
         "text": ("loglikelihood_rolling", TEXT, [{"text": text} for text in dev_text[:10]]),
-        "answer": (
-            "generate_until",
-            ANSWER,
-            [{"prompt": p, "answer": a} for p, a in zip(prompts, answers, strict=True)],
-        ),
+        "answer": ("generate_until", ANSWER, asked),
     }
     for name, (kind, task, rows) in data.items():
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         head = TASK.format(name=f"saffu_{name}", data=tmp_path / f"{name}.jsonl", kind=kind)
         (tmp_path / f"{name}.yaml").write_text(head + task)
     command = [sys.executable, "-m", "lm_eval", "--model", "hf", "--device", "cpu", "--batch_size", "4"]
-    command += ["--model_args", f"pretrained={tmp_path / 'hf'},trust_remote_code=True"]
+    # Otherwise the harness would ask for the probability of a second <sod> in whole texts.
+    command += ["--model_args", f"pretrained={tmp_path / 'hf'},trust_remote_code=True,add_bos_token=False"]
     command += ["--tasks", "saffu_choice,saffu_text,saffu_answer", "--include_path", str(tmp_path)]
-    command += ["--output_path", str(tmp_path / "results.json")]
+    command += ["--output_path", str(tmp_path / "results.json"), "--log_samples"]
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
     done = subprocess.run(command, env=os.environ | offline, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     (found,) = tmp_path.glob("results*.json")
     results = json.loads(found.read_text())["results"]
 
-    better = [
-        log_probability(lm, row["prompt"] + row["good"]) > log_probability(lm, row["prompt"] + row["bad"])
-        for row in pairs
-    ]
+    texts = [(row["prompt"] + row["good"], row["prompt"] + row["bad"]) for row in pairs]
+    better = [log_probability(lm, good) > log_probability(lm, bad) for good, bad in texts]
     assert sum(better) > 0
     assert results["saffu_choice"]["acc,none"] == pytest.approx(sum(better) / len(better))
+    (samples,) = tmp_path.glob("samples_saffu_choice*.jsonl")
+    first = min(map(json.loads, samples.read_text().splitlines()), key=lambda sample: sample["doc_id"])
+    likelihood = float(first["filtered_resps"][0][0])
+    assert likelihood == pytest.approx(log_probability(lm, texts[0][0]), rel=1e-4)  # of all tokens, the first included
     nll = -sum(log_probability(lm, text) for text in dev_text[:10])
     size = sum(len(text.encode()) for text in dev_text[:10])
     assert results["saffu_text"]["bits_per_byte,none"] == pytest.approx(nll / math.log(2) / size, rel=1e-5)

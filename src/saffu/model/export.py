@@ -1,74 +1,94 @@
-"""Export to transformers: a model folder that `AutoModelForCausalLM` and `AutoTokenizer` load, and saffu too.
+"""Export to transformers: a folder that `AutoModelForCausalLM`, `AutoModel`, and `AutoTokenizer` load, and saffu too.
 
-It is a model folder as `SaffuLM.save` writes it, with the same weights and tokenizer, byte for byte. What transformers
-needs is added: keys in config.json, a modeling file that does not import saffu, and a model card.
+An export is a saffu model folder without counts and ledger, plus what transformers needs: more keys in config.json, a
+tokenizer that puts `<sod>` in front, `modeling_saffu.py`, which asks saffu for predictions, and a model card.
 """
 
+from __future__ import annotations
+
+import copy
 import json
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import tokenizers
+from tokenizers.processors import TemplateProcessing
 
-from saffu.model import SaffuLM
-from saffu.tokenizer import EOD, FRG, PAD, SOD, SPECIAL_TOKENS
-from saffu.views import views_of
-from saffu.wording import number_of
+from saffu.errors import SaffuError
+from saffu.files import Content, require_writable
+from saffu.model import folder as folders
+from saffu.model.language_model import SaffuLM
+from saffu.model.statistics import Statistics
+from saffu.model.transformers.predictor import VECTORS, hidden_size
+from saffu.settings import Settings
+from saffu.text.corpus import Line
+from saffu.text.documents import Lines
+from saffu.text.tokenizer import EOD, FRG, PAD, SOD, SPECIAL_TOKENS, Tokenizer
 
 MODELING = "modeling_saffu.py"
-UNDERSTOOD = {"E", "W", "b", "U", "D", "M", "log_prior", "exponents", "prior", "classes", "counts"}
 TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 TOKEN_IDS = {"pad_token_id": PAD, "bos_token_id": SOD, "eos_token_id": EOD}
+DESCRIPTIONS = {
+    "calibrated": "a calibrated product of counted views of the context: Kneser–Ney models of single tokens, of the "
+    "nearest tokens together, and of their classes, each with a fitted exponent",
+    "paper": "a network of self-attentive feed-forward units (SAFFU) whose weights were solved from co-occurrences",
+}
+MILLION = 10**6
+CHECKPOINTS = (*range(1, 10), *range(10, 101, 10))  # in millions of words, as in the BabyLM challenge
 
 
 def export_hf(lm: SaffuLM, folder: str | Path) -> None:
     """Write a folder for transformers. Atomic."""
-    files = {
-        MODELING: resources.files("saffu.hf").joinpath(MODELING).read_bytes(),
-        "generation_config.json": as_json(generation_settings(lm)),
+    if lm.config.preset not in DESCRIPTIONS:
+        raise SaffuError(f"models of the preset {lm.config.preset} cannot be exported; fit a calibrated or paper model")
+    folders.settle(lm)
+    vectors = lm.model_.vectors()["company"] if lm.config.preset == "calibrated" else None
+    files: dict[str, Content] = {
+        folders.TOKENIZER: tokenizer_json(lm.tokenizer_).encode(),
+        MODELING: resources.files("saffu.model.transformers").joinpath(MODELING).read_bytes(),
+        "generation_config.json": as_json(generation_settings()),
         "tokenizer_config.json": as_json(tokenizer_settings()),
         "README.md": model_card(lm, Path(folder).resolve().name).encode(),
     }
-    lm.save(folder, files, model_settings(lm))
+    if vectors is not None:
+        files[VECTORS] = {"vectors": vectors}
+    settings = model_settings(len(lm.tokenizer_), hidden_size(lm.model_, vectors))
+    folders.write(without_counts(lm), Path(folder), files, settings)
 
 
-def model_settings(lm: SaffuLM) -> dict[str, Any]:
-    """What config.json says beyond saffu's own manifest."""
-    module, model = Path(MODELING).stem, "SaffuForCausalLM"
-    weights = lm.network_.state_dict()
-    foreign = [name for name in weights if not UNDERSTOOD & set(name.split("."))]
-    if foreign:
-        raise NotImplementedError(f"{MODELING} does not know {foreign[0]}: its predictions would be wrong")
-    settings: dict[str, Any] = {
-        "architectures": [model],
-        "auto_map": {"AutoConfig": f"{module}.SaffuConfig", "AutoModelForCausalLM": f"{module}.{model}"},
-        "vocab_size": len(lm.tokenizer_),
+def without_counts(lm: SaffuLM) -> SaffuLM:
+    """A copy that predicts the same, without the counts, n-grams, and ledger of the training text."""
+    bare, model = copy.copy(lm), copy.copy(lm.model_)
+    vars(model)["sums"] = None
+    bare.model_, bare.ledger_, bare.statistics_ = model, None, Statistics(lm.frequencies_, None)
+    return bare
+
+
+def model_settings(vocabulary: int, hidden: int) -> dict[str, Any]:
+    """What config.json says in addition to saffu's own keys."""
+    module = Path(MODELING).stem
+    classes = {"AutoConfig": "SaffuConfig", "AutoModel": "SaffuModel", "AutoModelForCausalLM": "SaffuForCausalLM"}
+    return {
+        "architectures": [classes["AutoModelForCausalLM"]],
+        "auto_map": {auto: f"{module}.{name}" for auto, name in classes.items()},
+        "vocab_size": vocabulary,
+        "hidden_size": hidden,
         **TOKEN_IDS,
-        "torch_dtype": "float32",  # newer releases of transformers read it as `dtype`
-        "tokenizer_class": TOKENIZER_CLASS,  # older releases look for it here
+        "tokenizer_class": TOKENIZER_CLASS,
         "tie_word_embeddings": False,
         "use_cache": False,
-        "tensors": {name: shape_of(tensor) for name, tensor in weights.items()},
     }
-    if lm.config.solution == "calibrated":
-        settings["views"] = [asdict(view) for view in views_of(lm.config)]
-    return settings
 
 
-def shape_of(tensor: Tensor) -> list[Any]:
-    """float32 (3, 2) → ["float32", 3, 2]"""
-    return [str(tensor.dtype).removeprefix("torch."), *tensor.shape]
-
-
-def generation_settings(lm: SaffuLM) -> dict[str, Any]:
-    """No cache, and no markers: a network gives them a tiny probability, which `saffu generate` leaves out, too."""
+def generation_settings() -> dict[str, Any]:
     return {"_from_model_config": False, **TOKEN_IDS, "use_cache": False, "suppress_tokens": [PAD, SOD, FRG]}
 
 
 def tokenizer_settings() -> dict[str, Any]:
-    """The same ids as saffu's: "<eod>" in a text is five characters, never the token, and no token is added."""
+    """`<sod>` and the other special tokens are recognized in text, as evaluation code expects."""
     pad, sod, frg, eod = SPECIAL_TOKENS
     return {
         "tokenizer_class": TOKENIZER_CLASS,
@@ -77,10 +97,20 @@ def tokenizer_settings() -> dict[str, Any]:
         "eos_token": eod,
         "additional_special_tokens": [frg],
         "clean_up_tokenization_spaces": False,
-        "split_special_tokens": True,
+        "split_special_tokens": False,
         "padding_side": "left",
         "model_input_names": ["input_ids", "attention_mask"],
     }
+
+
+def tokenizer_json(tokenizer: Tokenizer) -> str:
+    """saffu's tokenizer.json, with `<sod>` in front of a text and `<eod>` between the texts of a pair."""
+    backend = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    sod, eod = SPECIAL_TOKENS[SOD], SPECIAL_TOKENS[EOD]
+    backend.post_processor = TemplateProcessing(
+        single=f"{sod} $A", pair=f"{sod} $A {eod} $B", special_tokens=[(sod, SOD), (eod, EOD)]
+    )
+    return str(backend.to_str())
 
 
 def as_json(settings: dict[str, Any]) -> bytes:
@@ -88,16 +118,9 @@ def as_json(settings: dict[str, Any]) -> bytes:
 
 
 def model_card(lm: SaffuLM, name: str) -> str:
-    """README.md: what the model is, the numbers of its log, and how to load it."""
-    seen, solution = lm.trained_on_, lm.config.solution
-    what = (
-        "a calibrated product of counted views of the context: Kneser–Ney models of single tokens, of the nearest"
-        " tokens together and of their classes, each with a measured exponent"
-        if solution == "calibrated"
-        else "a network of self-attentive feed-forward units (SAFFU) whose weights were solved from co-occurrences"
-    )
-    rows = scored_stages(lm.log_)
-    trained = bool(rows and rows[-1].get("fold"))
+    """README.md: what the model is, the scores in its log, and how to load it."""
+    seen, rows = lm.trained_on_, scored_stages(lm.log_)
+    trained = ", then trained by backpropagation" if rows and rows[-1].get("fold") else ""
     lines = [
         "---",
         "library_name: transformers",
@@ -107,25 +130,25 @@ def model_card(lm: SaffuLM, name: str) -> str:
         "---",
         f"# {name}",
         "",
-        f"A language model made by saffu: {what}" + (", then trained by backpropagation." if trained else "."),
+        f"A language model made by saffu: {DESCRIPTIONS[lm.config.preset]}{trained}.",
         "",
         "| | |",
         "| --- | --- |",
         f"| parameters | {lm.parameters_:,} |",
         f"| vocabulary | {len(lm.tokenizer_):,} tokens, byte-level BPE |",
-        f"| counted | {seen['tokens']:,} tokens, {number_of(seen['documents'], 'document')}, {seen['bytes']:,} bytes |",
+        f"| training text | {seen['tokens']:,} tokens, {seen['bytes']:,} bytes |",
         "",
     ]
     if rows:
-        lines += ["On held-out text, from the log of its making; the last stage is this model:", ""]
+        lines += ["Scores on held-out text; the last stage is this model:", ""]
         lines += ["| stage | perplexity | bits per byte |", "| --- | --- | --- |"]
         lines += [f"| {row['stage']} | {row['dev_perplexity']:.2f} | {row['dev_bits_per_byte']:.4f} |" for row in rows]
-        lines += ["", "Perplexity is by token, `<eod>` included; bits per byte can be compared between models.", ""]
+        lines += ["", "Perplexity is per token, `<eod>` included; bits per byte can be compared between models.", ""]
     return "\n".join(lines) + USAGE.format(name=name)
 
 
 def scored_stages(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of a log that led to the model: all stages of the fit, the start of backpropagation, its best fold."""
+    """The rows of a log that led to the model: the stages of the fit, and the best fold of backpropagation."""
     scored = [row for row in log if "dev_perplexity" in row]
     best = [row for row in scored if row.get("best") and row["fold"]]
     return [row for row in scored if not row.get("fold")] + best[-1:]
@@ -133,19 +156,59 @@ def scored_stages(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 USAGE = """
 ## Use
+`pip install 'saffu[hf]'` first: `modeling_saffu.py` asks saffu for predictions.
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("{name}", trust_remote_code=True)
 model = AutoModelForCausalLM.from_pretrained("{name}", trust_remote_code=True)
 prompt = tokenizer("Once upon a time", return_tensors="pt")
-print(tokenizer.decode(model.generate(**prompt, do_sample=True, max_new_tokens=40)[0]))
+print(tokenizer.decode(model.generate(**prompt, do_sample=True, max_new_tokens=40)[0], skip_special_tokens=True))
 ```
-`modeling_saffu.py` runs on your machine; read it before you trust it. With saffu: `saffu.load("{name}")`.
+With saffu alone: `saffu.load("{name}")`.
 
-A document begins with the first token of a row; put `tokenizer.bos_token_id` in front to have the first token predicted
-as well. Documents end with `<eod>`. A context is short and nothing is cached, so `use_cache` has no effect.
+The tokenizer puts `<sod>` in front of a text, so that its first token is predicted too. Lines end with `<eod>`.
+`AutoModel` gives hidden states for classifiers. Nothing is cached, so `use_cache` has no effect.
 
-## Limits
-A small model of the last few words. It writes locally plausible text and understands nothing.
+## Limitations
+A small model of the last few words. It generates locally plausible text and understands nothing.
 """
+
+
+def export_checkpoints(
+    settings: Settings,
+    text: Iterable[Line],
+    sizes: Sequence[int],
+    out: str | Path,
+    tokenizer: Tokenizer | None = None,
+    force: bool = False,
+) -> list[Path]:
+    """Fit a model to the first `sizes` million words of a text each, and export them to `out`/chck_1M, `out`/chck_2M, …
+
+    The lines of `text` are read once per size. Sizes beyond the end of the text are skipped. Without a `tokenizer`,
+    each model has its own, made from its own part of the text. Returns the folders.
+    """
+    words = sum(len(line.split()) for _, line in text)
+    reached = [size for size in sizes if size * MILLION <= words]
+    if not reached:
+        raise SaffuError(f"the text has {words:,} words, fewer than the first checkpoint needs; pass more text")
+    targets = [Path(out) / f"chck_{size}M" for size in reached]
+    for folder in targets:
+        require_writable(folder, force)
+    for size, folder in zip(reached, targets, strict=True):
+        part = Lines(partial(first_words, text, size * MILLION))
+        export_hf(SaffuLM(settings, tokenizer=tokenizer).fit(part, references=False), folder)
+    return targets
+
+
+def first_words(lines: Iterable[Line], words: int) -> Iterator[Line]:
+    """Lines until `words` words are reached.
+
+    >>> list(first_words([(True, "a b"), (False, "c"), (True, "d")], 3))
+    [(True, 'a b'), (False, 'c')]
+    """
+    for begins, line in lines:
+        if words <= 0:
+            return
+        words -= len(line.split())
+        yield begins, line

@@ -93,8 +93,8 @@ def require_changeable(lm: SaffuLM) -> Ledger:
     remedy = "fit one with its encoder (SaffuLM(encoder=…), saffu train --encoder)"
     if lm.model_.sums is None:
         raise SaffuError(
-            "this model cannot be updated: it was tuned or trained by backpropagation, so its weights no longer "
-            f"follow from counts; {remedy}"
+            "this model cannot be updated: it was tuned or trained by backpropagation, or exported, so it has no "
+            f"counts that its weights follow from; {remedy}"
         )
     settle(lm)
     if lm.ledger_ is None:

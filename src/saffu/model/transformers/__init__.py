@@ -1,1 +1,1 @@
-"""What an export for transformers takes along: `modeling_saffu.py`, copied as it is; saffu never imports it."""
+"""Exported models inside transformers: `modeling_saffu.py` is copied into every export, the rest stays in saffu."""

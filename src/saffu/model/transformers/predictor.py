@@ -1,0 +1,133 @@
+"""Batches of token ids in, logits and hidden states out: all that `modeling_saffu.py` needs of a model.
+
+A row of ids is a document: `<sod>` starts it anew, `<eod>` ends a line and stays in the context, and `<pad>`, `<frg>`,
+and masked tokens are skipped. A row that does not begin with `<sod>` is a document all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saffu.arrays import map_arrays
+from saffu.calibrated.model import CalibratedModel
+from saffu.interface import Array, Model, State
+from saffu.model.language_model import SaffuLM
+from saffu.paper.model import PaperModel
+from saffu.text.tokenizer import EOD, SOD
+
+VECTORS = "vectors.safetensors"  # token vectors of a calibrated model, which are made from counts that an export lacks
+LOWEST = -1e4  # logit of probability 0: finite, so that 0 times its logarithm is 0
+
+
+class Predictor:
+    """An exported model, read from its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.model = SaffuLM.load(folder).model_
+        is_calibrated = isinstance(self.model, CalibratedModel)
+        self.vectors = map_arrays(folder / VECTORS)["vectors"] if is_calibrated else None
+
+    def logits(self, ids: Array, real: Array, keep: slice | Array) -> Tensor:
+        """ln p of the token after each kept position, (B, kept, N) float32; −10,000 for what is never predicted.
+
+        `ids` (B, T) and `real` (B, T), False for masked tokens; `keep` selects among the T positions.
+        """
+        rows = [[row[place] for place in np.arange(ids.shape[1])[keep]] for row in states(self.model, ids, real)]
+        return distinct(rows, lambda given: np.maximum(self.model.next_log_probabilities(given), LOWEST))
+
+    def hidden(self, ids: Array, real: Array) -> Tensor:
+        """A description of the context at each position, (B, T, hidden_size) float32, without gradients.
+
+        The paper's model: the distributions over hidden bits, side by side, that its final decoder reads.
+        A calibrated model: max(0, log(p(k | context) / f_k)) for each class k of the next token, the vector of the last
+        token, and the mean vector of the document so far; token vectors are scaled to a mean square of 1 per entry.
+        """
+        rows = states(self.model, ids, real)
+        if isinstance(self.model, PaperModel):
+            return distinct(rows, self._hidden_distributions)
+        assert self.vectors is not None
+        seen = document_vectors(self.vectors, np.where(real, ids, 0))
+        return torch.cat([distinct(rows, self._class_evidence), torch.from_numpy(seen)], dim=2)
+
+    def _hidden_distributions(self, given: Sequence[State]) -> Array:
+        assert isinstance(self.model, PaperModel)
+        network, parts = self.model.network, []
+        with torch.no_grad():
+            for lo in range(0, len(given), network.batch_size()):
+                targets = self.model.targets_after(given[lo : lo + network.batch_size()])
+                parts.append(network.hidden(targets).float().cpu().numpy())
+        return np.concatenate(parts)
+
+    def _class_evidence(self, given: Sequence[State]) -> Array:
+        assert isinstance(self.model, CalibratedModel)
+        classes = self.model.encoder.output_classes[EOD:]
+        order = np.argsort(classes, kind="stable")
+        begins = np.searchsorted(classes[order], np.arange(classes.max() + 1))
+        counts = self.model.frequencies[EOD:][order] + 1.0  # a class may have no counts
+        prior = np.add.reduceat(counts, begins) / counts.sum()
+        p = np.exp(self.model.next_log_probabilities(given)[:, EOD:][:, order])
+        return np.log(np.maximum(np.add.reduceat(p, begins, axis=1) / prior, 1), dtype=np.float32)
+
+
+def hidden_size(model: Model, vectors: Array | None) -> int:
+    """The number of entries of a hidden state."""
+    if isinstance(model, PaperModel):
+        return len(model.network.M)
+    assert isinstance(model, CalibratedModel) and vectors is not None
+    return int(model.encoder.output_classes[EOD:].max()) + 1 + 2 * vectors.shape[1]
+
+
+def states(model: Model, ids: Array, real: Array) -> list[list[State]]:
+    """The state of each row's document after each of its tokens, (B, T)."""
+    if ids.size and not 0 <= ids.min() <= ids.max() < model.vocabulary:
+        raise IndexError(f"token ids must be from 0 to {model.vocabulary - 1}; use the model's own tokenizer")
+    start, rows = model.start(), []
+    for tokens, present in zip(ids.tolist(), real.tolist(), strict=True):
+        state, row = start, []
+        for token, is_real in zip(tokens, present, strict=True):
+            if is_real and token == SOD:
+                state = start
+            elif is_real and token >= EOD:
+                state = model.advance(state, token)
+            row.append(state)
+        rows.append(row)
+    return rows
+
+
+def distinct(rows: Sequence[Sequence[State]], compute: Callable[[list[State]], Array]) -> Tensor:
+    """What `compute` gives for every state (B, T), computed once for states that occur several times."""
+    numbers: dict[State, int] = {}
+    index = [[numbers.setdefault(state, len(numbers)) for state in row] for row in rows]
+    return torch.from_numpy(compute(list(numbers)))[torch.tensor(index, dtype=torch.long)]
+
+
+def document_vectors(vectors: Array, tokens: Array) -> Array:
+    """The vector of the last token, then the mean vector of the document so far, at each position: (B, T, 2·D).
+
+    Zeros before the first token.
+
+    >>> vectors = np.pad(np.eye(4), ((4, 0), (0, 0)))[:6]  # unit vectors of the tokens 4 and 5
+    >>> document_vectors(vectors, np.array([[SOD, 4, 5, 0]]))[0]
+    array([[0., 0., 0., 0., 0., 0., 0., 0.],
+           [2., 0., 0., 0., 2., 0., 0., 0.],
+           [0., 2., 0., 0., 1., 1., 0., 0.],
+           [0., 2., 0., 0., 1., 1., 0., 0.]], dtype=float32)
+    """
+    scaled = vectors.astype(np.float32) * np.float32(vectors.shape[1] ** 0.5)
+    scaled[:EOD] = 0
+    out = np.zeros((*tokens.shape, 2, vectors.shape[1]), dtype=np.float32)
+    for row, described in zip(tokens.tolist(), out, strict=True):
+        last, total, number = SOD, np.zeros_like(scaled[0]), 0
+        for place, token in enumerate(row):
+            if token == SOD:
+                last, total, number = SOD, np.zeros_like(total), 0
+            elif token >= EOD:
+                last, total, number = token, total + scaled[token], number + 1
+            described[place] = scaled[last], total / max(number, 1)
+    return out.reshape(*tokens.shape, -1)
