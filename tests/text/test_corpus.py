@@ -71,7 +71,7 @@ def test_build_on_disk_is_the_same(tokenizer, tmp_path):
     assert disk.starts.tolist() == memory.starts.tolist()
     assert disk.sizes.tolist() == memory.sizes.tolist()
     assert disk.fingerprint() == memory.fingerprint()
-    assert sum(file.stat().st_size for file in tmp_path.iterdir()) == 2 * memory.targets
+    assert list(tmp_path.iterdir()) == []  # nothing that a killed process could leave behind
 
 
 @pytest.mark.parametrize("on_disk", [False, True])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from saffu.cli.options import (
@@ -154,15 +152,12 @@ def run_cells(options: argparse.Namespace, cells: list[PaperConfig], tokenizer_c
     choice = TextChoice.of(options, Reading.of(options, split="line"))
     device = device_of(options)
     memory = options.memory_limit or scoring.usual_memory(device)
-    with (
-        TrainingText(choice) as text,
-        tempfile.TemporaryDirectory(prefix="saffu-", ignore_cleanup_errors=True) as scratch,
-    ):
+    with TrainingText(choice) as text:
         tokenizer = Tokenizer.train(
             (line for _, line in text.training_lines()), tokenizer_config, "learn the tokenizer"
         )
         scoring.require_memory(cells, len(tokenizer), memory)
-        corpus, dev = text.tokenized(tokenizer, Path(scratch))
+        corpus, dev = text.tokenized(tokenizer)
         grid_corpus = scoring.GridCorpus.build(corpus, dev, tokenizer, eval_tokens=options.eval_tokens)
         say(
             options,

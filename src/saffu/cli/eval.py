@@ -46,21 +46,17 @@ def run(options: argparse.Namespace) -> None:
     if not (options.text or every):
         raise SaffuError("no text to evaluate on; pass some: saffu eval MODEL TEXT")
     how = Reading.of(options, lm.source_)
-    with (
-        tempfile.TemporaryDirectory(prefix="saffu-", ignore_cleanup_errors=True) as scratch,
-        Text(options.text, how) as text,
-    ):
+    with Text(options.text, how) as text:
 
-        def tokenized(name: str, lines: Iterable[Any], max_tokens: int | None = None) -> TokenCorpus:
-            (Path(scratch) / name).mkdir()
-            return TokenCorpus.build(lines, lm.tokenizer_, Path(scratch) / name, max_tokens, "tokenize")
+        def tokenized(lines: Iterable[Any], max_tokens: int | None = None) -> TokenCorpus:
+            return TokenCorpus.build(lines, lm.tokenizer_, Path(tempfile.gettempdir()), max_tokens, "tokenize")
 
-        corpus = tokenized("text", text if options.text else hold_out(text, every, held_out=True), options.max_tokens)
+        corpus = tokenized(text if options.text else hold_out(text, every, held_out=True), options.max_tokens)
         text.warn_of_skipped()
         score, counts = lm.score(corpus), lm.references_
         if options.baseline_text:
             with Text(options.baseline_text, how) as other:
-                counts = evaluate.count_references(tokenized("baselines", other), len(lm.tokenizer_))
+                counts = evaluate.count_references(tokenized(other), len(lm.tokenizer_))
         baselines = evaluate.evaluate_references(counts, corpus) if counts is not None else {}
     if options.json:
         facts: dict[str, Any] = {"documents": corpus.documents, "lines": corpus.lines, "split": how.split}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,10 +39,10 @@ def fit(
             usual = encoder.source_ if encoder else None
             choice = TextChoice.of(options, Reading.of(options, usual, USUAL_SPLIT[options.preset]))
             log = Log(options, training is not None, group.is_first)
-            with TrainingText(choice) as text, scratch_folder() as scratch:
+            with TrainingText(choice) as text:
                 began = time.perf_counter()
                 lm, learned = unfitted(options, config, tokenizer, text, encoder)
-                corpus, dev = text.tokenized(learned, scratch)
+                corpus, dev = text.tokenized(learned)
                 announce(log, corpus, dev, len(learned), time.perf_counter() - began)
 
                 def on_stage(row: Row) -> None:
@@ -85,8 +84,8 @@ def resume(options: argparse.Namespace) -> None:
     with processes("paper", options.device or checkpoint.device) as group, locked(folder, group):
         log = Log(options, True, group.is_first)
         tokenizer = stored_tokenizer(folder)
-        with TrainingText(choice) as text, scratch_folder() as scratch:
-            corpus, dev = text.tokenized(tokenizer, scratch)
+        with TrainingText(choice) as text:
+            corpus, dev = text.tokenized(tokenizer)
             progress = checkpoint.progress
             log.say(f"resuming in fold {progress['fold']} after {progress['steps']:,} steps")
             with backprop_log(options, log, dev) as on_fold:
@@ -122,12 +121,6 @@ def locked(folder: Path, group: ProcessGroup) -> Iterator[None]:
         return
     with changing(folder, wait=False):
         yield
-
-
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="saffu-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
 
 
 def read_encoder(options: argparse.Namespace, group: ProcessGroup) -> SaffuLM:

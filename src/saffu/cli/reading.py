@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import filecmp
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -159,16 +160,13 @@ class TrainingText:
 
         return self.dev_text if self.dev_text is not None else hold_out(self.text, self.choice.hold_out, held_out=True)
 
-    def tokenized(self, tokenizer: Tokenizer, scratch: Path) -> tuple[TokenCorpus, TokenCorpus]:
-        """Both as token ids in files of the folder `scratch`; the held-out corpus may be empty."""
+    def tokenized(self, tokenizer: Tokenizer) -> tuple[TokenCorpus, TokenCorpus]:
+        """Both as token ids in temporary files; the held-out corpus may be empty."""
         from saffu.text.corpus import TokenCorpus
 
-        folders = [scratch / name for name in ("train", "dev")]
-        for folder in folders:
-            folder.mkdir()
-        choice = self.choice
-        corpus = TokenCorpus.build(self.training_lines(), tokenizer, folders[0], choice.max_tokens, "tokenize")
-        dev = TokenCorpus.build(self.held_out_lines(), tokenizer, folders[1], None, "tokenize held-out text")
+        choice, folder = self.choice, Path(tempfile.gettempdir())
+        corpus = TokenCorpus.build(self.training_lines(), tokenizer, folder, choice.max_tokens, "tokenize")
+        dev = TokenCorpus.build(self.held_out_lines(), tokenizer, folder, None, "tokenize held-out text")
         self.text.warn_of_skipped()
         if self.dev_text is not None:
             self.dev_text.warn_of_skipped()

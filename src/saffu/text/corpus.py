@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -52,12 +53,13 @@ class TokenCorpus:
     ) -> TokenCorpus:
         """Tokenize lines, stopping after the one that reaches `max_tokens` targets.
 
-        With a `folder`, ids go to a file there as they come and are memory-mapped: memory does not grow with the text.
+        With a `folder`, ids go to a temporary file there as they come and are memory-mapped: memory does not grow with
+        the text. The file has no name, so that nothing is left if the process is killed.
         """
         dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.int32)
         starts, sizes = array("q"), array("q")
         total, source = 0, iter(lines)
-        file: IO[bytes] = (folder / "ids.bin").open("wb") if folder else io.BytesIO()
+        file: IO[bytes] = tempfile.TemporaryFile(dir=folder) if folder else io.BytesIO()  # noqa: SIM115
         with file, progress_bar(progress) as bar:
             while (max_tokens is None or total < max_tokens) and (batch := list(islice(source, BATCH))):
                 for (begins, text), ids in zip(
@@ -71,11 +73,11 @@ class TokenCorpus:
                     bar.update(len(ids) + 1)
                     if max_tokens is not None and total >= max_tokens:
                         break
-            in_memory = file.getvalue() if isinstance(file, io.BytesIO) else b""
-        if folder and total:
-            flat: Integers = np.memmap(folder / "ids.bin", dtype=dtype, mode="r")
-        else:
-            flat = np.frombuffer(in_memory, dtype=dtype)
+            if isinstance(file, io.BytesIO) or not total:
+                flat: Integers = np.frombuffer(file.getvalue() if isinstance(file, io.BytesIO) else b"", dtype=dtype)
+            else:
+                file.flush()
+                flat = np.memmap(file, dtype=dtype, mode="r")
         starts.append(total)
         return cls(flat, np.array(starts, dtype=np.int64), np.array(sizes, dtype=np.int64))
 

@@ -207,12 +207,11 @@ def documents_from(documents: Any, field: str | None = None) -> Lines:
     if iter(documents) is not documents:
         return Lines(lambda: _checked_lines(documents, field))
     spool = Spool()
-    path = spool.folder / "lines.jsonl"
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(line) + "\n" for line in _checked_lines(documents, field))
+    spool.file.writelines((json.dumps(line) + "\n").encode() for line in _checked_lines(documents, field))
+    spool.file.flush()
 
     def read() -> Iterator[Line]:
-        with (spool.folder / path.name).open(encoding="utf-8") as file:
+        with spool.path.open(encoding="utf-8") as file:
             for line in file:
                 begins, text = json.loads(line)
                 yield begins, text

@@ -15,10 +15,10 @@ import tempfile
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from saffu.errors import SaffuError
 
@@ -26,6 +26,7 @@ ENDINGS = ("txt", "jsonl", "ndjson", "csv", "tsv", "parquet")
 COMPRESSED = ("gz", "zst", "bz2", "xz")
 SUFFIXES = tuple(f".{ending}{compressed}" for ending in ENDINGS for compressed in ("", *(f".{c}" for c in COMPRESSED)))
 STANDARD_INPUT = "-"
+DESCRIPTORS = Path("/proc/self/fd")  # where Linux lets a process open its own files again
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,20 @@ class Source:
 
 
 class Spool:
-    """A temporary folder; removed when it is closed, when nothing refers to it, and when the process ends."""
+    """A temporary file, read by its path as often as needed; gone when it is closed or no longer referred to.
+
+    On Linux it has no name in any folder, so that nothing of it is left even if the process is killed.
+    """
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="saffu-"))
-        self.close = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        resources = ExitStack()
+        if DESCRIPTORS.is_dir():
+            self.file: IO[bytes] = resources.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+            self.path = DESCRIPTORS / str(self.file.fileno())
+        else:
+            self.path = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="saffu-"))) / "text"
+            self.file = resources.enter_context(self.path.open("w+b"))
+        self.close = weakref.finalize(self, resources.close)
 
 
 class Sources:
@@ -65,7 +75,7 @@ class Sources:
     """
 
     def __init__(self, patterns: Sequence[str | Path]):
-        self._spool: Spool | None = None
+        self._spools: list[Spool] = []
         self._sources: list[Source] = []
         try:
             if any(str(pattern) == STANDARD_INPUT for pattern in patterns):
@@ -91,11 +101,11 @@ class Sources:
         raise SaffuError(f"{path} is neither a file nor a pipe; name a file, or - for standard input")
 
     def _spooled(self, pipe: BinaryIO, name: str) -> Source:
-        self._spool = self._spool or Spool()
-        path = self._spool.folder / str(len(self._sources))
-        with path.open("wb") as file:
-            shutil.copyfileobj(pipe, file)
-        return Source(path, name, spooled=True)
+        spool = Spool()
+        self._spools.append(spool)
+        shutil.copyfileobj(pipe, spool.file)
+        spool.file.flush()
+        return Source(spool.path, name, spooled=True)
 
     def __iter__(self) -> Iterator[Source]:
         return iter(self._sources)
@@ -104,8 +114,8 @@ class Sources:
         return len(self._sources)
 
     def close(self) -> None:
-        if self._spool:
-            self._spool.close()
+        for spool in self._spools:
+            spool.close()
 
     def __enter__(self) -> Sources:
         return self
