@@ -510,3 +510,4 @@ def test_checkpoints(saffu, tmp_path, monkeypatch):
     assert saffu("export model --checkpoints text.txt --sizes 1 --out two --force").status == 0
     assert "fewer than the first checkpoint" in saffu("export model --checkpoints text.txt --sizes 9 --out new").err
     assert "invalid sizes" in saffu("export model --checkpoints text.txt --sizes 0 --out new").err
+    assert "pass --checkpoints TEXT" in saffu("export model --sizes 1 --out new").err

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from saffu.cli.options import Command, Parser, add_model, add_text_options, require_output
 from saffu.cli.output import model_facts, print_json
 from saffu.cli.reading import Reading, Text
+from saffu.errors import SaffuError
 
 if TYPE_CHECKING:
     from saffu import SaffuLM
@@ -48,6 +49,8 @@ def run(options: argparse.Namespace) -> None:
     if options.checkpoints:
         export_checkpoints(load(options.model), options)
         return
+    if options.sizes:
+        raise SaffuError("--sizes needs the training text; pass --checkpoints TEXT")
     require_output(options)
     lm = load(options.model)
     lm.export_hf(options.out)
