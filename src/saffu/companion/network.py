@@ -76,28 +76,31 @@ class Network(nn.Module):
     def hidden(self, inputs: Tensor, documents: Tensor) -> Tensor:
         """h (rows, T, d) after each input token (rows, T); tokens of other `documents` (rows, T) are not seen."""
         length = inputs.shape[1]
-        same = documents[:, None, :, None] == documents[:, None, None, :]  # (rows, 1, T, T)
         turn = rotation(length, inputs.device, self.dtype)
+        apart = F.pad(documents[:, None, :, None] != documents[:, None, None, :], (1, 0))  # (rows, 1, T, 1 + T)
         attention, mlp = self.attention.to(self.dtype), self.mlp.to(self.dtype)
         x = self._drop(F.embedding(inputs, self.embedding).to(self.dtype))
-        biases = causal_bias(self.distance[:, :, :length].to(self.dtype))  # (layers, heads, T, T)
+        biases = self._biases(length)
         for layer in range(len(attention)):
-            bias = biases[layer].masked_fill(~same, -torch.inf)
-            sink = self.sink[layer].to(self.dtype)
-            x = x + self._drop(self._attend(norm(x), attention[layer], bias, sink, turn))
+            bias = biases[layer].masked_fill(apart, -torch.inf)
+            x = x + self._drop(self._attend(norm(x), attention[layer], bias, turn))
             up = F.relu(norm(x) @ mlp[layer, 0].T).square()
             x = x + self._drop(up @ mlp[layer, 1])
         return norm(x)
 
-    def _attend(self, x: Tensor, maps: Tensor, bias: Tensor, sink: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    def _biases(self, length: int) -> Tensor:
+        """What is added to the scores of the sink and of T keys: (layers, heads, T, 1 + T)."""
+        by_distance = causal_bias(self.distance[:, :, :length])
+        return torch.cat([self.sink[:, :, None, None].expand(-1, -1, length, 1), by_distance], 3).to(self.dtype)
+
+    def _attend(self, x: Tensor, maps: Tensor, bias: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         rows, length, width = x.shape
         query, key, value = (
             (x @ maps[:3].reshape(3 * width, width).T).view(rows, length, 3, self.heads, HEAD).permute(2, 0, 3, 1, 4)
         )  # (rows, heads, T, 64)
         query, key = rotated(norm(query), turn), rotated(norm(key), turn)
         key, value = F.pad(key, (0, 0, 1, 0)), F.pad(value, (0, 0, 1, 0))  # the sink: a key and a value of zeros
-        nothing = sink[:, None, None].expand(rows, self.heads, length, 1)
-        seen = F.scaled_dot_product_attention(query, key, value, torch.cat([nothing, bias], 3), scale=HEAD**-0.5)
+        seen = F.scaled_dot_product_attention(query, key, value, bias, scale=HEAD**-0.5)
         return seen.transpose(1, 2).reshape(rows, length, width) @ maps[3].T
 
     def _drop(self, x: Tensor) -> Tensor:
@@ -115,13 +118,13 @@ class Network(nn.Module):
         log_p = -F.cross_entropy(by_class, classes, reduction="none")
         places = torch.argsort(classes, stable=True)
         sizes = torch.bincount(classes, minlength=len(self.first) - 1).tolist()
-        embedding, bias = self.embedding[EOD:][self.order], self.output_bias[self.order]
+        widths = np.diff(self.first).tolist()
+        by_rank = self.embedding[EOD:][self.order].split(widths), self.output_bias[self.order].split(widths)
         parts, ranks = [], self.rank[targets[places]].split(sizes)
         for k, (states, own) in enumerate(zip(mapped[places].split(sizes), ranks, strict=True)):
             if len(own):
-                lo, hi = self.first[k], self.first[k + 1]
-                logits = F.linear(states.float(), embedding[lo:hi], bias[lo:hi])
-                parts.append(-F.cross_entropy(logits, own - lo, reduction="none"))
+                logits = F.linear(states.float(), by_rank[0][k], by_rank[1][k])
+                parts.append(-F.cross_entropy(logits, own - self.first[k], reduction="none"))
         return log_p + torch.cat(parts)[torch.argsort(places)]
 
     def log_probabilities(self, hidden: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from saffu.companion.network import Network
 
 MATRIX_RATE, EMBEDDING_RATE, VECTOR_RATE = 0.01, 2e-3, 1e-2
 ADAM_MATRIX_RATE = 4e-3  # of matrices, if Muon is not used
+EMBEDDING_DECAY = 0.0
 BETAS = (0.9, 0.95)
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Newton–Schulz steps, as in torch.optim.Muon
 
@@ -68,7 +69,7 @@ class Optimizer:
             return self.rates[-1][0]
 
         groups = [
-            {"params": [network.embedding], "lr": rate(EMBEDDING_RATE)},
+            {"params": [network.embedding], "lr": rate(EMBEDDING_RATE), "weight_decay": EMBEDDING_DECAY},
             {"params": vectors, "lr": rate(VECTOR_RATE)},
         ]
         self.muon: Muon | None = None

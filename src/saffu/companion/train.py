@@ -39,8 +39,8 @@ from saffu.training.cuda_graph import no_garbage_collection, side_stream
 from saffu.training.interrupts import deferred_interrupts
 
 FACTS, ARRAYS = "companion.json", "companion.safetensors"
-DEV_TARGETS = 100_000  # held-out targets scored at each check
-CHECKS = (0.02, 0.05, *(0.1 * k for k in range(1, 11)))  # fractions of a run after which held-out text is scored
+DEV_TARGETS = {"cpu": 25_000, "cuda": 100_000}  # held-out targets scored at each check
+CHECKS = (0.05, *(0.1 * k for k in range(1, 11)))  # fractions of a run after which held-out text is scored
 PATIENCE = 3  # checks in a row that are worse than the best
 WARMUP = 50  # steps
 SYNC = 8  # steps after which the clock is read
@@ -84,7 +84,7 @@ class Training:
         self.text = {"corpus": corpus.fingerprint(), "dev": dev.fingerprint()}
         self.model, self.best, self.config = model, model.without_network(), model.config
         self.source, self.group, self.before, self.corpus = source, group, seconds, corpus
-        self.dev, self.progress, self.device = excerpt(dev, DEV_TARGETS), Progress(), model.device
+        self.dev, self.progress, self.device = excerpt(dev, DEV_TARGETS[model.device.type]), Progress(), model.device
         began = time.perf_counter()
         self.flat = Flat(corpus, *cross_fitted(model.counted, corpus, "cross-fit"), self.device)
         counted = model.counted.log_probabilities_and_certainty(self.dev)
