@@ -5,14 +5,26 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from conftest import sentences
 from saffu.errors import SaffuError
-from saffu.experiments import readings, scoring
+from saffu.experiments import readings
 from saffu.experiments.agreement import printed_perplexities
 from saffu.experiments.grid import SWEPT, grid
-from saffu.experiments.readings import READINGS, build_corpus, changes_of, compare, in_first_half, main, run_readings
+from saffu.experiments.readings import (
+    READINGS,
+    build_corpus,
+    changes_of,
+    compare,
+    in_first_half,
+    joined,
+    main,
+    markdown,
+    perplexities,
+    run_readings,
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,34 +54,61 @@ def test_halves_are_of_similar_size_and_disjoint():
 
 
 def test_each_reading_is_one_line_and_is_run_once(files, tmp_path, monkeypatch):
-    train, dev = files
-    corpus = build_corpus([train], [dev], tokens=1200, eval_tokens=300)
-    assert 1200 <= corpus.train.targets < 1300
-    monkeypatch.setattr(readings, "READINGS", {"default": {}, "unit-weights": {"slot_weight": "unit"}})
+    train, _ = files
+    corpus = build_corpus([train], [], tokens=1200, eval_tokens=300)
+    assert 1150 <= corpus.train.targets < 1250
     chosen = {"blocks": [2, 4, 8], "radii": [2], "modes": ["sum/cat", "cat/cat"]}
-    run_readings(tmp_path, corpus, ["default"], **chosen)
-    run_readings(tmp_path, corpus, ["default", "unit-weights"], **chosen)
-    lines = [json.loads(line) for line in (tmp_path / "readings.jsonl").read_text().splitlines()]
-    assert [(line["reading"], line["changes"], line["cells"]) for line in lines] == [
-        ("default", {}, 6),
+    out = tmp_path / "rows.jsonl"
+    run_readings(out, corpus, ["default"], **chosen)
+    run_readings(out, corpus, ["default", "unit-weights"], **chosen)
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(line["reading"], line["changes"], len(line["perplexities"])) for line in lines] == [
+        ("default", {}, 9),  # the default reading has a table with a document model, too
         ("unit-weights", {"slot_weight": "unit"}, 6),
     ]
-    assert lines[0]["agreement"]["all"]["cells"] == 6
-    assert -1 <= lines[0]["agreement"]["all"]["spearman"] <= 1
-    assert not (tmp_path / "default" / "units").exists()
-    table = (tmp_path / "readings.md").read_text()
-    assert "| default | none |" in table and "| unit-weights | slot_weight unit |" in table
-    monkeypatch.setattr(scoring, "run_grid", None)
-    run_readings(tmp_path, corpus, ["default"], **chosen)
+    ours = perplexities(lines[1])
+    assert compare(ours)["all"].cells == 6
+    assert -1 <= compare(ours)["all"].spearman <= 1
+    assert ours["sum/cat", False, 8, 2][1] < lines[1]["unigram"]["dev"]
+    table = markdown(lines)
+    assert "| **the default** |" in table and "| slot_weight unit |" in table
+    monkeypatch.setattr(readings, "run_grid", None)
+    run_readings(out, corpus, ["default"], **chosen)
+
+
+def test_held_out_text_is_never_counted(files):
+    train, dev = files
+    whole = build_corpus([train], [dev], tokens=10**6, eval_tokens=10**6)
+    part = build_corpus([train], [], tokens=1200, eval_tokens=10**6)
+    assert part.train.targets + part.samples["dev"].targets == whole.train.targets
+    assert part.samples["train"].fingerprint() == part.train.fingerprint()
+    first = build_corpus([train], [], tokens=1200, eval_tokens=10**6, first=True)
+    assert 1200 <= first.train.targets < 1220
+    ids = np.concatenate([first.train.ids, first.samples["dev"].ids])
+    assert np.array_equal(ids, whole.train.ids)
+    with pytest.raises(SaffuError, match="all of the text is counted"):
+        build_corpus([train], [], tokens=10**6)
+    with pytest.raises(SaffuError, match="1 training files need as many held-out files, got 2"):
+        build_corpus([train], [dev, dev], tokens=1200)
+
+
+def test_held_out_files_contribute_in_proportion(files):
+    train, dev = files
+    corpus = build_corpus([train, dev], [dev, train], tokens=1200, eval_tokens=300)
+    assert corpus.samples["dev"].targets == pytest.approx(300, rel=0.25)
+    assert joined([corpus.train, corpus.samples["dev"]]).documents == (
+        corpus.train.documents + corpus.samples["dev"].documents
+    )
 
 
 def test_command(files, tmp_path, capsys):
     train, dev = files
     arguments = ["--train", train, "--dev", dev, "--tokens", "1e3", "--eval-tokens", "200", "--sizes", "2,4"]
-    main([*map(str, arguments), "--out", str(tmp_path), "--readings", "hidden-128"])
-    assert "| hidden-128 | hidden_dimension 128 |" in capsys.readouterr().out
+    arguments = [*map(str, arguments), "--out", str(tmp_path / "rows.jsonl")]
+    main([*arguments, "--readings", "hidden-128"])
+    assert "| hidden_dimension 128 |" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="error: unknown reading 'x'"):
-        main([*map(str, arguments), "--out", str(tmp_path), "--readings", "x"])
+        main([*arguments, "--readings", "x"])
 
 
 def test_imports_need_only_torch_numpy_tokenizers_safetensors_and_tqdm():

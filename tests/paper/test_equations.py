@@ -59,8 +59,8 @@ def test_counts_add():
 
 
 def test_priming_numbers_and_bound():
-    assert equations.decoder_priming_number(2) == pytest.approx(2 * math.log(2))
-    assert equations.decoder_priming_number(128) == pytest.approx(128 * math.log(128))
+    assert equations.decoder_priming_number(2, "decimal") == pytest.approx(2 * math.log10(2))
+    assert equations.decoder_priming_number(128, "natural") == pytest.approx(128 * math.log(128))
     assert equations.decoder_priming_number(128, "unit") == 128
     assert equations.attention_priming_number(2) == pytest.approx(math.log(2))
     assert equations.attention_priming_number(8) == pytest.approx(math.log(8))

@@ -43,6 +43,7 @@ def assert_same_network(model: PaperModel, plain: reference.Network) -> None:
 READINGS = [
     {},
     {"special_noise": "counted"},
+    {"special_noise": "padding", "slot_weight": "natural"},
     {"block_mode": "cat", "radius_mode": "sum"},
     {"block_mode": "cat", "radius_mode": "cat", "block": 10},  # windows of several widths
     {"document_shards": 3},
@@ -120,14 +121,24 @@ GOLDEN_SHAPE = {"block": 16, "radius": 4, "block_dimension": 16, "radius_dimensi
 @pytest.mark.parametrize(
     ("settings", "perplexity"),
     [
-        ({"special_noise": "pure"}, 4.897437304720324),
-        ({"special_noise": "counted"}, 4.842525481335613),
-        ({"special_noise": "counted", "tune_folds": 2, "fold_tokens": 1000, "document_shards": 3}, 4.817931813529049),
+        ({}, 5.504447536587028),
+        ({"slot_weight": "natural"}, 4.897437304720324),
+        ({"slot_weight": "natural", "special_noise": "counted"}, 4.842525481335613),
+        (
+            {
+                "slot_weight": "natural",
+                "special_noise": "counted",
+                "tune_folds": 2,
+                "fold_tokens": 1000,
+                "document_shards": 3,
+            },
+            4.817931813529049,
+        ),
     ],
     ids=str,
 )
 def test_golden_perplexities(settings, perplexity):
-    """Of both readings of the special tokens' noise, to notice when a number changes."""
+    """Of several readings, to notice when a number changes."""
     *_, stage = fit(as_corpus(GOLDEN_TEXT), VOCABULARY, PaperConfig(**GOLDEN_SHAPE, dtype="float64", **settings))
     log_p = stage.model.log_probabilities(as_corpus(GOLDEN_HELD_OUT))
     assert math.exp(-log_p.mean()) == pytest.approx(perplexity, rel=1e-6)

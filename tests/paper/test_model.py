@@ -222,7 +222,7 @@ def test_slots_by_plain_loops():
     tokens = [4, 5, 7]
     slots = [PAD, *tokens]
     scores = [sum(E[tokens[-1]] @ E[slots[j]] * W[j, k] for j in range(4)) for k in range(4)]
-    A = [math.log(sum(math.exp(s) for s in scores)) - score for score in scores]
+    A = [(math.log(sum(math.exp(s) for s in scores)) - score) / math.log(10) for score in scores]
     terms = {term.name: term for term in model.explain(tokens).details["radius unit"]}
     assert list(terms) == ["prior", "radius 3", "radius 2", "radius 1", "radius <pad>", "normalizer"]
     for k, token in enumerate(tokens, 1):

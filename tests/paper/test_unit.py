@@ -67,7 +67,7 @@ def windows_and_examples(network: Network, name: str, batch: int = 100):
 
 
 @CASES
-@pytest.mark.parametrize("slot_weight", ["entropy", "unit"])
+@pytest.mark.parametrize("slot_weight", ["decimal", "natural", "unit"])
 @pytest.mark.parametrize("tabulated", [False, True])
 def test_forward_is_equation_1(name, slots, mode, slot_weight, tabulated):
     network, plain = random_network(config_of(name, slots, mode, slot_weight=slot_weight))
@@ -86,8 +86,8 @@ def test_forward_is_equation_1(name, slots, mode, slot_weight, tabulated):
             np.testing.assert_allclose(logits[row], H @ expected.U, rtol=1e-9, atol=1e-12)
             p = reference.unit_output(expected, example)
             np.testing.assert_allclose(torch.softmax(logits[row], 0), p, rtol=1e-9, atol=1e-12)
-        if slot_weight == "entropy":
-            assert torch.exp(-A).sum(1).numpy() == pytest.approx(1, rel=1e-12)
+        if base := {"decimal": 10.0, "natural": math.e}.get(slot_weight):
+            assert (base**-A).sum(1).numpy() == pytest.approx(1, rel=1e-12)
         if mode == "sum":
             states = [reference.hidden_state(expected, example) for example in examples]
             np.testing.assert_allclose(unit.weighted_sum(window, tables), states, rtol=1e-9)
@@ -112,7 +112,7 @@ def test_attention_is_uniform_at_first():
     unit = Unit(embeddings, UnitShape(5, "sum", DIMENSION), BITS).requires_grad_(False)
     unit_weight = Unit(embeddings, UnitShape(5, "sum", DIMENSION), BITS, "unit").requires_grad_(False)
     for window, _, _ in windows_and_examples(network, "radius"):
-        np.testing.assert_allclose(unit.attention(window), math.log(5), rtol=1e-12)
+        np.testing.assert_allclose(unit.attention(window), math.log10(5), rtol=1e-12)
         np.testing.assert_allclose(unit_weight.attention(window), 1, rtol=1e-12)
 
 

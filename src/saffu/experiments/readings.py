@@ -1,6 +1,6 @@
 """A search over readings of the paper: which settings reproduce the pattern of its printed tables?
 
-    python -m saffu.experiments.readings --train FILES --dev FILES --tokens 1e6 --out DIR [--device cuda]
+    python -m saffu.experiments.readings --train FILES --tokens 1e6 --out results.jsonl [--dev FILES] [--device cuda]
 
 Each reading is a grid of its own. Half of the cells select a reading, the other half checks the selection.
 """
@@ -9,35 +9,39 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
+import math
 import sys
+import tempfile
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from saffu import files
 from saffu.errors import SaffuError
-from saffu.experiments.agreement import Agreement, agreement, agreement_by_table, printed_perplexities
-from saffu.experiments.grid import MODES, SIZES, CellKey, grid
+from saffu.experiments.agreement import Agreement, Perplexities, agreement, agreement_by_table, printed_perplexities
+from saffu.experiments.grid import DOCUMENT_SHARDS, MODES, SIZES, CellKey, grid
 from saffu.experiments.results import perplexities_of
 from saffu.experiments.scoring import EVAL_TOKENS, GridCorpus, run_grid, usual_memory
 from saffu.paper.devices import usable_device
 from saffu.text.corpus import TokenCorpus
-from saffu.text.documents import Lines, read_lines
+from saffu.text.documents import read_lines
 from saffu.text.sources import find_files
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 
 READINGS: dict[str, dict[str, Any]] = {
     "default": {},
-    "counted-specials": {"special_noise": "counted"},
+    "natural-logarithm": {"slot_weight": "natural"},
     "unit-weights": {"slot_weight": "unit"},
+    "first-reading": {"slot_weight": "natural", "special_noise": "counted"},
+    "counted-specials": {"special_noise": "counted"},
+    "padding-noise": {"special_noise": "padding"},
     "normalized-bits": {"hidden_targets": "normalized"},
-    **{f"hidden-{width}": {"hidden_dimension": width} for width in (128, 256, 1024, 2048)},
-    **{f"smoothing-{value:g}": {"smoothing": value} for value in (1e-6, 1e-2, 0.1, 1.0)},
+    **{f"hidden-{width}": {"hidden_dimension": width} for width in (64, 128, 256, 1024, 2048)},
+    **{f"smoothing-{value:g}": {"smoothing": value} for value in (1e-6, 1e-2, 0.1, 1.0, 10.0)},
     "uniform-attention": {"attention": "uniform"},
     "attention-priming-slots": {"attention_priming": "slots"},
     "attention-priming-measured": {"attention_priming": "measured"},
@@ -49,6 +53,8 @@ READINGS: dict[str, dict[str, Any]] = {
     "radius-within-block": {"radius_span": "block"},
     "tuned-once": {"tune_folds": 1, "fold_tokens": 500_000},
 }
+Row = dict[str, Any]
+"""One reading of one text, as JSON values."""
 
 
 def changes_of(reading: str) -> dict[str, Any]:
@@ -70,7 +76,7 @@ def in_first_half(key: CellKey) -> bool:
     return zlib.crc32(repr(key).encode()) % 2 == 0
 
 
-def compare(ours: dict[CellKey, tuple[float, float]]) -> dict[str, Agreement | None]:
+def compare(ours: Perplexities) -> dict[str, Agreement | None]:
     """Agreement with the printed tables on all cells, on the half that selects, and on the half that checks."""
     keys = [key for key in printed_perplexities() if not key[1]]
     return {
@@ -88,58 +94,64 @@ def run_readings(
     radii: Sequence[int] = SIZES,
     modes: Sequence[str] = MODES,
     device: torch.device | str = "cpu",
-) -> list[dict[str, Any]]:
-    """Run the grid under each reading and append one line per reading to out/readings.jsonl.
+) -> list[Row]:
+    """Run the grid under each reading and append one line per reading to the file `out`.
 
-    Readings that are in the file already, for the same text and cells, are not run again. Fitted units are deleted
-    when their reading is finished.
+    Readings that are in the file already, for the same text and sizes, are not run again.
     """
-    path = out / "readings.jsonl"
     shape = {"blocks": list(blocks), "radii": list(radii), "modes": list(modes)}
-    done = {
-        row["reading"]: row for row in read_rows(path) if row["text"] == corpus.fingerprint and row["shape"] == shape
-    }
+    done = {row["reading"]: row for row in read_rows(out) if (row["text"], row["shape"]) == (corpus.fingerprint, shape)}
     rows = []
     settings = {name: changes_of(name) for name in names}
     for name, changes in settings.items():
         if name not in done:
-            done[name] = run_reading(out, corpus, name, changes, shape, device)
-            content = "".join(json.dumps(row) + "\n" for row in [*read_rows(path), done[name]])
-            files.write_file(path, content.encode())
+            done[name] = run_reading(corpus, name, changes, shape, device)
+            lines = [json.dumps(row, separators=(",", ":")) + "\n" for row in [*read_rows(out), done[name]]]
+            files.write_file(out, "".join(lines).encode())
         rows.append(done[name])
         print(summary(done[name]), flush=True)
-    files.write_file(out / "readings.md", markdown(rows).encode())
     return rows
 
 
 def run_reading(
-    out: Path,
-    corpus: GridCorpus,
-    name: str,
-    changes: dict[str, Any],
-    shape: dict[str, Any],
-    device: torch.device | str,
-) -> dict[str, Any]:
-    cells = grid(**shape, document_shards=0, settings={setting: [value] for setting, value in changes.items()})
-    finished = run_grid(out / name, cells, corpus, device, usual_memory(device), baselines=False)
-    shutil.rmtree(out / name / "units", ignore_errors=True)
-    ours = perplexities_of(finished)
+    corpus: GridCorpus, name: str, changes: dict[str, Any], shape: dict[str, Any], device: torch.device | str
+) -> Row:
+    """Fit and score the grid of a reading. The default one also gets the table with a document model."""
+    shards = 0 if changes else DOCUMENT_SHARDS
+    cells = grid(**shape, document_shards=shards, settings={setting: [value] for setting, value in changes.items()})
+    with tempfile.TemporaryDirectory(prefix="saffu-") as folder:
+        finished = run_grid(Path(folder) / "grid", cells, corpus, device, usual_memory(device), baselines=False)
+    least = [cell.least_attention for cell in finished if cell.least_attention is not None]
     return {
         "reading": name,
         "changes": changes,
         "text": corpus.fingerprint,
         "tokens": corpus.train.targets,
+        "documents": corpus.train.documents,
         "vocabulary": corpus.vocabulary,
+        "unigram": unigram_perplexities(corpus),
         "shape": shape,
-        "cells": len(ours),
         "failures": sum(cell.failure is not None for cell in finished),
-        "best_dev_perplexity": min((dev for _, dev in ours.values()), default=None),
-        "agreement": {part: asdict(found) if found else None for part, found in compare(ours).items()},
-        "by_table": {title: found.spearman for title, found in agreement_by_table(ours).items()},
+        "least_attention": min(least, default=None),
+        "perplexities": [
+            [*key, *(float(f"{value:.6g}") for value in pair)] for key, pair in perplexities_of(finished).items()
+        ],
     }
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
+def unigram_perplexities(corpus: GridCorpus) -> dict[str, float]:
+    """What frequencies alone give on both samples: the level above which context starts to count."""
+    frequencies = corpus.train.frequencies(corpus.vocabulary) + 1e-3
+    log_p = np.log(frequencies / frequencies.sum())
+    return {name: math.exp(-float(log_p[sample.ids].mean())) for name, sample in corpus.samples.items()}
+
+
+def perplexities(row: Row) -> Perplexities:
+    """The train and dev perplexities of a row, by cell."""
+    return {(modes, document, b, r): (train, dev) for modes, document, b, r, train, dev in row["perplexities"]}
+
+
+def read_rows(path: Path) -> list[Row]:
     """The lines of a results file."""
     if not path.is_file():
         return []
@@ -149,82 +161,85 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         raise SaffuError(f"{path} is damaged; delete it and run the readings again") from None
 
 
-def number(row: dict[str, Any], part: str, name: str) -> float:
-    found = row["agreement"][part]
-    return float(found[name]) if found else float("nan")
+def number(found: Agreement | None, name: str) -> float:
+    return float(getattr(found, name)) if found else math.nan
 
 
-def summary(row: dict[str, Any]) -> str:
+def summary(row: Row) -> str:
+    ours = perplexities(row)
+    parts = compare(ours)
+    best = min((dev for _, dev in ours.values()), default=math.nan)
     return (
-        f"{row['reading']:<30} rank correlation {number(row, 'selection', 'spearman'):6.3f} / "
-        f"{number(row, 'check', 'spearman'):6.3f}, dev/train {number(row, 'all', 'ours_dev_train'):.3f}, "
-        f"best dev {row['best_dev_perplexity'] or float('nan'):.1f}"
+        f"{row['reading']:<30} rank correlation {number(parts['selection'], 'spearman'):6.3f} / "
+        f"{number(parts['check'], 'spearman'):6.3f}, dev/train {number(parts['all'], 'ours_dev_train'):.3f}, "
+        f"best dev {best:.1f}"
     )
 
 
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
+def markdown(rows: Sequence[Row]) -> str:
     """All readings as a table, the best on the selection half first."""
-    titles = list(MODES)
-    head = [
-        "reading",
-        "changes",
-        "selection half",
-        "check half",
-        "log correlation",
-        "spread",
-        "dev/train",
-        *titles,
-        "best",
-    ]
+    head = ["reading", "selection half", "check half", "all cells", *MODES, "spread", "dev/train", "best dev"]
     lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
-
-    def rank(row: dict[str, Any]) -> float:
-        value = number(row, "selection", "spearman")
-        return -value if value == value else 2.0
-
-    for row in sorted(rows, key=rank):
-        changes = ", ".join(f"{name} {value}" for name, value in row["changes"].items()) or "none"
-        by_table = [f"{row['by_table'][title]:.3f}" if title in row["by_table"] else "–" for title in titles]
-        values = [
-            f"{number(row, 'selection', 'spearman'):.3f}",
-            f"{number(row, 'check', 'spearman'):.3f}",
-            f"{number(row, 'all', 'pearson_log'):.3f}",
-            f"{number(row, 'all', 'spread_ratio'):.2f}",
-            f"{number(row, 'all', 'ours_dev_train'):.3f}",
-            *by_table,
-            f"{row['best_dev_perplexity'] or float('nan'):.1f}",
-        ]
-        lines.append(f"| {row['reading']} | {changes} | " + " | ".join(values) + " |")
-    if rows:
-        printed = number(rows[0], "all", "printed_dev_train")
-        lines += [
-            "",
-            "Rank correlations of dev perplexities with the paper's tables, by half of the cells and by table. "
-            f"{rows[0]['tokens']:,} tokens counted, vocabulary {rows[0]['vocabulary']:,}. "
-            f"The paper's dev/train is {printed:.3f}.",
-        ]
+    ranked = sorted(rows, key=lambda row: -number(compare(perplexities(row))["selection"], "spearman"))
+    for row in ranked:
+        ours = perplexities(row)
+        parts, by_table = compare(ours), agreement_by_table(ours)
+        values = [f"{number(parts[part], 'spearman'):.2f}" for part in ("selection", "check", "all")]
+        values += [f"{number(by_table.get(title), 'spearman'):.2f}" for title in MODES]
+        values += [f"{number(parts['all'], 'spread_ratio'):.1f}", f"{number(parts['all'], 'ours_dev_train'):.3f}"]
+        values.append(f"{min((dev for _, dev in ours.values()), default=math.nan):.1f}")
+        lines.append(f"| {label(row)} | " + " | ".join(values) + " |")
     return "\n".join(lines) + "\n"
 
 
-def build_corpus(train: Sequence[Path], dev: Sequence[Path], tokens: int, eval_tokens: int = EVAL_TOKENS) -> GridCorpus:
-    """The first `tokens` of the training files in the order given, one document per line, and a sample of the rest.
+def label(row: Row) -> str:
+    """The settings of a reading in words."""
+    return ", ".join(f"{name} {value}" for name, value in row["changes"].items()) or "**the default**"
 
-    The tokenizer is learned from all of the training files, as in the paper.
+
+def build_corpus(
+    train: Sequence[Path], dev: Sequence[Path], tokens: int, eval_tokens: int = EVAL_TOKENS, first: bool = False
+) -> GridCorpus:
+    """About `tokens` of the training files, one document per line, and samples to score.
+
+    The counted documents are spread evenly over the files, or are the `first` ones. Without `dev`, held-out text is a
+    sample of the other documents; otherwise each file of `dev` contributes in proportion to its training file. The
+    tokenizer is learned from all of the training files, as in the paper.
     """
-    lines = Lines(lambda: read_lines(train, "line"))
-    tokenizer = Tokenizer.train((text for _, text in lines), TokenizerConfig(bpe_count="types"))
-    counted = TokenCorpus.build(lines, tokenizer, max_tokens=tokens, progress="tokenize")
-    held_out = TokenCorpus.build(read_lines(dev, "line"), tokenizer, progress="tokenize")
-    return GridCorpus.build(counted, held_out, tokenizer, eval_tokens)
+    tokenizer = Tokenizer.train((text for _, text in read_lines(train, "line")), TokenizerConfig(bpe_count="types"))
+    parts = [TokenCorpus.build(read_lines([path], "line"), tokenizer, progress="tokenize") for path in train]
+    whole = joined(parts)
+    share = min(1.0, tokens / whole.targets)
+    counted, rest = (whole.head(tokens), whole) if first else whole.split(share)
+    if dev:
+        if len(dev) != len(train):
+            raise SaffuError(f"{len(train)} training files need as many held-out files, got {len(dev)}")
+        held_out = [TokenCorpus.build(read_lines([path], "line"), tokenizer, progress="tokenize") for path in dev]
+        shares = [part.targets / whole.targets for part in parts]
+        rest = joined([part.sample(round(eval_tokens * s)) for part, s in zip(held_out, shares, strict=True)])
+    elif first:
+        rest = whole.slice(counted.documents, whole.documents)
+    if not rest.targets:
+        raise SaffuError("all of the text is counted; pass held-out text with `dev`, or lower `tokens`")
+    return GridCorpus.build(counted, rest, tokenizer, eval_tokens)
+
+
+def joined(corpora: Sequence[TokenCorpus]) -> TokenCorpus:
+    """The documents of several corpora, one corpus after the other."""
+    lengths = np.concatenate([np.diff(corpus.starts) for corpus in corpora])
+    starts = np.concatenate([[0], lengths.cumsum()]).astype(np.int64)
+    ids, sizes = (np.concatenate([getattr(corpus, name) for corpus in corpora]) for name in ("ids", "sizes"))
+    return TokenCorpus(ids, starts, sizes)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m saffu.experiments.readings", description=__doc__.split("\n")[0])
-    parser.add_argument("--train", nargs="+", required=True, metavar="FILE", help="training text, in order")
-    parser.add_argument("--dev", nargs="+", required=True, metavar="FILE", help="held-out text")
+    parser.add_argument("--train", nargs="+", required=True, metavar="FILE", help="training text")
+    parser.add_argument("--dev", nargs="+", default=[], metavar="FILE", help="held-out text (default: other documents)")
     parser.add_argument("--tokens", type=float, default=1e6, help="number of tokens to count (default: 1e6)")
+    parser.add_argument("--first", action="store_true", help="count the first tokens, not documents from all over")
     parser.add_argument("--eval-tokens", type=float, default=EVAL_TOKENS, help="targets per sample (default: 100000)")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="results, one line of JSON per reading")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, or cuda:N (default: cpu)")
     parser.add_argument(
         "--readings", default=",".join(READINGS), help="names separated by commas, a+b for both changes (default: all)"
@@ -234,12 +249,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         train, dev = ([path for name in names for path in find_files([name])] for names in (options.train, options.dev))
         device = usable_device(options.device)
-        corpus = build_corpus(train, dev, int(options.tokens), int(options.eval_tokens))
+        corpus = build_corpus(train, dev, int(options.tokens), int(options.eval_tokens), options.first)
         sizes = [int(size) for size in options.sizes.split(",")]
-        run_readings(options.out, corpus, options.readings.split(","), sizes, sizes, device=device)
+        rows = run_readings(options.out, corpus, options.readings.split(","), sizes, sizes, device=device)
     except SaffuError as error:
         sys.exit(f"error: {error}")
-    print((options.out / "readings.md").read_text("utf-8"))
+    print(markdown(rows))
 
 
 if __name__ == "__main__":

@@ -52,8 +52,10 @@ class PaperConfig(Settings):
     )
     seed: int = setting(0, "random seed (sample text, random initialization, data order, dropout)", high=2**63 - 1)
 
-    special_noise: Literal["pure", "counted"] = setting(
-        "pure", "f of <pad>, <sod>, and <frg>: 0, because they are never targets, or how often they are seen", rare=True
+    special_noise: Literal["pure", "padding", "counted"] = setting(
+        "pure",
+        "f of <pad>, <sod>, and <frg>: 0, as they are never targets; 0 for <pad> alone; or how often they are seen",
+        rare=True,
     )
     query_slot: Literal["previous", "first"] = setting(
         "previous", "slot used as the attention query (h): the one before the target, or the first", rare=True
@@ -72,8 +74,8 @@ class PaperConfig(Settings):
         True, "keep adding to the decoder counts during tuning instead of restarting them", rare=True
     )
     restart_attention: bool = setting(True, "discard the counts of V̂ at the first tuning", rare=True)
-    slot_weight: Literal["entropy", "unit"] = setting(
-        "entropy", "weight of a slot: A = −log softmax(QW), or A/log K, which is about 1", rare=True
+    slot_weight: Literal["decimal", "natural", "unit"] = setting(
+        "decimal", "weight of a slot: −log softmax(QW) in base 10 or e, or divided by log K to about 1", rare=True
     )
     hidden_targets: Literal["raw", "normalized"] = setting(
         "raw", "targets of the units' decoders in F(H, Z): bit-vectors Z, or Z/‖Z‖₁", rare=True

@@ -75,12 +75,16 @@ def fill_unseen(F: Tensor, smoothing: float) -> Tensor:
     return torch.where(F.sum(0) > 0, F, smoothing)
 
 
-def uniform_weight(slots: int, slot_weight: str = "entropy") -> float:
-    """The weight of each slot under uniform attention: log K, or 1 if slots are to have unit weight."""
-    return math.log(slots) if slot_weight == "entropy" else 1.0
+def uniform_weight(slots: int, slot_weight: str) -> float:
+    """The weight of each slot under uniform attention: log₁₀ K, ln K, or 1.
+
+    >>> [round(uniform_weight(100, slot_weight), 3) for slot_weight in ("decimal", "natural", "unit")]
+    [2.0, 4.605, 1.0]
+    """
+    return {"decimal": math.log10(slots), "natural": math.log(slots), "unit": 1.0}[slot_weight]
 
 
-def decoder_priming_number(slots: int, slot_weight: str = "entropy") -> float:
+def decoder_priming_number(slots: int, slot_weight: str) -> float:
     """K_U = K log K, the norm of H under uniform attention: K features of unit norm, each weighted by log K."""
     return slots * uniform_weight(slots, slot_weight)
 

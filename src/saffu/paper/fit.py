@@ -104,11 +104,12 @@ def noise_frequencies(unit: str, corpus: TokenCorpus, vocabulary: int, config: P
     """f (N,) of a unit's noise model. `<pad>`, `<sod>`, and `<frg>` are never targets, so they have f = 0.
 
     With `special_noise` counted, they have the number of documents, and `<frg>` that of later blocks; the radial unit
-    never sees `<frg>`, so the block size must not affect its embeddings.
+    never sees `<frg>`, so the block size must not affect its embeddings. With "padding", `<pad>` alone has f = 0.
     """
     f = torch.from_numpy(corpus.frequencies(vocabulary))
-    if config.special_noise == "counted":
-        f[PAD] = f[SOD] = corpus.documents
+    if config.special_noise != "pure":
+        f[PAD] = corpus.documents if config.special_noise == "counted" else 0
+        f[SOD] = corpus.documents
         f[FRG] = max(1, fragments(corpus, config.block)) if unit == "block" else 1
     return f
 

@@ -114,7 +114,7 @@ class Unit:
     W: Array  # (K, K)
     U: Array  # (D or K·D, D_H)
     mode: str = "sum"
-    slot_weight: str = "entropy"
+    slot_weight: str = "decimal"
 
 
 def softmax(scores: Any) -> Array:
@@ -130,14 +130,14 @@ def quadratic_features(unit: Unit, example: Example) -> Array:
 def attention(unit: Unit, example: Example) -> Array:
     """A_m = −log softmax(Q_m W): log K for each of K slots if attention is uniform."""
     A = -np.log(softmax(quadratic_features(unit, example) @ unit.W))
-    return A if unit.slot_weight == "entropy" else A / math.log(len(A))
+    return A / {"decimal": math.log(10), "natural": 1, "unit": math.log(len(A))}[unit.slot_weight]
 
 
 def hidden_state(unit: Unit, example: Example) -> Array:
     """H_m: the slots weighted by attention, added or side by side.
 
     >>> unit = Unit(np.array([[0.5, 0.5], [1, 0]]), np.ones((2, 2)), np.zeros((2, 2)))
-    >>> (hidden_state(unit, Example(target=0, slots=[0, 1], query=1)) / math.log(2)).tolist()
+    >>> (hidden_state(unit, Example(target=0, slots=[0, 1], query=1)) / math.log10(2)).round(9).tolist()
     [1.5, 0.5]
     """
     weighted = [A * unit.E[slot] for A, slot in zip(attention(unit, example), example.slots, strict=True)]
@@ -242,7 +242,7 @@ def fit(folds: list[Documents], vocabulary: int, config: PaperConfig) -> Iterato
     >>> text = [[4, 5, 4, 5, EOD], [5, 4, 5, 4, EOD]]
     >>> network, counts = next(fit([text], 6, PaperConfig(**sizes)))
     >>> round(perplexity(network, text), 3)
-    2.486
+    2.763
     """
     documents = [document for fold in folds for document in fold]
     frequencies = np.bincount([token for document in documents for token in document], minlength=vocabulary)
@@ -250,8 +250,8 @@ def fit(folds: list[Documents], vocabulary: int, config: PaperConfig) -> Iterato
     network = Network(config, {}, np.zeros(0), np.zeros(0))
     for name, (slots, mode, dimension) in config.units().items():
         f = frequencies.copy()  # Σ_m Y_m counts targets, which `<pad>`, `<sod>`, and `<frg>` never are
-        if config.special_noise == "counted":
-            f[PAD] = f[SOD] = len(documents)
+        if config.special_noise != "pure":
+            f[PAD], f[SOD] = len(documents) if config.special_noise == "counted" else 0, len(documents)
             blocks = sum(math.ceil(len(document) / (config.block - 1)) for document in documents)
             f[FRG] = max(1, blocks - len(documents)) if name == "block" else 1
         E = stored(noised_embeddings(bit_vectors(f, dimension), f))
@@ -284,7 +284,7 @@ def fit(folds: list[Documents], vocabulary: int, config: PaperConfig) -> Iterato
                 unit.W = solution(total.F, primings[config.attention_priming])
             wanted = Z if config.hidden_targets == "raw" else Z / Z.sum(1, keepdims=True)
             total = add(f"{name}.decoder", count([hidden_state(unit, e) for e in context], wanted[targets]), restart)
-            uniform = K * math.log(K) if config.slot_weight == "entropy" else K
+            uniform = K * {"decimal": math.log10(K), "natural": math.log(K), "unit": 1}[config.slot_weight]
             priming = uniform if config.decoder_priming == "paper" else total.norm / total.targets
             unit.U = solution(np.where(total.F.sum(0) > 0, total.F, config.smoothing), priming)
         if config.document_shards:

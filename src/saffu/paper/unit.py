@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -35,10 +36,10 @@ class Unit(nn.Module):
     W: nn.Parameter  # (K, K) attention
     U: nn.Parameter  # (D or K·D, outputs) decoder
 
-    def __init__(self, embeddings: Tensor, shape: UnitShape, outputs: int, slot_weight: str = "entropy"):
+    def __init__(self, embeddings: Tensor, shape: UnitShape, outputs: int, slot_weight: str = "decimal"):
         super().__init__()
         self.slots, self.mode = shape.slots, shape.mode
-        self.weight_scale = equations.uniform_weight(shape.slots, slot_weight) / equations.uniform_weight(shape.slots)
+        self.weight_scale = equations.uniform_weight(shape.slots, slot_weight) / math.log(shape.slots)
         self.register_buffer("E", embeddings)
         rows = embeddings.shape[1] * (shape.slots if shape.mode == "cat" else 1)
         self.W = nn.Parameter(embeddings.new_ones(shape.slots, shape.slots))  # all ones: uniform attention
@@ -62,7 +63,7 @@ class Unit(nn.Module):
         return similarities(window.query[:, None], window.seen)
 
     def attention(self, window: Window, tables: UnitTables | None = None) -> Tensor:
-        """A = −log softmax(QW), (m, K); divided by log K if slots have unit weight."""
+        """A = −log softmax(QW), (m, K), in the base that `slot_weight` says, or divided by log K if it is "unit"."""
         W: Tensor = self.W
         if window.width < self.slots:  # the rows of the window's slots, and the sum of all others
             inside = W[window.slots]

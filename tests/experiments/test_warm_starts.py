@@ -1,0 +1,27 @@
+"""Warm against cold starts, on a toy text."""
+
+import json
+
+import pytest
+
+from conftest import sentences
+from saffu.experiments import warm_starts
+
+
+def test_command(tmp_path, monkeypatch, capsys):
+    for name, seed, number in (("train.txt", 1, 60), ("dev.txt", 2, 10)):
+        (tmp_path / name).write_text("\n".join(sentences(seed, number)) + "\n")
+    monkeypatch.setattr(warm_starts, "RATES", {8: (0.01,)})
+    monkeypatch.setattr(warm_starts, "BLOCK", 8)
+    out = tmp_path / "rows.jsonl"
+    arguments = ["--train", tmp_path / "train.txt", "--dev", tmp_path / "dev.txt", "--out", out, "--max-folds", "2"]
+    warm_starts.main([str(argument) for argument in arguments])
+    warm, cold = (json.loads(line) for line in out.read_text().splitlines())
+    assert (warm["init"], cold["init"], warm["radius"]) == ("explicit", "random", 8)
+    for row in (warm, cold):
+        assert [point["fold"] for point in row["curve"]] == [0, 1, 2]
+        assert row["best_dev_perplexity"] == min(point["dev_perplexity"] for point in row["curve"])
+    assert warm["curve"][0]["dev_perplexity"] < cold["curve"][0]["dev_perplexity"]
+    assert "explicit start, r = 8, rate 0.01: " in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="error: "):
+        warm_starts.main(["--train", str(tmp_path / "none.txt"), "--dev", str(out), "--out", str(out)])
