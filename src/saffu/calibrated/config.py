@@ -20,5 +20,8 @@ class CalibratedConfig(Settings):
         300, "classes by which contexts are also known (and a third, a tenth)", low=2, high=4096, off=True
     )
     output_classes: int = setting(80, "classes that are predicted before tokens", low=1, high=4096, rare=True)
+    cache: int = setting(
+        2000, "tokens of the same document that the recency cache remembers", low=1, high=100_000, off=True
+    )
     prune: int = setting(0, "drop n-grams of three tokens or more counted this often or less from the tables")
     seed: int = setting(0, "seed of the samples shown while training", high=2**63 - 1)

@@ -6,17 +6,19 @@ against. A view that says nothing adds nothing. Both levels, class and token, ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from saffu.calibrated.kernels import EVIDENCE
+from saffu.calibrated.kernels import CACHES, EVIDENCE
 from saffu.calibrated.layout import exponent_slices, log_prior
 from saffu.calibrated.views import MEMORY, View
 from saffu.format import plural
 from saffu.interface import Explanation, Floats, Term
-from saffu.text.tokenizer import PAD, SOD
+from saffu.text.tokenizer import EOD, PAD
+
+HALF_LIVES, STRENGTH, AGES = (30, 200, 1500), 5.0, (30, 200, 1500)  # as in native/cache.h
 
 if TYPE_CHECKING:
     from saffu.calibrated.model import CalibratedModel
@@ -38,31 +40,72 @@ def explain(model: CalibratedModel, context: Sequence[int]) -> Explanation:
         values[layout.tokens[: layout.predicted]] = np.repeat(of_classes, widths) + of_tokens
         return values
 
-    class_exponents, token_exponents = exponents(model, context)
-    prior = split(log_prior(model.frequencies, layout)[: layout.predicted])
+    exponents = model.encoder.cached if model.config.cache else model.encoder.plain
+    chosen = exponents[:, chosen_exponents(model, context)]  # (2, 1 + views)
+    log_f = log_prior(model.frequencies, layout)[: layout.predicted]
+    prior = split(log_f)
     is_plain = [not view.is_slot for view in model.views]  # its share is not divided by the prior
-    gamma = [float(e[0] + e[1:][is_plain].sum()) for e in (class_exponents, token_exponents)]
+    gamma = [float(e[0] + e[1:][is_plain].sum()) for e in chosen]
+    parts: list[tuple[str, tuple[int, ...], float, tuple[Floats, Floats]]] = []
+    for number, view in enumerate(model.views):
+        shares, (a, b) = split(np.log(view_shares(model, number, context))), chosen[:, number + 1]
+        evidence = a * (shares[0] - prior[0]), b * (shares[1] - prior[1])
+        parts.append((view.name, tuple(reversed(tokens_seen(view, context))), float(a), evidence))
+    if model.config.cache:
+        where = exponent_slices(model.views, with_cache=True)[-len(CACHES) :]
+        for name, place, (share, below, seen) in zip(CACHES, where, cache_shares(model, context, log_f), strict=True):
+            (a, b), over, under = exponents[:, place.start + seen], split(np.log(share)), split(np.log(below))
+            parts.append((name, (), float(a), (a * (over[0] - under[0]), b * (over[1] - under[1]))))
     scores = gamma[0] * prior[0], gamma[1] * prior[1]
     terms = [Term("prior", joined(*scores), weight=gamma[0])]
-    for number, view in enumerate(model.views):
-        shares = split(np.log(view_shares(model, number, context)))
-        a, b = class_exponents[number + 1], token_exponents[number + 1]
-        parts = a * (shares[0] - prior[0]), b * (shares[1] - prior[1])
-        scores = scores[0] + parts[0], scores[1] + parts[1]
-        seen = tuple(reversed(tokens_seen(view, context)))
-        terms.append(Term(view.name, joined(*parts), seen, float(a)))
+    for name, seen_tokens, weight, evidence in parts:
+        scores = scores[0] + evidence[0], scores[1] + evidence[1]
+        terms.append(Term(name, joined(*evidence), seen_tokens, weight))
     normalizers = (
         -np.full(layout.number, np.logaddexp.reduce(scores[0])),
         -np.repeat(np.logaddexp.reduceat(scores[1], first[:-1]), widths),
     )
     terms.append(Term("normalizer", joined(*normalizers)))
     log_p = joined(scores[0] + normalizers[0], scores[1] + normalizers[1], -np.inf)
+    if model.config.cache:
+        log_p, correction = mixed(model, context, log_p)
+        terms.append(Term("without the cache", correction))
     return Explanation(tuple(context), terms, log_p, {"memory share": memory_shares(model, context)})
 
 
+def mixed(model: CalibratedModel, context: Sequence[int], cached: Floats) -> tuple[Floats, Floats]:
+    """ln p of the mixture with the model without its cache, and what that mixing adds to `cached`, both (N,)."""
+    weight = model.trust_after(context)
+    plain = explain(model.without_cache(), context).log_probabilities
+    log_p = np.logaddexp(np.log(weight) + cached, np.log1p(-weight) + plain)
+    return log_p, np.where(np.isfinite(cached), log_p - np.where(np.isfinite(cached), cached, 0), 0)
+
+
+def cache_shares(model: CalibratedModel, context: Sequence[int], log_f: Floats) -> Iterator[tuple[Floats, Floats, int]]:
+    """Of each cache: its shares by rank, those it is compared with, and which exponent it gets; see native/cache.h."""
+    f, rank = np.exp(log_f), model.ranks.ranks
+    window = np.array(context[-model.config.cache :], dtype=np.int64)
+    decayed = []
+    for half_life in HALF_LIVES:
+        weights = np.exp2(-np.arange(len(window) - 1, -1, -1) / half_life)
+        counts = np.bincount(rank[window], weights, len(f))
+        decayed.append((counts + STRENGTH * f) / (counts.sum() + STRENGTH))
+        yield decayed[-1], f, int(np.searchsorted(AGES, len(context), side="right"))
+    below = decayed[1]
+    for length in (1, 2):
+        recent = window[-length:] if len(context) > length else window[:0]
+        ends = range(length - 1, len(window) - 1) if len(recent) else ()
+        followers = [window[i + 1] for i in ends if (window[i - length + 1 : i + 1] == recent).all()]
+        share = (np.bincount(rank[np.array(followers, dtype=np.int64)], minlength=len(f)) + below) / (
+            len(followers) + 1
+        )
+        yield share, below, int(np.searchsorted([0, 1, 4], len(followers)))
+        below = share
+
+
 def tokens_seen(view: View, context: Sequence[int]) -> list[int]:
-    """The tokens at a view's distances, nearest first; SOD before the document, PAD before that."""
-    padded = [*[PAD] * max(view.distances), SOD, *context]
+    """The tokens at a view's distances, nearest first; EOD before the document, PAD before that."""
+    padded = [*[PAD] * max(view.distances), EOD, *context]
     return [padded[-distance] for distance in view.distances]
 
 
@@ -104,15 +147,15 @@ def view_shares(model: CalibratedModel, number: int, context: Sequence[int]) -> 
     return np.asarray(np.sum(level_shares(model, number, context), axis=0))
 
 
-def exponents(model: CalibratedModel, context: Sequence[int]) -> tuple[Floats, Floats]:
-    """The exponents (1 + views,) of classes and of tokens that this context chooses."""
+def chosen_exponents(model: CalibratedModel, context: Sequence[int]) -> list[int]:
+    """Which exponents this context chooses, of the prior and of each view: (1 + views)."""
     chosen = [0]
     for number, where in enumerate(exponent_slices(model.views)[1:]):
         found = matches(model, number, context)
         begin = model.tables[number].levels[len(found) - 1]["begin"]
         evidence = int(np.searchsorted([1, 8, 64], int(begin[found[-1] + 1]) - int(begin[found[-1]])))
         chosen.append(where.start + EVIDENCE * (len(found) - 1) + evidence)
-    return model.encoder.class_exponents[chosen], model.encoder.token_exponents[chosen]
+    return chosen
 
 
 def memory_shares(model: CalibratedModel, context: Sequence[int]) -> list[Term]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from saffu.calibrated.classes import Company, context_classes, output_classes, token_vectors
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.exponents import Moments, calibrated
-from saffu.calibrated.kernels import Array, library, pointer
+from saffu.calibrated.kernels import CACHES, EVIDENCE, Array, library, pointer
 from saffu.calibrated.layout import exponent_slices
 from saffu.calibrated.model import CalibratedModel, Encoder
 from saffu.calibrated.ngrams import checked_ids
@@ -24,6 +25,9 @@ HELD_OUT = 20  # one part in this many calibrates; it is counted too, afterwards
 FEWEST = 400  # parts that a corpus is cut into if it has fewer documents
 SHORTEST = 8  # targets of such a part
 CALIBRATION_TARGETS = 12_000, 60_000  # few, for one exponent per view; many, for all of them
+AGES = (30, 200, 1500)  # of documents, in tokens: trust in the cache depends on it, as in native/cache.h
+DISTRUST = 3.0  # log-odds against the cache where it was not measured
+MEASURED = 200  # targets that measure it
 STRENGTH = 100.0  # targets that must disagree before an exponent leaves its view's common one far behind
 
 
@@ -34,7 +38,7 @@ def fit(corpus: TokenCorpus, vocabulary: int, config: CalibratedConfig) -> Itera
     sums = CalibratedSums.count(corpus, config, vocabulary)
     encoder, warnings = fit_encoder(corpus, config, sums)
     model = CalibratedModel.from_sums(config, encoder, sums)
-    facts: dict[str, Any] = {"exponents": exponents_by_view(model.views, encoder)}
+    facts: dict[str, Any] = {"exponents": exponents_by_part(model)}
     guessed = [view.name for view, table in zip(model.views, model.tables, strict=True) if not table.estimated.all()]
     if guessed:
         warnings.append(f"too little text to estimate the discounts of {', '.join(guessed)}; fallback values are used")
@@ -55,13 +59,24 @@ def fit_encoder(corpus: TokenCorpus, config: CalibratedConfig, sums: CalibratedS
     start = np.zeros(exponent_slices(views)[-1].stop)
     for view, where in zip(views, exponent_slices(views)[1:], strict=True):
         start[where] = 0.7 if view.name == MEMORY else 0.1
+    plain = np.tile(start, (2, 1))
     outputs = output_classes(vectors, frequencies, config.output_classes, before)
-    encoder = Encoder(outputs, classes, start, start)
+    encoder = Encoder(outputs, classes, plain, with_caches(plain, views), np.full(EVIDENCE, -DISTRUST))
     if not len(held_out) or not known.memory.distinct:
         return encoder, ["too little text to measure exponents; default values are used"]
     trial = Calibration(CalibratedModel.from_sums(config, encoder, known), corpus, held_out)
-    of_classes, of_tokens = trial.solve(start)
-    return Encoder(outputs, classes, of_classes, of_tokens), []
+    plain = trial.solve(plain, with_cache=False)
+    encoder = replace(encoder, plain=plain, cached=with_caches(plain, views))
+    if config.cache:
+        encoder = replace(encoder, cached=trial.solve(encoder.cached, with_cache=True))
+        encoder = replace(encoder, trust=trial.trust(encoder))
+    return encoder, []
+
+
+def with_caches(plain: Floats, views: list[View]) -> Floats:
+    """Exponents (2, J) with those of the caches, all zero, at their end."""
+    more = exponent_slices(views, with_cache=True)[-1].stop - plain.shape[1]
+    return np.concatenate([plain, np.zeros((2, more))], axis=1)
 
 
 def held_out_ranges(corpus: TokenCorpus) -> Array:
@@ -85,35 +100,57 @@ class Calibration:
         self.ids = checked_ids(corpus, model.vocabulary)
         self.starts = np.ascontiguousarray(corpus.starts, dtype=np.int64)
 
-    def solve(self, start: Floats) -> Floats:
+    def solve(self, start: Floats, with_cache: bool) -> Floats:
         """(2, J): first one exponent for each view, from few targets; then, from there, all of them, from many."""
         few, many = (self.targets[:: max(1, len(self.targets) // number)] for number in CALIBRATION_TARGETS)
-        slices = exponent_slices(self.model.views)
-        tied = np.zeros((len(start), len(slices)))  # which exponents belong to which view
+        slices = exponent_slices(self.model.views, with_cache)
+        tied = np.zeros((start.shape[1], len(slices)))  # which exponents belong to which view
         for view, where in enumerate(slices):
             tied[where, view] = 1
 
         def common(exponents: Floats) -> list[Moments]:
             return [
                 Moments(m.log_likelihood, m.targets, tied.T @ m.gradient, tied.T @ m.covariance @ tied)
-                for m in self.moments(few, exponents @ tied.T)
+                for m in self.moments(few, exponents @ tied.T, with_cache)
             ]
 
-        first = np.tile(start[[where.start for where in slices]], (2, 1))
+        first = np.stack([start[:, where].mean(1) for where in slices], axis=1)
         first = calibrated(common, first, first, STRENGTH, tolerance=1e-4) @ tied.T
-        return calibrated(lambda e: self.moments(many, e), first, first, STRENGTH, tolerance=2e-4, rounds=4)
+        return calibrated(lambda e: self.moments(many, e, with_cache), first, first, STRENGTH, tolerance=2e-4, rounds=4)
 
-    def moments(self, targets: Array, exponents: Floats) -> list[Moments]:
+    def trust(self, encoder: Encoder) -> Floats:
+        """Log-odds (EVIDENCE,) of the model with the cache in documents of each age; distrust where none was measured."""
+        targets = np.ascontiguousarray(self.targets[:: max(1, len(self.targets) // CALIBRATION_TARGETS[0])])
+        self.model.native.set_exponents(encoder.plain, encoder.cached)
+        both = np.empty((len(targets), 2))
+        library.saffu_score_both(
+            self.model.native.structure, pointer(self.ids, np.uint16), pointer(self.starts, np.int64),
+            self.corpus.documents, pointer(targets, np.int64), len(targets), pointer(both, np.float64),
+        )  # fmt: skip
+        age = targets - self.starts[np.searchsorted(self.starts, targets, side="right") - 1]
+        bucket, trust = np.searchsorted(AGES, age, side="right"), np.full(EVIDENCE, -DISTRUST)
+        for number in range(EVIDENCE):
+            plain, cached = np.exp(both[bucket == number]).T
+            if len(plain) >= MEASURED:
+                w = 0.5
+                for _ in range(50):  # expectation–maximization of a mixture's weight
+                    w = float(np.mean(w * cached / (w * cached + (1 - w) * plain)))
+                trust[number] = np.clip(np.log(w / (1 - w)) if 0 < w < 1 else np.inf * (w - 0.5), -DISTRUST, DISTRUST)
+        return trust
+
+    def moments(self, targets: Array, exponents: Floats, with_cache: bool) -> list[Moments]:
         """Of both levels, at exponents (2, J)."""
-        self.model.native.set_exponents(*exponents)
+        encoder = self.model.encoder
+        self.model.native.set_exponents(*((encoder.plain, exponents) if with_cache else (exponents, encoder.cached)))
         J, workers = exponents.shape[1], cores()
 
         def work(number: int, stopped: Any) -> Floats:
-            share = np.ascontiguousarray(targets[number::workers])
+            # A contiguous share, so that the cache moves on by small steps.
+            share = np.ascontiguousarray(np.array_split(targets, workers)[number])
             sums = np.zeros((2, 2 + J + J * J))
             library.saffu_moments(
                 self.model.native.structure, pointer(self.ids, np.uint16), pointer(self.starts, np.int64),
-                self.corpus.documents, pointer(share, np.int64), len(share), pointer(sums, np.float64),
+                self.corpus.documents, pointer(share, np.int64), len(share), with_cache, J, pointer(sums, np.float64),
             )  # fmt: skip
             return sums
 
@@ -121,11 +158,13 @@ class Calibration:
         return [Moments(row[0], int(row[1]), row[2 : 2 + J], row[2 + J :].reshape(J, J)) for row in total]
 
 
-def exponents_by_view(views: list[View], encoder: Encoder) -> dict[str, list[float]]:
-    """The mean exponents of the prior and of each view, of classes and of tokens."""
-    names = ["prior", *(view.name for view in views)]
-    pairs = zip(names, exponent_slices(views), strict=True)
+def exponents_by_part(model: CalibratedModel) -> dict[str, list[float]]:
+    """The mean exponents of the prior, of each view and of each cache: of classes and of tokens."""
+    with_cache = model.config.cache > 0
+    names = ["prior", *(view.name for view in model.views), *(CACHES if with_cache else ())]
+    exponents = model.encoder.cached if with_cache else model.encoder.plain
+    slices = exponent_slices(model.views, with_cache)
     return {
-        name: [round(float(e[where].mean()), 4) for e in (encoder.class_exponents, encoder.token_exponents)]
-        for name, where in pairs
+        name: [round(float(level[where].mean()), 4) for level in exponents]
+        for name, where in zip(names, slices, strict=True)
     }

@@ -20,6 +20,8 @@ from saffu.errors import SaffuError
 
 Array = npt.NDArray[Any]
 MAX_LEVELS, MAX_VIEWS, EVIDENCE = 9, 32, 4  # as in native/query.h
+RECENT = 128  # tokens that the trust in the cache depends on, as in native/query.cpp
+CACHES = ("cache, half-life 30", "cache, half-life 200", "cache, half-life 1500", "bigram cache", "trigram cache")
 SUFFIX = {"win32": "dll", "darwin": "dylib"}.get(sys.platform, "so")
 LIBRARY = Path(__file__).parent / "native" / f"libsaffu.{SUFFIX}"
 
@@ -68,16 +70,19 @@ class Model(Structure):
         ("vocabulary", c_int32),
         ("classes", c_int32),
         ("views", c_int32),
-        ("exponents", c_int32),
+        ("window", c_int32),
         ("rank", c_void_p),
         ("token_of_rank", c_void_p),
         ("class_of_rank", c_void_p),
         ("class_first", c_void_p),
+        ("prior", c_void_p),
+        ("class_prior", c_void_p),
         ("log_prior", c_void_p),
         ("log_class_prior", c_void_p),
         ("is_slot", c_void_p),
-        ("class_exponents", c_void_p),
-        ("token_exponents", c_void_p),
+        ("plain", c_void_p * 2),
+        ("cached", c_void_p * 2),
+        ("trust", c_void_p),
         ("view", POINTER(View)),
     ]
 
@@ -109,10 +114,11 @@ def _load() -> ctypes.CDLL:
         "saffu_merge_rows": (i64, [p, p, p, p, p, p, i64, i32, i32, p, p, p]),
         "saffu_build_table": (None, [p, p, p, i32, i32, p, i64, p, i64, i64, p, p, p, p]),
         "saffu_score": (None, [POINTER(Model), p, p, i64, i64, i64, p, p]),
-        "saffu_moments": (None, [POINTER(Model), p, p, i64, p, i64, p]),
-        "saffu_distribution": (None, [POINTER(Model), p, i64, p, p]),
-        "saffu_sample": (i32, [POINTER(Model), p, i64, c_double, c_double]),
-        "saffu_view_distribution": (i32, [POINTER(Model), i32, p, i64, p]),
+        "saffu_moments": (None, [POINTER(Model), p, p, i64, p, i64, i32, i32, p]),
+        "saffu_score_both": (None, [POINTER(Model), p, p, i64, p, i64, p]),
+        "saffu_read": (None, [POINTER(Model), p, i64, i64, i64, p]),
+        "saffu_distribution": (c_double, [POINTER(Model), p, i64, i64, p, p, p, p]),
+        "saffu_sample": (i32, [POINTER(Model), p, i64, i64, p, p]),
         "saffu_view_score": (None, [POINTER(View), p, p, p, i64, i64, i64, p]),
         "saffu_class_rows": (None, [p, p, p, p, p, i64, i32, p]),
         "saffu_sparse_product": (None, [p, p, p, i64, p, i64, i32, p]),

@@ -63,10 +63,18 @@ class Table:
     estimated: Array  # (levels + 1,) bool: whether the level's discounts were estimated, or are the fallback
 
     @classmethod
-    def solve(cls, counts: NgramCounts, distances: Sequence[int], ranks: Array, prune: int = 0) -> Table:
+    def solve(
+        cls,
+        counts: NgramCounts,
+        distances: Sequence[int],
+        ranks: Array,
+        prune: int = 0,
+        unigram: Array | None = None,
+    ) -> Table:
         """Solve counts of rows whose context tokens stand at these distances; `ranks` (vocabulary,) order the tokens.
 
-        N-grams of three tokens or more that were counted `prune` times or less are dropped.
+        N-grams of three tokens or more that were counted `prune` times or less are dropped. A `unigram` distribution by
+        rank takes the place of Kneser–Ney's.
         """
         if not counts.distinct:
             raise SaffuError("no n-gram has been counted; give some text")
@@ -129,7 +137,8 @@ class Table:
             adjusted_by_rank[ranks] = adjusted
         estimate = discounts(np.bincount(np.minimum(adjusted_by_rank, 5), minlength=6)[1:5])
         found[0, 1:], estimated[0] = estimate or FALLBACK, estimate is not None
-        return cls(tuple(distances), levels, unigrams(adjusted_by_rank, found[0]), found, estimated)
+        solved = unigrams(adjusted_by_rank, found[0]) if unigram is None else unigram.astype(np.float32)
+        return cls(tuple(distances), levels, solved, found, estimated)
 
     @property
     def ngrams(self) -> int:

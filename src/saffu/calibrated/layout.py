@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from saffu.calibrated import kernels
-from saffu.calibrated.kernels import EVIDENCE, Array, library, pointer
+from saffu.calibrated.kernels import CACHES, EVIDENCE, Array, library, pointer
 from saffu.calibrated.kneser_ney import Table
 from saffu.calibrated.views import View
 from saffu.text.tokenizer import EOD
@@ -36,9 +36,13 @@ class Ranks:
         return np.add.reduceat(shares[..., : self.predicted].astype(np.float64), self.first[:-1], axis=-1)
 
 
-def exponent_slices(views: Sequence[View]) -> list[slice]:
-    """Where the exponents of the prior and of each view lie: one for the prior, EVIDENCE for each level of a view."""
-    ends = np.cumsum([1, *(EVIDENCE * len(view.distances) for view in views)])
+def exponent_slices(views: Sequence[View], with_cache: bool = False) -> list[slice]:
+    """Where the exponents of the prior, of each view and, where the cache takes part, of each cache lie.
+
+    There is one for the prior, EVIDENCE for each level of a view, and EVIDENCE for each cache.
+    """
+    caches = [EVIDENCE] * len(CACHES) if with_cache else []
+    ends = np.cumsum([1, *(EVIDENCE * len(view.distances) for view in views), *caches])
     return [slice(0, 1), *(slice(int(a), int(b)) for a, b in pairwise(ends))]
 
 
@@ -59,9 +63,12 @@ class NativeModel:
         ranks: Ranks,
         frequencies: Array,
         context_classes: dict[int, Array],
-        class_exponents: Array,
-        token_exponents: Array,
+        plain: Array,
+        cached: Array,
+        trust: Array,
+        window: int,
     ):
+        """Exponents (2, J) of classes and tokens without the cache, and, if it has a `window`, with it."""
         prior = log_prior(frequencies, ranks)
         of_classes = np.log(ranks.by_class(np.exp(prior)))
         self.views = (kernels.View * len(views))()
@@ -75,21 +82,24 @@ class NativeModel:
             for level, native_level in zip(table.levels[:2], native.level, strict=False):
                 self._add_class_rows(level, native_level, ranks)
             self.views[number] = native
-        self.structure = kernels.Model(len(frequencies), ranks.number, len(views), len(class_exponents))
+        self.structure = kernels.Model(len(frequencies), ranks.number, len(views), window)
         arrays: dict[str, Array] = {
             "rank": ranks.ranks,
             "token_of_rank": ranks.tokens,
             "class_of_rank": ranks.classes,
             "class_first": ranks.first,
+            "prior": np.exp(prior).astype(np.float32),
+            "class_prior": np.exp(of_classes).astype(np.float32),
             "log_prior": prior.astype(np.float32),
             "log_class_prior": of_classes.astype(np.float32),
+            "trust": trust.astype(np.float32),
             "is_slot": np.array([view.is_slot for view in views], dtype=np.int32),
         }
         for name, array in arrays.items():
             setattr(self.structure, name, pointer(array, array.dtype))
         self.kept.append(arrays)
         self.structure.view = self.views
-        self.set_exponents(class_exponents, token_exponents)
+        self.set_exponents(plain, cached)
 
     def _add_class_rows(self, level: dict[str, Array], native: kernels.Level, ranks: Ranks) -> None:
         """Sums by class of contexts with many followers: reading them beats adding up the followers."""
@@ -108,8 +118,9 @@ class NativeModel:
         native.heavy, native.rows = pointer(heavy, np.int32), pointer(rows, np.float32)
         self.kept += [heavy, rows]
 
-    def set_exponents(self, of_classes: Array, of_tokens: Array) -> None:
-        """Exponents (J,) of both levels; for calibration, which tries many."""
-        self.exponents = np.ascontiguousarray([of_classes, of_tokens], dtype=np.float32)
-        self.structure.class_exponents = pointer(self.exponents[0], np.float32)
-        self.structure.token_exponents = pointer(self.exponents[1], np.float32)
+    def set_exponents(self, plain: Array, cached: Array) -> None:
+        """Other exponents (2, J): for calibration, which tries many."""
+        self.exponents = [np.ascontiguousarray(exponents, dtype=np.float32) for exponents in (plain, cached)]
+        for level in (0, 1):
+            self.structure.plain[level] = pointer(self.exponents[0][level], np.float32)
+            self.structure.cached[level] = pointer(self.exponents[1][level], np.float32)

@@ -21,7 +21,7 @@ of its context a view has seen, and with how many followers, chooses among its e
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -29,9 +29,9 @@ import numpy as np
 from saffu.calibrated.classes import token_vectors
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.explain import explain
-from saffu.calibrated.kernels import Array, library, pointer
+from saffu.calibrated.kernels import EVIDENCE, RECENT, Array, library, pointer
 from saffu.calibrated.kneser_ney import Table, in_chunks
-from saffu.calibrated.layout import NativeModel, Ranks, exponent_slices
+from saffu.calibrated.layout import NativeModel, Ranks, exponent_slices, log_prior
 from saffu.calibrated.ngrams import checked_ids
 from saffu.calibrated.views import CalibratedSums, views_of
 from saffu.errors import SaffuError
@@ -39,8 +39,8 @@ from saffu.interface import Arrays, Explanation, Floats
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 
-DocumentState = tuple[int, bytes]
-"""How many tokens a document has so far, and the last of them, as two bytes each."""
+DocumentState = tuple[int, bytes, bytes]
+"""How many tokens a document has so far; the last of them, as two bytes each; how its last tokens were predicted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,30 +49,32 @@ class Encoder:
 
     output_classes: Array  # (N,) uint16
     context_classes: dict[int, Array]  # (N,) uint16, by how many classes there are
-    class_exponents: Floats  # (J,) of the prior and the views, as `exponent_slices` orders them
-    token_exponents: Floats  # (J,)
+    plain: Floats  # (2, J) exponents of classes and of tokens, as `exponent_slices` orders them
+    cached: Floats  # (2, J) those where the recency cache takes part
+    trust: Floats  # (EVIDENCE,) log-odds of the model with the cache, by the age of a document
 
     def arrays(self) -> dict[str, Array]:
         stored = {f"context_classes.{number}": classes for number, classes in self.context_classes.items()}
-        stored |= {"output_classes": self.output_classes}
-        return stored | {"class_exponents": self.class_exponents, "token_exponents": self.token_exponents}
+        return stored | {
+            "output_classes": self.output_classes,
+            "plain": self.plain,
+            "cached": self.cached,
+            "trust": self.trust,
+        }
 
     @classmethod
     def from_arrays(cls, config: CalibratedConfig, arrays: Arrays) -> Encoder:
         views = views_of(config)
         classes = {view.classes: arrays[f"context_classes.{view.classes}"] for view in views if view.classes}
-        encoder = cls(arrays["output_classes"], classes, arrays["class_exponents"], arrays["token_exponents"])
-        exponents = exponent_slices(views)[-1].stop
-        vocabulary = len(encoder.output_classes)
-        sound = all(
-            c.shape == (vocabulary,) and c.dtype == np.uint16 for c in [encoder.output_classes, *classes.values()]
-        )
-        sound = sound and all(int(c.max()) < vocabulary for c in [encoder.output_classes, *classes.values()])
-        sound = sound and set(np.unique(encoder.output_classes[EOD:])) == set(
-            range(int(encoder.output_classes.max()) + 1)
-        )
-        sound = sound and encoder.class_exponents.shape == encoder.token_exponents.shape == (exponents,)
-        if not sound:
+        encoder = cls(arrays["output_classes"], classes, arrays["plain"], arrays["cached"], arrays["trust"])
+        vocabulary, outputs = len(encoder.output_classes), encoder.output_classes
+        sound = all(c.shape == (vocabulary,) and c.dtype == np.uint16 for c in [outputs, *classes.values()])
+        sound = sound and all(int(c.max()) < vocabulary for c in [outputs, *classes.values()])
+        sound = sound and set(np.unique(outputs[EOD:])) == set(range(int(outputs.max()) + 1))
+        for exponents, with_cache in ((encoder.plain, False), (encoder.cached, True)):
+            sound = sound and exponents.shape == (2, exponent_slices(views, with_cache)[-1].stop)
+            sound = sound and bool(np.isfinite(exponents).all()) and exponents.dtype == np.float64
+        if not (sound and encoder.trust.shape == (EVIDENCE,) and encoder.trust.dtype == np.float64):
             raise SaffuError("the model's classes or exponents are damaged; restore the folder or train again")
         return encoder
 
@@ -97,12 +99,14 @@ class CalibratedModel:
     @classmethod
     def from_sums(cls, config: CalibratedConfig, encoder: Encoder, sums: CalibratedSums) -> CalibratedModel:
         """The model with this encoder that follows from these counts."""
-        ranks, tables = Ranks(encoder.output_classes), []
+        ranks, tables, frequencies = Ranks(encoder.output_classes), [], sums.memory.frequencies()
+        prior = np.exp(log_prior(frequencies, ranks))
         for view in views_of(config):
             classes = encoder.context_classes[view.classes] if view.classes else None
-            tables.append(Table.solve(sums.of(view, classes), view.distances, ranks.ranks, config.prune))
+            unigram = prior if view.is_slot else None  # so that a slot which was never seen says nothing
+            tables.append(Table.solve(sums.of(view, classes), view.distances, ranks.ranks, config.prune, unigram))
         counts = sums.memory.distinct + sum(pairs.distinct for pairs in sums.pairs.values())
-        return cls(config, encoder, tables, sums.memory.frequencies(), counts, sums)
+        return cls(config, encoder, tables, frequencies, counts, sums)
 
     @cached_property
     def ranks(self) -> Ranks:
@@ -113,14 +117,14 @@ class CalibratedModel:
         """Laid out for kernels when first asked for."""
         encoder = self.encoder
         return NativeModel(
-            self.views, self.tables, self.ranks, self.frequencies, encoder.context_classes, encoder.class_exponents,
-            encoder.token_exponents,
+            self.views, self.tables, self.ranks, self.frequencies, encoder.context_classes, encoder.plain,
+            encoder.cached, encoder.trust, self.config.cache,
         )  # fmt: skip
 
     @property
     def lookback(self) -> int:
         """How many tokens before a target can change its prediction."""
-        return max(distance for view in self.views for distance in view.distances)
+        return max(self.config.cache, *(distance for view in self.views for distance in view.distances))
 
     def log_probabilities(self, corpus: TokenCorpus, progress: str | None = None) -> Floats:
         """ln p of every target, (targets,)."""
@@ -150,12 +154,24 @@ class CalibratedModel:
             raise SaffuError(
                 f"a context holds ids outside {EOD} to {self.vocabulary - 1}; encode it with this tokenizer"
             )
-        return len(tokens), tokens.astype(np.uint16)[-self.lookback :].tobytes()
+        tail = tokens.astype(np.uint16)[-self.lookback - RECENT :]
+        ring = self._read(tail, len(tokens), max(0, len(tail) - RECENT), np.zeros(RECENT, dtype=np.float32))
+        return len(tokens), tail[-self.lookback :].tobytes(), ring
 
     def advance(self, state: DocumentState, token: int) -> DocumentState:
         """The state after one more token."""
-        age, tail = state
-        return age + 1, (tail + int(token).to_bytes(2, "little"))[-2 * self.lookback :]
+        age, tail, ring = state
+        longer = np.frombuffer(tail + int(token).to_bytes(2, "little"), dtype=np.uint16)
+        moved = self._read(longer, age + 1, len(longer) - 1, np.frombuffer(ring, dtype=np.float32).copy())
+        return age + 1, longer[-self.lookback :].tobytes(), moved
+
+    def _read(self, tail: Array, age: int, begin: int, ring: Array) -> bytes:
+        """The trust in the cache after the tokens of a tail from place `begin` on."""
+        if self.config.cache:
+            library.saffu_read(
+                self.native.structure, pointer(tail, np.uint16), len(tail), age, begin, pointer(ring, np.float32)
+            )
+        return ring.tobytes()
 
     def next_log_probabilities(self, states: Sequence[DocumentState]) -> Array:
         """ln p of every token after each state, (states, N) float32; −inf for the markers."""
@@ -165,19 +181,38 @@ class CalibratedModel:
         """Also how sure the model is, (states, 2): entropy and largest ln p of the classes."""
         out = np.empty((len(states), self.vocabulary), dtype=np.float32)
         certainty = np.empty((len(states), 2), dtype=np.float32)
-        for (age, tail), row, sure in zip(states, out, certainty, strict=True):
-            end = np.frombuffer(tail, dtype=np.uint16).ctypes.data + len(tail)
-            library.saffu_distribution(
-                self.native.structure, end, age, pointer(row, np.float32), pointer(sure, np.float32)
-            )
+        for state, row, sure in zip(states, out, certainty, strict=True):
+            self._distribution(state, row, None, sure)
         return out, certainty
+
+    def _distribution(self, state: DocumentState, out: Array, parts: Array | None, certainty: Array | None) -> float:
+        """Into `out` (N,) and, if given, without and with the cache into `parts` (2, N); gives the cache's weight."""
+        age, tail, ring = state
+        tokens, trust = np.frombuffer(tail, dtype=np.uint16), np.frombuffer(ring, dtype=np.float32)
+        weight: float = library.saffu_distribution(
+            self.native.structure, pointer(tokens, np.uint16), len(tokens), age, pointer(trust, np.float32),
+            pointer(out, np.float32), pointer(parts, np.float32), pointer(certainty, np.float32),
+        )  # fmt: skip
+        return weight
+
+    def trust_after(self, context: Sequence[int]) -> float:
+        """How much the prediction after a context relies on the model with the cache."""
+        return self._distribution(self.start(context), np.empty(self.vocabulary, dtype=np.float32), None, None)
 
     def sample(self, state: DocumentState, rng: np.random.Generator) -> tuple[int, DocumentState]:
         """A token drawn from the distribution after a state, and the state after it."""
-        age, tail = state
-        address = np.frombuffer(tail, dtype=np.uint16).ctypes.data + len(tail)
-        token = library.saffu_sample(self.native.structure, address, age, rng.random(), rng.random())
-        return token, self.advance(state, token)
+        age, tail, ring = state
+        moved, uniform = np.frombuffer(ring, dtype=np.float32).copy(), rng.random(3)
+        token: int = library.saffu_sample(
+            self.native.structure, pointer(np.frombuffer(tail, dtype=np.uint16), np.uint16), len(tail) // 2, age,
+            pointer(moved, np.float32), pointer(uniform, np.float64),
+        )  # fmt: skip
+        return token, (age + 1, (tail + token.to_bytes(2, "little"))[-2 * self.lookback :], moved.tobytes())
+
+    def without_cache(self) -> CalibratedModel:
+        """The same model, not using its recency cache."""
+        config = replace(self.config, cache=0)
+        return CalibratedModel(config, self.encoder, self.tables, self.frequencies, self.counts, self.sums)
 
     def explain(self, context: Sequence[int]) -> Explanation:
         """What each view adds to ln p of every token; the terms add up exactly."""

@@ -1,9 +1,10 @@
 """N-gram counts: exact, additive, compact.
 
 Every token of a corpus gives one row: its context, nearest token first, then the token itself. A context ends at the
-start of its document, marked SOD; PAD fills the rest. A document `a b <eod>` at order 3 gives
+start of its document, marked EOD as the end of a line before it would be; PAD fills the rest. A document `a b <eod>` at
+order 3 gives
 
-    SOD PAD a,   a SOD b,   b a <eod>.
+    EOD PAD a,   a EOD b,   b a <eod>.
 
 The counts of these rows hold the counts of every shorter n-gram too (drop the oldest tokens), so they are all that is
 stored. Rows are sorted, in buckets by their nearest token; within its bucket a row is one integer.
@@ -133,6 +134,13 @@ class NgramCounts:
         offsets = np.full(len(frequencies) + 1, len(tokens), dtype=np.int64)
         offsets[0] = 0
         return cls(1, len(frequencies), offsets, tokens.astype(np.uint16), frequencies[tokens].astype(np.uint32))
+
+    def without(self, token: int) -> NgramCounts:
+        """The same without the rows whose nearest token this is."""
+        begin, end = int(self.offsets[token]), int(self.offsets[token + 1])
+        offsets = np.where(np.arange(self.vocabulary + 1) > token, self.offsets - (end - begin), self.offsets)
+        keys, counts = (np.concatenate([a[:begin], a[end:]]) for a in (self.keys, self.counts))
+        return NgramCounts(self.order, self.vocabulary, offsets, keys, counts)
 
     def lower_order(self, order: int) -> NgramCounts:
         """The counts of shorter n-grams: the oldest tokens of every row dropped."""

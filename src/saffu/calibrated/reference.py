@@ -26,7 +26,8 @@ Row = tuple[int, ...]
 
 Counts = Mapping[Row, int]
 FALLBACK = (0.5, 1.0, 1.5)
-HALF_LIVES, STRENGTH, RECENT, COHERENT = (30, 200, 1500), 5, 256, (-0.9, -0.4, 0.1)
+HALF_LIVES, STRENGTH = (30, 200, 1500), 5
+RECENT, FEW_STARTS = 128, 64
 
 
 def seen(context: Sequence[int], distances: Iterable[int]) -> Row:
@@ -166,7 +167,7 @@ class RecencyCache:
     """
 
     def __init__(self, context: Sequence[int], window: int):
-        self.context, self.window, self.past = context, window, list(context[-window:])
+        self.age, self.past = len(context), list(context[-window:])
         last, past = self.past[-1:], self.past
         self.bigrams = [past[i + 1] for i in range(len(past) - 1) if past[i : i + 1] == last]
         self.trigrams = [past[i + 1] for i in range(1, len(past) - 1) if past[i - 1 : i + 1] == past[-2:]]
@@ -179,19 +180,11 @@ class RecencyCache:
         total = sum(weights.values()) + STRENGTH
         return {o: (weights[o] + STRENGTH * f) / total for o, f in prior.items()}
 
-    def evidence(self, prior: Mapping[int, float]) -> list[int]:
-        """Which of 16 exponents each cache gets: by coherence, and by the document's age or the number of matches.
-
-        Coherence is the mean of ln(p_200/f) over the last 256 tokens, each taken before it was added.
-        """
-        gains, same, age = [], {token: token for token in prior}, len(self.context)
-        for place in range(max(0, age - RECENT), age):
-            token, before = self.context[place], RecencyCache(self.context[:place], self.window)
-            gains.append(math.log(before.shares(HALF_LIVES[1], prior, same)[token] / prior[token]))
-        coherence = sum(sum(gains) / RECENT > limit for limit in COHERENT)
-        of_age = sum(age >= limit for limit in HALF_LIVES)
+    def evidence(self) -> list[int]:
+        """Which of four exponents each cache gets: by the age of the document, or by the number of matches."""
+        of_age = sum(self.age >= limit for limit in HALF_LIVES)
         matches = (sum(len(found) > limit for limit in (0, 1, 4)) for found in (self.bigrams, self.trigrams))
-        return [4 * coherence + seen for seen in (of_age, of_age, of_age, *matches)]
+        return [of_age, of_age, of_age, *matches]
 
     def ratios(self, prior: Mapping[int, float], output: Mapping[int, int]) -> list[dict[int, float]]:
         """p_h/f of the three, p_b/p_200, and p_t/p_b."""
@@ -211,7 +204,9 @@ class CalibratedReference:
     log p(k | c)    = γ log f_k + Σ_slots a_v log(p_v(k | c)/f_k) + Σ_others a_v log p_v(k | c) − log Z
     log p(n | k, c) = the same with p_v(n | c), f_n, its own exponents, and a normalizer over the tokens of class k
 
-    The ratios of the recency cache, if there is one, are further factors.
+    With a recency cache there are two such models, one of which has the cache's ratios as further factors, and
+
+    p = w p_cached + (1 − w) p_plain,   w = σ(trust + Σ ln p_cached − ln p_plain), summed over the last 128 tokens.
     """
 
     def __init__(self, documents: Sequence[Sequence[int]], vocabulary: int, config: CalibratedConfig, encoder: Encoder):
@@ -220,10 +215,14 @@ class CalibratedReference:
         total = sum(frequencies.values()) + 0.5 * (vocabulary - EOD)
         self.prior = {token: (frequencies[token] + 0.5) / total for token in range(EOD, vocabulary)}
         self.tables: list[KneserNey] = []
+        self.known: dict[tuple[Row, bool], dict[int, float]] = {}
         for view in self.views:
             classes = encoder.context_classes[view.classes].tolist() if view.classes else None
             counts = marginal(rows(documents, view.distances), range(1, len(view.distances) + 1), classes, view.exact)
             unigram = self.prior if view.is_slot else None  # so that a slot which was never seen says nothing
+            at_start = [row for row in counts if row[0] == PAD]
+            if view.is_slot and len(at_start) <= FEW_STARTS:  # too few to show what stands near a start
+                counts = Counter({row: n for row, n in counts.items() if row[0] != PAD})
             self.tables.append(KneserNey(counts, vocabulary, config.prune, unigram))
         self.class_of = {token: int(encoder.output_classes[token]) for token in self.prior}
 
@@ -235,8 +234,8 @@ class CalibratedReference:
         classes = self.encoder.context_classes[view.classes]
         return (*tokens[: view.exact], *(int(classes[token]) for token in tokens[view.exact :]))
 
-    def exponents(self, context: Sequence[int], cache: RecencyCache | None) -> tuple[Floats, Floats]:
-        """Those of the prior, of each view, and of each cache: of classes and of tokens.
+    def exponents(self, context: Sequence[int], cache: RecencyCache | None) -> Floats:
+        """Those of the prior, of each view, and of each cache, (2, parts): of classes and of tokens.
 
         A view has four for each length of context it has seen: for at most 1, 8, 64, and more followers.
         """
@@ -248,12 +247,27 @@ class CalibratedReference:
             chosen.append(first + 4 * (length - 1) + sum(followers > limit for limit in (1, 8, 64)))
             first += 4 * len(view.distances)
         if cache:
-            chosen += [first + 16 * number + evidence for number, evidence in enumerate(cache.evidence(self.prior))]
-        return self.encoder.class_exponents[chosen], self.encoder.token_exponents[chosen]
+            chosen += [first + 4 * number + evidence for number, evidence in enumerate(cache.evidence())]
+        return (self.encoder.cached if cache else self.encoder.plain)[:, chosen]
 
     def log_probabilities(self, context: Sequence[int]) -> dict[int, float]:
         """ln p of every token that can follow a context, which begins its document."""
-        cache = RecencyCache(context, self.window) if self.window else None
+        plain = self.predicted(context, False)
+        if not self.window:
+            return plain
+        of_age = sum(len(context) >= limit for limit in HALF_LIVES)
+        trust = float(self.encoder.trust[of_age]) + sum(
+            self.predicted(context[:place], True)[token] - self.predicted(context[:place], False)[token]
+            for place, token in list(enumerate(context))[-RECENT:]
+        )
+        cached, log_w, log_rest = self.predicted(context, True), -np.logaddexp(0, -trust), -np.logaddexp(0, trust)
+        return {n: float(np.logaddexp(log_w + cached[n], log_rest + p)) for n, p in plain.items()}
+
+    def predicted(self, context: Sequence[int], with_cache: bool) -> dict[int, float]:
+        """ln p without the recency cache, or with it."""
+        if (tuple(context), with_cache) in self.known:
+            return self.known[tuple(context), with_cache]
+        cache = RecencyCache(context, self.window) if with_cache else None
         class_exponents, token_exponents = self.exponents(context, cache)
         class_prior = self.by_class(self.prior)
         class_factors: list[dict[int, float]] = []
@@ -269,7 +283,7 @@ class CalibratedReference:
             class_factors += cache.ratios(class_prior, self.class_of)
             token_factors += cache.ratios(self.prior, {token: token for token in self.prior})
         log_classes = product(class_exponents, [class_prior, *class_factors], class_prior)
-        log_p: dict[int, float] = {}
+        log_p = self.known[tuple(context), with_cache] = {}
         for k in class_prior:
             members = [token for token in self.prior if self.class_of[token] == k]
             within = product(token_exponents, [self.prior, *token_factors], members)

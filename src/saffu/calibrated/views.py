@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.kernels import Array
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.text.corpus import TokenCorpus
+from saffu.text.tokenizer import PAD
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class View:
 
 
 MEMORY = "memory"
+FEW_STARTS = 64  # different tokens near the starts of documents
 
 
 def views_of(config: CalibratedConfig) -> list[View]:
@@ -74,9 +78,11 @@ class CalibratedSums:
         return self.memory
 
     def of(self, view: View, classes: Array | None = None) -> NgramCounts:
-        """What a view saw."""
-        if view.is_slot and view.distances[0] in self.pairs:
-            return self.pairs[view.distances[0]]
+        """What a view saw. Few documents do not show what stands near a start: there a slot has seen nothing."""
+        if view.is_slot:
+            near = view.distances[0] < self.memory.order
+            pairs = self.memory.marginal(view.distances) if near else self.pairs[view.distances[0]]
+            return pairs.without(PAD) if 0 < np.diff(pairs.offsets)[PAD] <= FEW_STARTS else pairs
         if view.distances == tuple(range(1, self.memory.order)) and classes is None:
             return self.memory
         return self.memory.marginal(view.distances, classes, view.exact)

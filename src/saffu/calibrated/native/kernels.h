@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-constexpr int64_t PAD = 0, SOD = 1, EOD = 3;  // as in saffu/text/tokenizer.py
+constexpr int64_t PAD = 0, EOD = 3;  // as in saffu/text/tokenizer.py
 
 using Wide = unsigned __int128;
 

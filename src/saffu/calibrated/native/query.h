@@ -1,4 +1,4 @@
-// A calibrated model in memory: tables, classes and exponents, as Python lays them out (calibrated/kernels.py).
+// A calibrated model in memory: tables, classes and exponents, as Python lays them out (calibrated/layout.py).
 #pragma once
 #include "kernels.h"
 
@@ -27,11 +27,15 @@ struct View {
 
 // Tokens are ranked class by class: class k holds the ranks from class_first[k] to class_first[k + 1].
 struct Model {
-    int32_t vocabulary, classes, views, exponents;
+    int32_t vocabulary, classes, views;
+    int32_t window;                     // tokens that the recency cache remembers; 0 for no cache
     const uint16_t *rank, *token_of_rank, *class_of_rank;
     const int32_t *class_first;
-    const float *log_prior, *log_class_prior;
+    const float *prior, *class_prior, *log_prior, *log_class_prior;
     const int32_t *is_slot;             // of each view
-    const float *class_exponents, *token_exponents;  // of the prior, then of every view: (levels, EVIDENCE)
+    // Exponents of classes and of tokens: of the prior, then of every view (levels, EVIDENCE), then, only where the cache
+    // takes part, of every cache (EVIDENCE).
+    const float *plain[2], *cached[2];
+    const float *trust;                 // (EVIDENCE) log-odds of the cached model in documents of some age
     const View *view;
 };

@@ -85,7 +85,7 @@ void each_row(const uint16_t *ids, const int64_t *starts, int64_t documents, con
             while (document + 1 <= documents && p >= starts[document + 1]) document++;
             int64_t age = p - starts[document];
             auto token = [&](int64_t d) -> int64_t {
-                return d <= age ? ids[p - d] : d == age + 1 ? SOD : PAD;
+                return d <= age ? ids[p - d] : d == age + 1 ? EOD : PAD;
             };
             int64_t c1 = columns > 1 ? token(distances[0]) : 0;
             if (c1 < lo || c1 >= hi) continue;
