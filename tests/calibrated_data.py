@@ -42,10 +42,12 @@ def random_encoder(config: CalibratedConfig, seed: int, vocabulary: int = VOCABU
     for size in {view.classes for view in views if view.classes}:
         contexts[size] = rng.integers(EOD + 1, EOD + 1 + size, size=vocabulary).astype(np.uint16)
         contexts[size][: EOD + 1] = np.arange(EOD + 1)
-    exponents = rng.random((2, exponent_slices(views, config.cache)[-1].stop)) * rng.integers(0, 2) * 0.3
-    exponents += rng.random(exponents.shape) * 0.5 * (rng.random(exponents.shape) < 0.8)
+    exponents = []
+    for with_cache in (False, True):
+        shape = 2, exponent_slices(views, with_cache)[-1].stop
+        exponents.append(rng.random(shape) * 0.5 * (rng.random(shape) < 0.8))
     shuffled = np.concatenate([np.zeros(EOD), rng.permutation(outputs)]).astype(np.uint16)
-    return Encoder(shuffled, contexts, exponents[0], exponents[1])
+    return Encoder(shuffled, contexts, *exponents, rng.normal(size=4))
 
 
 def random_model(

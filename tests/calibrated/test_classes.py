@@ -62,7 +62,7 @@ def test_company_before_is_company_after_turned_around():
 def test_exchange_never_lowers_its_objective(seed, number, after):
     counts = memory(seed)
     company = Company.after(counts) if after else Company.before(counts)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed + 1)
     start = rng.integers(0, number, size=VOCABULARY).astype(np.uint16)
     candidates = np.tile(np.arange(number, dtype=np.uint16), (VOCABULARY, 1))
     improved = company.exchange(start, candidates, first=EOD)
