@@ -6,6 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from saffu.text import corpus as module
+from saffu.text import tokenizer as tokenizers
 from saffu.text.corpus import TokenCorpus, encode_lines, lines_of
 from saffu.text.tokenizer import EOD, Tokenizer
 
@@ -116,7 +117,9 @@ def test_long_lines_in_pieces_keep_their_tokens(tokenizer, text):
     texts = [text, "the cat sat", text + " and " + text]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PIECE", 4)
-        assert list(encode_lines(texts, tokenizer)) == tokenizer.encode_batch(texts)
+        patch.setattr(tokenizers, "PIECE", 4)
+        patch.setattr(tokenizers, "FARTHEST", 1000)
+        assert [list(ids) for ids in encode_lines(texts, tokenizer)] == tokenizer.encode_batch(texts)
 
 
 def test_long_lines_are_really_cut(monkeypatch):
@@ -132,9 +135,13 @@ def test_long_lines_are_really_cut(monkeypatch):
             return [ord(character) for character in text]
 
     monkeypatch.setattr(module, "PIECE", 10)
-    recorder, text = Recorder(), "word " * 20
-    assert list(encode_lines([text], recorder)) == [[ord(character) for character in text]]
-    assert max(map(len, recorder.seen)) <= 15
+    monkeypatch.setattr(tokenizers, "PIECE", 10)
+    monkeypatch.setattr(tokenizers, "FARTHEST", 20)
+    for text, longest in (("word " * 20, 15), ("word" * 20, 30)):
+        recorder = Recorder()
+        (ids,) = encode_lines([text], recorder)
+        assert list(ids) == [ord(character) for character in text]
+        assert max(map(len, recorder.seen)) <= longest
 
 
 # Parts

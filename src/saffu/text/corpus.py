@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import re
 import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from saffu.progress import progress_bar
-from saffu.text.tokenizer import EOD, Tokenizer
+from saffu.text.tokenizer import EOD, PIECE, Tokenizer, pieces
 
 Integers = npt.NDArray[Any]
 Line = tuple[bool, str]
@@ -29,8 +28,6 @@ Line = tuple[bool, str]
 
 SPLITS = ("file", "paragraph", "line")
 BATCH = 1024  # lines tokenized at a time
-PIECE = 1 << 16  # characters of a long line tokenized at a time
-SAFE_CUT = re.compile(r"(?<=[A-Za-z0-9,.]) (?=[A-Za-z])")  # a boundary of words, whatever the context
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +64,7 @@ class TokenCorpus:
                 ):
                     if begins or not starts:
                         starts.append(total)
-                    file.write(np.array([*ids, EOD], dtype=dtype).tobytes())
+                    file.write(np.append(np.asarray(ids, dtype), dtype.type(EOD)).tobytes())
                     sizes.append(len(text.encode()) + 1)
                     total += len(ids) + 1
                     bar.update(len(ids) + 1)
@@ -202,22 +199,11 @@ def lines_of(documents: Iterable[str]) -> Iterator[Line]:
         yield from split_lines(document.split("\n"))
 
 
-def encode_lines(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
-    """Token ids of each text; long texts are cut between words, which changes no token and bounds memory."""
+def encode_lines(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[Sequence[int] | Integers]:
+    """Token ids of each text; long ones in pieces, which bounds memory."""
     short = [text if len(text) <= PIECE else "" for text in texts]
     for text, ids in zip(texts, tokenizer.encode_batch(short), strict=True):
         if len(text) <= PIECE:
             yield ids
         else:
-            yield [token for piece in _pieces(text) for token in tokenizer.encode(piece)]
-
-
-def _pieces(text: str) -> Iterator[str]:
-    begin = 0
-    while len(text) - begin > PIECE:
-        cut = SAFE_CUT.search(text, begin + PIECE)
-        if cut is None:
-            break
-        yield text[begin : cut.start()]
-        begin = cut.start()
-    yield text[begin:]
+            yield np.concatenate([np.array(tokenizer.encode(piece), dtype=np.int32) for piece in pieces(text)])
