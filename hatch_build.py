@@ -16,15 +16,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCES = Path(__file__).parent / "src" / "saffu" / "calibrated" / "native"
-FLAGS = [
-    "-O3",
-    "-std=c++17",
-    "-shared",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fassociative-math",
-    "-fno-signed-zeros",
-]
+FLAGS = ["-O3", "-std=c++17", "-shared", "-fno-math-errno", "-fno-trapping-math"]
 
 
 class Kernels(BuildHookInterface):

@@ -138,7 +138,6 @@ def test_classes_fit_the_vocabulary(seed, number):
     assert contexts.max() < EOD + 1 + number
 
 
-@pytest.mark.xfail(strict=True, reason="classes are numbered after the special tokens, beyond the vocabulary")
 def test_as_many_classes_as_tokens():
     counts = memory(0)
     contexts = context_classes(token_vectors(counts), counts.frequencies(), VOCABULARY, Company.after(counts))

@@ -46,7 +46,7 @@ def test_golden_bits_per_byte():
     stage = fitted(corpora[0], len(tokenizer), CalibratedConfig())
     bits = -stage.model.log_probabilities(corpora[1]).sum() / math.log(2) / corpora[1].bytes
     assert stage.name == "calibrated"
-    assert bits == pytest.approx(0.336733, abs=5e-6)
+    assert bits == pytest.approx(0.336856, abs=5e-6)
 
 
 def test_a_fitted_model_agrees_with_the_reference(corpora):
@@ -80,9 +80,7 @@ def test_held_out_documents():
         assert (first, last) == tuple(corpus.starts[20 * number : 20 * number + 2])
 
 
-@pytest.mark.parametrize(
-    "targets", [32, 33, 80, pytest.param(81, marks=pytest.mark.xfail(strict=True)), 200, 4000, 50_000]
-)
+@pytest.mark.parametrize("targets", [48, 80, 81, 200, 4000, 50_000])
 def test_few_documents_are_calibrated_within(targets):
     corpus = corpus_of([[4] * (targets - 1)])
     ranges = held_out_ranges(corpus)
@@ -159,31 +157,26 @@ def test_threads_do_not_matter(corpora, monkeypatch):
     train, dev, vocabulary = corpora
     scores = []
     for threads in (1, 2, 3):
-        monkeypatch.setattr(fitting, "cores", lambda threads=threads: threads)
+        monkeypatch.setenv("SAFFU_THREADS", str(threads))
         scores.append(fitted(train, vocabulary).model.log_probabilities(dev))
-    assert scores[1] == pytest.approx(scores[0], abs=1e-4)
-    assert scores[2] == pytest.approx(scores[0], abs=1e-4)
+    assert (scores[1] == scores[0]).all()
+    assert (scores[2] == scores[0]).all()
 
 
-def test_fits_repeat_exactly(corpora, monkeypatch):
-    """With one thread; the sums of several are rounded differently."""
-    monkeypatch.setattr(fitting, "cores", lambda: 1)
+def test_fits_repeat_exactly(corpora):
     train, _, vocabulary = corpora
     first, second = (fitted(train, vocabulary).model.arrays() for _ in range(2))
     assert all(first[name].tobytes() == second[name].tobytes() for name in first)
 
 
-UNSEEN_SLOT = pytest.mark.xfail(strict=True, raises=SaffuError, reason="a slot that has seen nothing stops the fit")
-
-
 @pytest.mark.parametrize(
     "documents",
     [
-        pytest.param([[]], marks=UNSEEN_SLOT),
+        [[]],
         [[4]],
         [[4, 5, 6]],
         [[4]] * 5,
-        pytest.param([[]] * 500, marks=UNSEEN_SLOT),
+        [[]] * 500,
     ],
 )
 def test_too_little_text_is_reported(documents):
@@ -206,7 +199,7 @@ def test_facts_name_every_part(corpora):
     assert all(len(pair) == 2 and min(pair) >= 0 for pair in stage.facts["exponents"].values())
 
 
-@pytest.mark.parametrize("vocabulary", [260, pytest.param(30, marks=pytest.mark.xfail(strict=True))])
+@pytest.mark.parametrize("vocabulary", [260, 30])
 def test_more_classes_than_tokens(vocabulary):
     """The default settings on a tiny vocabulary, such as bytes alone."""
     rng = np.random.default_rng(0)

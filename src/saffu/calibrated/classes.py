@@ -13,8 +13,8 @@ from saffu.text.tokenizer import EOD
 
 DIMENSIONS = 100
 ROUNDS = 15  # of k-means
-CANDIDATES = 48  # nearest classes that a token may move to
-SWEEPS = 6  # of such moves over all tokens
+CANDIDATES = 32  # nearest classes that a token may move to
+SWEEPS = 4  # of such moves over all tokens
 
 
 def token_vectors(memory: NgramCounts, dimensions: int = DIMENSIONS) -> Array:
@@ -83,6 +83,7 @@ def token_classes(vectors: Array, frequencies: Array, number: int) -> tuple[Arra
 
     Spherical k-means that starts at the most frequent tokens.
     """
+    number = max(1, min(number, len(vectors) - EOD - 1))
     centers = vectors[np.argsort(-frequencies, kind="stable")[:number]]
     weight = np.sqrt(frequencies.astype(np.float32))[:, None]
     nearness = np.round(vectors @ centers.T * 1e5)  # rounded, so that the first of equals wins on every machine

@@ -75,7 +75,7 @@ def explain(model: CalibratedModel, context: Sequence[int]) -> Explanation:
 
 def mixed(model: CalibratedModel, context: Sequence[int], cached: Floats) -> tuple[Floats, Floats]:
     """ln p of the mixture with the model without its cache, and what that mixing adds to `cached`, both (N,)."""
-    weight = model.trust_after(context)
+    weight = float(np.clip(model.trust_after(context), 1e-12, 1 - 1e-12))
     plain = explain(model.without_cache(), context).log_probabilities
     log_p = np.logaddexp(np.log(weight) + cached, np.log1p(-weight) + plain)
     return log_p, np.where(np.isfinite(cached), log_p - np.where(np.isfinite(cached), cached, 0), 0)

@@ -19,14 +19,15 @@ from saffu.calibrated.views import MEMORY, CalibratedSums, View, views_of
 from saffu.errors import SaffuError
 from saffu.interface import Floats, Stage
 from saffu.text.corpus import TokenCorpus
-from saffu.threads import cores, in_parallel, run_in_threads
+from saffu.threads import in_parallel
 
 HELD_OUT = 20  # one part in this many calibrates; it is counted too, afterwards
 FEWEST = 400  # parts that a corpus is cut into if it has fewer documents
 SHORTEST = 8  # targets of such a part
-CALIBRATION_TARGETS = 12_000, 60_000  # few, for one exponent per view; many, for all of them
+CALIBRATION_TARGETS = 6_000, 30_000  # few, for one exponent per view; many, for all of them
 AGES = (30, 200, 1500)  # of documents, in tokens: trust in the cache depends on it, as in native/cache.h
 DISTRUST = 3.0  # log-odds against the cache where it was not measured
+SHARES = 16  # of the targets, summed one by one
 MEASURED = 200  # targets that measure it
 STRENGTH = 100.0  # targets that must disagree before an exponent leaves its view's common one far behind
 
@@ -85,10 +86,11 @@ def held_out_ranges(corpus: TokenCorpus) -> Array:
         chosen = np.arange(0, corpus.documents, HELD_OUT)
         return np.stack([corpus.starts[chosen], corpus.starts[chosen + 1]], axis=1)
     length = max(SHORTEST, corpus.targets // FEWEST)
-    begins = np.arange(length * (HELD_OUT // 2), corpus.targets, length * HELD_OUT)
-    if not len(begins) and corpus.targets >= 4 * SHORTEST:
-        begins, length = np.array([corpus.targets // 2]), corpus.targets // 4
-    return np.stack([begins, np.minimum(begins + length, corpus.targets)], axis=1)
+    if corpus.targets < 4 * HELD_OUT * length:  # too short for that: hold out one stretch in the middle
+        begin, end = corpus.targets * 2 // 5, corpus.targets * 3 // 5
+        return np.array([[begin, end]] if end - begin >= SHORTEST else np.zeros((0, 2)), dtype=np.int64)
+    begins = np.arange(length * (HELD_OUT // 2), corpus.targets - length, length * HELD_OUT)
+    return np.stack([begins, begins + length], axis=1)
 
 
 class Calibration:
@@ -116,10 +118,10 @@ class Calibration:
 
         first = np.stack([start[:, where].mean(1) for where in slices], axis=1)
         first = calibrated(common, first, first, STRENGTH, tolerance=1e-4) @ tied.T
-        return calibrated(lambda e: self.moments(many, e, with_cache), first, first, STRENGTH, tolerance=2e-4, rounds=4)
+        return calibrated(lambda e: self.moments(many, e, with_cache), first, first, STRENGTH, tolerance=2e-4, rounds=1)
 
     def trust(self, encoder: Encoder) -> Floats:
-        """Log-odds (EVIDENCE,) of the model with the cache in documents of each age; distrust where none was measured."""
+        """Log-odds (EVIDENCE,) of the model with the cache in documents of each age; distrust where not measured."""
         targets = np.ascontiguousarray(self.targets[:: max(1, len(self.targets) // CALIBRATION_TARGETS[0])])
         self.model.native.set_exponents(encoder.plain, encoder.cached)
         both = np.empty((len(targets), 2))
@@ -142,19 +144,18 @@ class Calibration:
         """Of both levels, at exponents (2, J)."""
         encoder = self.model.encoder
         self.model.native.set_exponents(*((encoder.plain, exponents) if with_cache else (exponents, encoder.cached)))
-        J, workers = exponents.shape[1], cores()
+        J = exponents.shape[1]
 
-        def work(number: int, stopped: Any) -> Floats:
-            # A contiguous share, so that the cache moves on by small steps.
-            share = np.ascontiguousarray(np.array_split(targets, workers)[number])
-            sums = np.zeros((2, 2 + J + J * J))
+        def work(share: Array) -> Floats:
+            share, sums = np.ascontiguousarray(share), np.zeros((2, 2 + J + J * J))
             library.saffu_moments(
                 self.model.native.structure, pointer(self.ids, np.uint16), pointer(self.starts, np.int64),
                 self.corpus.documents, pointer(share, np.int64), len(share), with_cache, J, pointer(sums, np.float64),
             )  # fmt: skip
             return sums
 
-        total = np.sum(run_in_threads(work, workers), axis=0)
+        # Contiguous shares, so that the cache moves by small steps; as many on every machine, so that sums are equal.
+        total = np.sum(in_parallel(work, np.array_split(targets, SHARES)), axis=0)
         return [Moments(row[0], int(row[1]), row[2 : 2 + J], row[2 + J :].reshape(J, J)) for row in total]
 
 

@@ -40,7 +40,7 @@ def discounts(counts_of_counts: Sequence[int] | Array) -> tuple[float, float, fl
     None if they cannot be estimated: too little text, or text whose counts do not fall.
 
     >>> discounts([100, 40, 20, 12])
-    (0.5555555555555556, 1.1666666666666667, 1.6666666666666667)
+    (0.5555555555555556, 1.1666666666666665, 1.6666666666666665)
     >>> discounts([3, 0, 1, 0]) is None
     True
     """
@@ -76,7 +76,7 @@ class Table:
         N-grams of three tokens or more that were counted `prune` times or less are dropped. A `unigram` distribution by
         rank takes the place of Kneser–Ney's.
         """
-        if not counts.distinct:
+        if not counts.distinct and unigram is None:
             raise SaffuError("no n-gram has been counted; give some text")
         depth, vocabulary = counts.order - 1, counts.vocabulary
         limits = np.array([0, 0, *[prune] * 8], dtype=np.uint32)
@@ -162,22 +162,22 @@ class Table:
                 names = [name for name in LEVEL_ARRAYS if name not in missing]
                 level = {name: arrays[f"{number}.{name}"] for name in names}
                 contexts, followers = len(level["backoff"]), len(level["follow"])
+                begin, follow = level["begin"], level["follow"]
                 sound = all(level[name].dtype == LEVEL_ARRAYS[name] and level[name].ndim == 1 for name in names)
-                sound = sound and len(level["begin"]) == contexts + 1 and len(level["mass"]) == followers
-                sound = (
-                    sound
-                    and int(level["begin"][-1]) == followers
-                    and len(level.get("token", level["backoff"])) == contexts
-                )
-                sound = sound and (number > 1 or contexts <= vocabulary)
+                sound = sound and offsets_are_sound(begin, contexts, followers) and len(level["mass"]) == followers
+                sound = sound and len(level.get("token", level["backoff"])) == contexts
+                sound = sound and (not followers or int(follow.max()) < vocabulary)
+                sound = sound and (number > 1 or contexts == vocabulary)
+                sound = sound and within(level["backoff"], 1e-20) and within(level["mass"], 0)
                 if number < depth:
-                    deeper = len(arrays[f"{number + 1}.backoff"])
-                    sound = sound and len(level["child"]) == contexts + 1 and int(level["child"][-1]) == deeper
+                    sound = sound and offsets_are_sound(level["child"], contexts, len(arrays[f"{number + 1}.backoff"]))
                 if not sound:
                     raise ValueError(f"level {number}")
                 levels.append(level)
             unigram = arrays["unigram"]
             if unigram.shape != (vocabulary,) or unigram.dtype != np.float32 or depth >= kernels.MAX_LEVELS:
+                raise ValueError("unigram")
+            if not within(unigram[: vocabulary - EOD], 1e-30) or arrays["discounts"].shape != (depth + 1, 4):
                 raise ValueError("unigram")
         except (KeyError, ValueError, TypeError, IndexError) as error:
             raise SaffuError(f"a table of n-grams is damaged ({error}); restore the folder or train again") from None
@@ -193,6 +193,17 @@ class Table:
             for name, array in level.items():
                 setattr(view.level[number], name, pointer(array, LEVEL_ARRAYS[name]))
         return view
+
+
+def offsets_are_sound(offsets: Array, entries: int, total: int) -> bool:
+    """Whether offsets of this many entries ascend from 0 to `total`."""
+    ends = len(offsets) == entries + 1 and int(offsets[0]) == 0 and int(offsets[-1]) == total
+    return ends and bool((offsets[1:] >= offsets[:-1]).all())
+
+
+def within(numbers: Array, least: float) -> bool:
+    """Whether all are finite and not below `least`."""
+    return not len(numbers) or bool(least <= float(numbers.min()) <= float(numbers.max()) < np.inf)
 
 
 def unigrams(adjusted: Array, discount: Array) -> Array:

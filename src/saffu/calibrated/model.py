@@ -161,6 +161,10 @@ class CalibratedModel:
     def advance(self, state: DocumentState, token: int) -> DocumentState:
         """The state after one more token."""
         age, tail, ring = state
+        if not EOD <= token < self.vocabulary:
+            raise SaffuError(
+                f"token {token} is outside {EOD} to {self.vocabulary - 1}; encode text with this tokenizer"
+            )
         longer = np.frombuffer(tail + int(token).to_bytes(2, "little"), dtype=np.uint16)
         moved = self._read(longer, age + 1, len(longer) - 1, np.frombuffer(ring, dtype=np.float32).copy())
         return age + 1, longer[-self.lookback :].tobytes(), moved
@@ -216,6 +220,7 @@ class CalibratedModel:
 
     def explain(self, context: Sequence[int]) -> Explanation:
         """What each view adds to ln p of every token; the terms add up exactly."""
+        self.start(context)  # which refuses what is not a token
         return explain(self, context)
 
     def vectors(self) -> dict[str, Array]:

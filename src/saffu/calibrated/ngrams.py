@@ -61,7 +61,11 @@ class NgramCounts:
         chosen = np.array(range(1, order) if distances is None else distances, dtype=np.int32)
         if ranges is None:
             ranges = np.array([[0, corpus.targets]])
-        ranges = np.ascontiguousarray(ranges, dtype=np.int64)
+        ranges = np.ascontiguousarray(ranges, dtype=np.int64).reshape(-1, 2)
+        if len(chosen) != order - 1 or (chosen < 1).any():
+            raise ValueError(f"order {order} needs {order - 1} positive distances, not {chosen.tolist()}")
+        if len(ranges) and not (ranges.min() >= 0 and ranges.max() <= corpus.targets):
+            raise ValueError(f"ranges reach beyond the {corpus.targets} targets of the corpus")
         width = key_width(order)
 
         def kernel(lo: int, hi: int, offsets: Array, keys: Buffer, counts: Buffer) -> None:
@@ -110,6 +114,8 @@ class NgramCounts:
         """
         order, width = len(columns) + 1, key_width(len(columns) + 1)
         chosen = np.array(columns, dtype=np.int32)
+        if any(not 1 <= column < self.order for column in columns):
+            raise ValueError(f"columns {list(columns)} of rows of order {self.order}")
         classes = None if classes is None else np.ascontiguousarray(classes, dtype=np.uint16)
 
         def kernel(lo: int, hi: int, offsets: Array, keys: Buffer, counts: Buffer) -> None:
@@ -120,8 +126,8 @@ class NgramCounts:
             )  # fmt: skip
 
         if not columns:
-            tokens = np.bincount(self.keys.reshape(self.distinct, -1)[:, 0] & 0xFFFF, self.counts, self.vocabulary)
-            return NgramCounts.of_tokens(tokens.astype(np.int64))
+            targets = (self.keys if self.keys.ndim == 1 else self.keys[:, 0]) & 0xFFFF
+            return NgramCounts.of_tokens(summed(targets, self.counts, self.vocabulary))
         weights = np.diff(self.offsets) + 1
         if classes is not None and not exact:
             weights = np.bincount(classes, weights, self.vocabulary)
@@ -153,7 +159,7 @@ class NgramCounts:
         return self.marginal([])._dense() if self.order > 1 else self._dense()
 
     def _dense(self) -> Array:
-        return np.bincount(self.keys, self.counts, self.vocabulary).astype(np.int64)
+        return summed(self.keys, self.counts, self.vocabulary)
 
     def __add__(self, other: NgramCounts) -> NgramCounts:
         return self._merged(other, 1)
@@ -191,15 +197,22 @@ class NgramCounts:
         try:
             order, vocabulary = (int(number) for number in arrays["shape"])
             offsets, keys, counts = (np.ascontiguousarray(arrays[name]) for name in ("offsets", "keys", "counts"))
-        except (KeyError, ValueError, TypeError):
+        except (KeyError, ValueError, TypeError, OverflowError):
             raise SaffuError("n-gram counts are damaged; restore the folder or train again") from None
         fits = 1 <= order <= MAX_ORDER and EOD < vocabulary <= MAX_VOCABULARY and offsets.dtype == np.int64
-        fits = fits and offsets.shape == (vocabulary + 1,) and offsets[0] == 0 and bool((np.diff(offsets) >= 0).all())
-        fits = fits and offsets[-1] == len(counts) == len(keys) and counts.dtype.kind == "u"
+        fits = fits and offsets.shape == (vocabulary + 1,) and offsets[0] == 0
+        fits = fits and bool((offsets[1:] >= offsets[:-1]).all())
+        fits = fits and offsets[-1] == len(counts) == len(keys) and counts.dtype in (np.uint8, np.uint16, np.uint32)
+        fits = fits and counts.ndim == 1 and bool((counts > 0).all())
         fits = fits and keys.dtype == key_type(order)[0] and keys.shape[1:] == tuple(key_type(order)[1][1:])
-        if not fits:
+        if not fits or not keys_are_sound(order, vocabulary, offsets, keys):
             raise SaffuError("n-gram counts are damaged; restore the folder or train again")
         return cls(order, vocabulary, offsets, keys, counts.astype(np.uint32))
+
+
+def summed(places: Array, counts: Array, size: int) -> Array:
+    """Counts added up by place: (size,) int64."""
+    return np.bincount(places.astype(np.int64), counts, size).astype(np.int64)
 
 
 def key_width(order: int) -> int:
@@ -212,14 +225,33 @@ def key_type(order: int) -> tuple[Any, tuple[int, ...]]:
     return {2: (np.uint16, (-1,)), 8: (np.uint64, (-1,)), 16: (np.uint64, (-1, 2))}[key_width(order)]
 
 
+def keys_are_sound(order: int, vocabulary: int, offsets: Array, keys: Array) -> bool:
+    """Whether every token of every row is in the vocabulary, and the rows of a bucket ascend."""
+    words = keys if keys.ndim == 2 else keys[:, None]  # the lowest word first
+    digits = np.ascontiguousarray(words).view(np.uint16)  # (rows, tokens), the target first
+    used = max(1, order - 1)
+    if len(keys) and (digits[:, used:].any() or int(digits[:, :used].max()) >= vocabulary):
+        return False
+    above = np.zeros(max(0, len(keys) - 1), dtype=bool)
+    equal = np.ones_like(above)
+    for word in reversed(range(words.shape[1])):
+        above |= equal & (words[1:, word] > words[:-1, word])
+        equal &= words[1:, word] == words[:-1, word]
+    begins = offsets[1:-1]
+    above[begins[(begins > 0) & (begins < len(keys))] - 1] = True  # where another bucket begins
+    return bool(above.all())
+
+
 def checked_ids(corpus: TokenCorpus, vocabulary: int) -> Array:
     """A corpus's token ids as kernels take them; refused if one is a marker or beyond the vocabulary."""
-    ids = np.ascontiguousarray(corpus.ids, dtype=np.uint16) if vocabulary <= MAX_VOCABULARY else corpus.ids
-    if len(ids) and not (int(corpus.ids.min()) >= EOD and int(corpus.ids.max()) < vocabulary):
+    starts = corpus.starts
+    if int(starts[0]) != 0 or int(starts[-1]) != len(corpus.ids) or not bool((starts[1:] >= starts[:-1]).all()):
+        raise ValueError("a corpus must start at 0 and end with its last token")
+    if len(corpus.ids) and not (int(corpus.ids.min()) >= EOD and int(corpus.ids.max()) < vocabulary):
         raise SaffuError(
             f"the corpus holds ids outside {EOD} to {vocabulary - 1}; tokenize it with this model's tokenizer"
         )
-    return ids
+    return np.ascontiguousarray(corpus.ids, dtype=np.uint16)
 
 
 def even_cuts(weights: Array, parts: int) -> list[int]:

@@ -107,7 +107,7 @@ class KneserNey:
     def __init__(
         self, counts: Counts, vocabulary: int, prune: int = 0, unigram: Mapping[int, float] | None = None
     ):  # `unigram` takes the place of the unigram distribution
-        self.depth, self.unigram = len(next(iter(counts))) - 1, unigram
+        self.depth, self.unigram = len(next(iter(counts), (PAD, PAD))) - 1, unigram
         self.predicted = vocabulary - EOD  # the markers before EOD are never predicted
         self.adjusted: list[dict[Row, dict[int, int]]] = [{} for _ in range(self.depth + 1)]
         for row, count in counts.items():

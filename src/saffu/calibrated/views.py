@@ -10,6 +10,7 @@ import numpy as np
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.kernels import Array
 from saffu.calibrated.ngrams import NgramCounts
+from saffu.errors import SaffuError
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import PAD
 
@@ -82,7 +83,7 @@ class CalibratedSums:
         if view.is_slot:
             near = view.distances[0] < self.memory.order
             pairs = self.memory.marginal(view.distances) if near else self.pairs[view.distances[0]]
-            return pairs.without(PAD) if 0 < np.diff(pairs.offsets)[PAD] <= FEW_STARTS else pairs
+            return pairs.without(PAD) if np.diff(pairs.offsets)[PAD] <= FEW_STARTS else pairs
         if view.distances == tuple(range(1, self.memory.order)) and classes is None:
             return self.memory
         return self.memory.marginal(view.distances, classes, view.exact)
@@ -105,4 +106,10 @@ class CalibratedSums:
             own = {name.removeprefix(f"{prefix}."): a for name, a in arrays.items() if name.startswith(f"{prefix}.")}
             return NgramCounts.from_arrays(own)
 
-        return cls(part("memory"), {d: part(f"pairs {d}") for d in range(config.order, config.slots + 1)})
+        memory = part("memory")
+        pairs = {distance: part(f"pairs {distance}") for distance in range(config.order, config.slots + 1)}
+        if memory.order != config.order or any(
+            (n.order, n.vocabulary) != (2, memory.vocabulary) for n in pairs.values()
+        ):
+            raise SaffuError("the model's counts do not fit its settings; restore the folder or train again")
+        return cls(memory, pairs)

@@ -18,7 +18,7 @@ inline float fast_log(float x) {
     int32_t bits;
     std::memcpy(&bits, &x, 4);
     int32_t e = (bits - 0x3f3504f3) >> 23;  // so that the mantissa lies in [√½, √2)
-    int32_t rest = bits - (e << 23);
+    int32_t rest = bits - e * (1 << 23);
     float m, exponent = (float)e;
     std::memcpy(&m, &rest, 4);
     m -= 1;
@@ -46,7 +46,7 @@ inline float fast_exp(float x) {
     y = y * r + 1.6666665459e-1f;
     y = y * r + 5.0000001201e-1f;
     y = y * z + r + 1;
-    int32_t bits = ((int32_t)n + 127) << 23;
+    int32_t bits = ((int32_t)n + 127) * (1 << 23);
     float scale;
     std::memcpy(&scale, &bits, 4);
     return x < -87.0f ? 0 : y * scale;
@@ -64,19 +64,30 @@ VECTORIZED void logarithms(float *x, int n) {
     for (int i = 0; i < n; i++) x[i] = fast_log(x[i]);
 }
 
-VECTORIZED float exponentials(float *x, float top, int n) {  // in place; returns their sum
+constexpr int LANES = 16;  // sums are taken in lanes, so that they do not depend on where arrays lie in memory
+
+inline float sum_of(const float *lanes) {
     float total = 0;
-    for (int i = 0; i < n; i++) {
-        x[i] = fast_exp(x[i] - top);
-        total += x[i];
-    }
+    for (int j = 0; j < LANES; j++) total += lanes[j];
     return total;
 }
 
+VECTORIZED float exponentials(float *x, float top, int n) {  // in place; returns their sum
+    float lanes[LANES] = {0};
+    int i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) lanes[j] += x[i + j] = fast_exp(x[i + j] - top);
+    for (int j = 0; i < n; i++, j++) lanes[j] += x[i] = fast_exp(x[i] - top);
+    return sum_of(lanes);
+}
+
 [[maybe_unused]] VECTORIZED float dot(const float *a, const float *b, int n) {
-    float total = 0;
-    for (int i = 0; i < n; i++) total += a[i] * b[i];
-    return total;
+    float lanes[LANES] = {0};
+    int i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) lanes[j] += a[i + j] * b[i + j];
+    for (int j = 0; i < n; i++, j++) lanes[j] += a[i] * b[i];
+    return sum_of(lanes);
 }
 
 }  // namespace
