@@ -59,9 +59,11 @@ def test_cells_are_rebuilt(tmp_path):
 
 def test_verdicts_come_from_readings_that_differ_in_one_setting():
     rows = [row(), row("uniform-attention", 1.2, attention="uniform"), row("scaled-0.5", slot_weight="0.5 ln K")]
+    rows.append(row("tuned-once", 0.9, tune_folds=1, fold_tokens=500))
     verdicts = verdicts_of(rows)
     assert verdicts[5].verdict == HOLDS and verdicts[5].effect == pytest.approx(0.2)
     assert verdicts[6].verdict == OPEN
+    assert verdicts[8].verdict == HOLDS and verdicts[8].effect == pytest.approx(1 / 0.9 - 1)
     assert verdicts_of(rows, "unit-weights") == {}
 
 

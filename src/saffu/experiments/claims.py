@@ -173,11 +173,13 @@ def priming(cells: Sequence[Cell], base: Sequence[Cell]) -> Verdict:
 
 def tuning(cells: Sequence[Cell], base: Sequence[Cell]) -> Verdict:
     claim = "Tuning, which solves attention from V instead of V̂, improves on initialization (43.33 → 42.44, or 2.1%)."
-    folds = sorted({cell.config.tune_folds for cell in cells if cell.config.tune_folds})
+    tunings = dict.fromkeys((c.config.tune_folds, c.config.fold_tokens) for c in cells if c.config.tune_folds)
     pairs = [
         (tuned, untuned)
-        for count in folds
-        for untuned, tuned in pairs_with(cells, [c for c in base if not c.config.tune_folds], tune_folds=count)
+        for folds, size in tunings
+        for untuned, tuned in pairs_with(
+            cells, [c for c in base if not c.config.tune_folds], tune_folds=folds, fold_tokens=size
+        )
     ]
     return majority(8, claim, pairs, "Initialization alone", "`tune_folds` above 0")
 

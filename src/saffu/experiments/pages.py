@@ -35,9 +35,11 @@ TEXTS = {
     "spoken": "its spoken half; held out: other documents of the same files",
     "babylm-small-published": "babylm-small; held out: the published development text",
     "spoken-published": "its spoken half; held out: the published development text",
+    "spoken-natural": "its spoken half; held out: the published development text; natural logarithms",
     "mixed": "babylm-small with novels and Wikipedia, 10M words; held out: their development text",
 }
 MAIN = ("babylm-small", "babylm-small-published", "spoken", "spoken-published")  # first with the default reading wins
+NATURAL = ("babylm-small", "spoken-natural")  # where natural logarithms are judged, too
 OTHER_CLAIMS = {
     11: "100M tokens, initialized on 10M only, end at 58.05.",
     13: "The vocabulary shrinks from 26,693 to 2,848 tokens.",
@@ -123,24 +125,25 @@ def verdict_table(results: Results) -> str:
     columns = {name: verdicts_of(rows) for name, rows in results.readings.items()}
     columns = {name: found for name, found in columns.items() if found}
     main = next(text for text in MAIN if results.row(text))
-    natural = verdicts_of(results.readings[main], "natural-logarithm")
+    for text in NATURAL:
+        if found := verdicts_of(results.readings[text], "natural-logarithm"):
+            columns[text if "natural" in text else f"{text}, natural logarithms"] = found
     training = training_verdicts(results)
-    head = ["", "the paper's claim", *columns, f"{main}, natural logarithms", f"evidence ({main})"]
+    head = ["", "the paper's claim", *columns, f"evidence ({main})"]
     lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
     for n in range(1, 16):
-        found = columns[main].get(n) or training.get(n) or Verdict(n, OTHER_CLAIMS.get(n, ""), OPEN, "Not tested here.")
-        verdict = [column[n].verdict if n in column else "" for column in columns.values()]
+        judged = columns[main].get(n) or training.get(n) or Verdict(n, OTHER_CLAIMS[n], OPEN, "Not tested here.")
+        verdicts = [short(column[n].verdict) if n in column else "–" for column in columns.values()]
         if n in training:
-            verdict[0] = found.verdict
-        cells = [short(text) for text in [*verdict, natural[n].verdict if n in natural else ""]]
-        lines.append(f"| {n} | {found.claim} | {' | '.join(cells)} | {found.evidence} |")
+            verdicts[0] = short(judged.verdict)
+        lines.append(f"| {n} | {judged.claim} | {' | '.join(verdicts)} | {judged.evidence} |")
     row = results.main
     size = f"{row['tokens']:,} tokens counted, vocabulary {row['vocabulary']:,}, {len(row['perplexities'])} cells"
     return "\n".join([*lines, "", f"On {main}: {size}. “–”: not decided by these cells.", ""])
 
 
 def short(verdict: str) -> str:
-    return "–" if verdict in ("", OPEN) else verdict
+    return "–" if verdict == OPEN else verdict
 
 
 def readings_table(results: Results, texts: Iterable[str]) -> str:
@@ -264,7 +267,10 @@ def filled(page: str, parts: Mapping[str, str]) -> str:
 
 def pages(results: Results) -> dict[str, dict[str, str]]:
     """The computed parts of each page."""
-    held_out, published = ("babylm-small", "spoken"), ("babylm-small-published", "spoken-published", "mixed")
+    held_out, published = (
+        ("babylm-small", "spoken"),
+        ("babylm-small-published", "spoken-published", "mixed", "spoken-natural"),
+    )
     return {
         "ablation.md": {
             "readings": readings_table(results, held_out),
