@@ -40,6 +40,7 @@ TEXTS = {
 }
 MAIN = ("babylm-small", "babylm-small-published", "spoken", "spoken-published")  # first with the default reading wins
 NATURAL = ("babylm-small", "spoken-natural")  # where natural logarithms are judged, too
+JUDGED = {"attention", "attention_priming", "tune_folds", "fold_tokens"}  # settings that claims are about
 OTHER_CLAIMS = {
     11: "100M tokens, initialized on 10M only, end at 58.05.",
     13: "The vocabulary shrinks from 26,693 to 2,848 tokens.",
@@ -84,18 +85,17 @@ def cells_of(row: Row) -> list[Cell]:
     return found
 
 
-def is_setting(row: Row) -> bool:
-    """Whether a reading can be made with settings; trial weights of slots cannot."""
-    return not row["reading"].startswith("scaled")
-
-
 def verdicts_of(rows: Sequence[Row], reading: str = "default") -> dict[int, Verdict]:
-    """The verdicts on one text: from the cells of a reading, and from readings that differ from it in one setting."""
-    base = [cell for row in rows if row["reading"] == reading for cell in cells_of(row)]
-    if not base:
+    """The verdicts on one text: from the cells of a reading, and from readings that differ in a setting in question."""
+    base = next((row for row in rows if row["reading"] == reading), None)
+    if base is None:
         return {}
-    cells = [cell for row in rows if is_setting(row) for cell in cells_of(row)]
-    return {verdict.number: verdict for verdict in judge(cells, base, rows[0]["tokens"])}
+    cells = []
+    for row in rows:
+        changed = {name for name, _ in row["changes"].items() ^ base["changes"].items()}
+        if changed <= JUDGED:
+            cells += cells_of(row)
+    return {verdict.number: verdict for verdict in judge(cells, cells_of(base), base["tokens"])}
 
 
 def training_verdicts(results: Results) -> dict[int, Verdict]:
