@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     import argparse
 
+NO_MEMORY = "out of memory|allocate memory|size calculation overflow|start new thread|thread pool"
 INSTALL = {"torch": "torch", "matplotlib": "matplotlib", "transformers": "transformers", "tensorboard": "tensorboard"}
 
 
@@ -61,9 +62,13 @@ def run(words: Sequence[str]) -> int:
         reason = error.strerror or error
         return complain(f"cannot read or write{where}: {reason}; check the path, permissions, and free disk space")
     except RuntimeError as error:
-        if not re.search("out of memory|allocate memory|size calculation overflow", str(error)):
+        if not re.search(NO_MEMORY, str(error)):
             raise
         return complain("not enough memory on the device; use smaller settings or less text")
+    except BaseException as error:  # how the tokenizers library reports that it cannot start its threads
+        if type(error).__name__ != "PanicException" or not re.search(NO_MEMORY, str(error)):
+            raise
+        return complain("not enough memory for threads; raise the limit on memory or processes")
     return 0
 
 

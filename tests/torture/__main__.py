@@ -1,0 +1,73 @@
+"""Run all attacks for some minutes and report: python -m torture --minutes 10 --seed 1 [--only kills,crafted]"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+ATTACKS = (
+    "kills",
+    "interrupts",
+    "options",
+    "texts",
+    "crafted",
+    "races",
+    "full_disk",
+    "low_memory",
+    "several_processes",
+)
+
+
+def run(names: list[str], minutes: float, seed: int, place: Path) -> dict[str, dict]:
+    """Give each attack its turns until the time is over; returns what was tried and what went wrong."""
+    import saffu.paper.model
+    import saffu.training.loop  # imported once, before any fork  # noqa: F401
+
+    reports = {name: {"attempts": Counter(), "problems": [], "seconds": 0.0} for name in names}
+    attacks = {
+        name: importlib.import_module(f"torture.{name}").attack(random.Random(seed), place / name) for name in names
+    }
+    for folder in names:
+        (place / folder).mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + 60 * minutes
+    while time.monotonic() < end:
+        name = min(attacks, key=lambda name: reports[name]["seconds"])  # equal shares of the time
+        began = time.monotonic()
+        tried, wrong = next(attacks[name])
+        reports[name]["seconds"] += time.monotonic() - began
+        reports[name]["attempts"][tried] += 1
+        if wrong:
+            reports[name]["problems"].append({"tried": tried, "wrong": wrong})
+            print(f"{name}: {tried}: {wrong}", file=sys.stderr, flush=True)
+    return reports
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="torture", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--seed", type=int, default=None, help="random if not given")
+    parser.add_argument("--only", default=",".join(ATTACKS), help="attacks to run")
+    parser.add_argument("--out", type=Path, default=Path("torture.json"), help="report")
+    options = parser.parse_args()
+    seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with tempfile.TemporaryDirectory(prefix="torture-") as place:
+        reports = run(options.only.split(","), options.minutes, seed, Path(place))
+    options.out.write_text(json.dumps({"minutes": options.minutes, "seed": seed, "attacks": reports}, indent=2) + "\n")
+    for name, report in reports.items():
+        attempts, problems = sum(report["attempts"].values()), len(report["problems"])
+        print(f"{name:<18} {attempts:>7,} attempts {problems:>5,} problems {report['seconds']:>7.0f} s")
+    print(f"seed {seed}; details in {options.out}")
+    sys.exit(any(report["problems"] for report in reports.values()))
+
+
+if __name__ == "__main__":
+    main()

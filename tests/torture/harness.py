@@ -1,0 +1,192 @@
+"""What all attacks share: small texts and models, commands run in a forked process, and the verdict on how they end."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shlex
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+Attempt = tuple[str, str]
+"""What was tried, and what went wrong; empty if nothing did."""
+
+SECONDS = 60  # after which a command counts as hanging
+QUICK = "--order 3 --slots 3 --word-classes 20"
+PAPER = "--preset paper --block 4 --radius 2 --block-dimension 12 --radius-dimension 12 --hidden-dimension 12"
+NETWORK = f"{PAPER} --backprop --max-folds 2 --fold-tokens 500 --batch-size 64 --checkpoint-seconds 0.01"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: its status, or minus the number of the signal that killed it; None if it hung."""
+
+    status: int | None
+    out: str
+    err: str
+    seconds: float
+    megabytes: float  # at most in use, beyond what a command needs that does nothing
+
+    def problem(self, allowed: Sequence[int] = (0, 2), megabytes: float = 400) -> str:
+        """What is wrong with the way it ended."""
+        last = (self.err.strip().splitlines() or [""])[-1]
+        if self.status is None:
+            return f"hangs for {self.seconds:.0f} s"
+        if "Traceback" in self.err or "terminate called" in self.err:
+            return f"status {self.status}: {last}"
+        if self.status not in allowed:
+            return f"ends with status {self.status}: {last}"
+        if self.status == 2 and not last.startswith("saffu: "):
+            return f"status 2 without its line, but {last!r}"
+        return f"uses {self.megabytes:.0f} MB" if self.megabytes > megabytes else ""
+
+
+def command(
+    line: str | Sequence[object],
+    *,
+    stop: tuple[float, int] | None = None,
+    memory: int | None = None,
+    limit: float = SECONDS,
+    scratch: Path | None = None,
+) -> Ended:
+    """Run `saffu …` in a forked process. `stop`: send a signal after some seconds; `memory`: bytes it may add."""
+    from saffu.cli.main import main
+
+    words = shlex.split(line) if isinstance(line, str) else [str(word) for word in line]
+
+    def work() -> None:
+        if scratch:
+            tempfile.tempdir = str(scratch)
+        if memory is not None:
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
+        main(words)
+
+    return forked(work, stop, limit)
+
+
+def forked(work: Callable[[], object], stop: tuple[float, int] | None = None, limit: float = SECONDS) -> Ended:
+    """Run a function in a process of its own, which may crash."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        ready, begin = os.pipe()
+        child = os.fork()
+        if child == 0:
+            _child(work, out.fileno(), err.fileno(), begin)
+        os.close(begin)
+        os.read(ready, 1)  # signals are meant for the work, not for the fork
+        os.close(ready)
+        began = time.monotonic()
+        status, usage = _waited(child, began, stop, limit)
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read().decode("utf-8", "replace"))
+    return Ended(status, *texts, time.monotonic() - began, max(0.0, (usage.ru_maxrss - before) / 1024))
+
+
+def _child(work: Callable[[], object], out: int, err: int, begin: int) -> None:
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        null = os.open(os.devnull, os.O_RDONLY)
+        for target, source in enumerate((null, out, err)):
+            os.dup2(source, target)
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+        os.close(begin)
+        work()
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(status)
+
+
+def _waited(
+    child: int, began: float, stop: tuple[float, int] | None, limit: float
+) -> tuple[int | None, resource.struct_rusage]:
+    hung = False
+    while True:
+        ended, status, usage = os.wait4(child, os.WNOHANG)
+        if ended:
+            return None if hung else os.waitstatus_to_exitcode(status), usage
+        seconds = time.monotonic() - began
+        if stop and seconds >= stop[0]:
+            os.kill(child, stop[1])
+            stop = None
+        if seconds > limit and not hung:
+            os.kill(child, signal.SIGKILL)
+            hung = True
+        time.sleep(0.002)
+
+
+def sentences(rng: random.Random, number: int) -> str:
+    """Lines of words from a small vocabulary."""
+    words = [
+        "the",
+        "a",
+        "dog",
+        "cat",
+        "king",
+        "queen",
+        "saw",
+        "found",
+        "liked",
+        "old",
+        "small",
+        "house",
+        "tree",
+        "and",
+        "in",
+        "of",
+        "with",
+        "sea",
+        "ball",
+        "home",
+    ]
+    lines = (" ".join(rng.choices(words, k=rng.randint(3, 9))) + ".\n" for _ in range(number))
+    return "".join(lines)
+
+
+def prepared(place: Path) -> dict[str, Path]:
+    """Texts and models that attacks begin from, made once: model, other (mergeable), network (of the paper)."""
+    made = {name: place / name for name in ("train.txt", "more.txt", "dev.txt", "model", "other", "network")}
+    if made["network"].exists():
+        return made
+    place.mkdir(parents=True, exist_ok=True)
+    for number, (name, size) in enumerate([("train.txt", 300), ("more.txt", 40), ("dev.txt", 40)]):
+        made[name].write_text(sentences(random.Random(number), size))
+    text = f"{made['train.txt']} --dev {made['dev.txt']} --split line --quiet"
+    for line in (
+        f"train {text} --out {made['model']} {QUICK}",
+        f"train {made['more.txt']} --split line --hold-out 0 --quiet --encoder {made['model']} --out {made['other']}",
+        f"train {text} --out {made['network']} {PAPER}",
+    ):
+        ended = command(line)
+        assert ended.status == 0, ended.err
+    return made
+
+
+def documents(folder: Path) -> int:
+    """How many documents a model counts, after verifying all of its files."""
+    from saffu import load
+
+    return int(load(folder, check=True).trained_on_["documents"])
+
+
+def alternately(*iterators: Iterator[Attempt]) -> Iterator[Attempt]:
+    while True:
+        for iterator in iterators:
+            yield next(iterator)

@@ -1,0 +1,38 @@
+"""Commands that may allocate only so much (RLIMIT_AS)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from torture.harness import NETWORK, PAPER, QUICK, Attempt, command, documents, prepared
+
+
+def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
+    made, out = prepared(place / "made"), place / "out"
+    text = f"{made['train.txt']} --split line"
+    big = place / "big.txt"
+    big.write_text("a few words in one line " * 100_000)
+    while True:
+        for name, line in {
+            "train": f"train {text} --out {out} --force {QUICK}",
+            "train paper": f"train {text} --out {out} --force {PAPER}",
+            "backprop": f"train {text} --out {out} --force {NETWORK}",
+            "long line": f"train {big} --hold-out 0 --out {out} --force {QUICK}",
+            "wide": f"train {text} --out {out} --force {PAPER} --hidden-dimension 16384 --block-mode cat",
+            "eval": f"eval {made['model']} {made['dev.txt']}",
+            "eval network": f"eval {made['network']} {made['dev.txt']}",
+            "update": f"update {made['model']} {made['more.txt']} --split line",
+            "ablate": f"ablate {text} --out {place / 'grid'} --blocks 2 --radii 2 --modes sum/cat --document-shards 0",
+        }.items():
+            memory = int(2 ** rng.uniform(20, 30))
+            ended = command(line, memory=memory)
+            wrong = ended.problem()
+            if "memory allocation of" in ended.err:  # the tokenizers library aborts
+                wrong = ""
+            if name == "update" and ended.status == 0:
+                command(f"forget {made['model']} {made['more.txt']} --split line")
+            if documents(made["model"]) != 300:
+                wrong = "the model was changed"
+            yield name, wrong and f"with {memory >> 10} KB: {wrong}"
