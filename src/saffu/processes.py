@@ -11,7 +11,9 @@ from __future__ import annotations
 import gc
 import io
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,7 +98,7 @@ def together(device: str) -> Iterator[ProcessGroup]:
     if device.startswith("cuda"):
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     try:
-        with peer_errors():
+        with peer_errors(), _terminable():
             dist.init_process_group("cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo")
         yield ProcessGroup(dist.get_rank(), dist.get_world_size())
     except BaseException as error:
@@ -107,6 +109,19 @@ def together(device: str) -> Iterator[ProcessGroup]:
         gc.collect()
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end the process at once: while it waits for the others, Python would not answer."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    usual = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, usual)
 
 
 class QuietStream(io.TextIOWrapper):

@@ -29,7 +29,7 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
                 "train": f"train {text} --out {disk / 'model'} {QUICK}",
                 "train paper": f"train {text} --out {disk / 'network'} {PAPER}",
                 "update": f"update {disk / 'copy'} {made['more.txt']}",
-                "ablate": f"ablate {text} --out {disk / 'grid'} --blocks 2 --radii 2 --modes sum/cat --document-shards 0",
+                "ablate": f"ablate {text} --out {disk / 'grid'} --blocks 2 --radii 2 --modes sum/cat",
             }.items():
                 if name == "update" and not copied(made["model"], disk / "copy"):
                     continue

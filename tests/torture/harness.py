@@ -134,28 +134,7 @@ def _waited(
 
 def sentences(rng: random.Random, number: int) -> str:
     """Lines of words from a small vocabulary."""
-    words = [
-        "the",
-        "a",
-        "dog",
-        "cat",
-        "king",
-        "queen",
-        "saw",
-        "found",
-        "liked",
-        "old",
-        "small",
-        "house",
-        "tree",
-        "and",
-        "in",
-        "of",
-        "with",
-        "sea",
-        "ball",
-        "home",
-    ]
+    words = "the a dog cat king queen saw found liked old small house tree and in of with sea".split()  # noqa: SIM905
     lines = (" ".join(rng.choices(words, k=rng.randint(3, 9))) + ".\n" for _ in range(number))
     return "".join(lines)
 

@@ -40,7 +40,7 @@ def victims(made: dict[str, Path], out: Path) -> list[Victim]:
             f"train --preset paper --resume {out}",
         ),
         Victim("update", f"update {out} {made['more.txt']}", made["model"], changed(300, 340), changed(340)),
-        Victim("forget", f"forget {out} {made['more.txt']} --skip-uncounted", made["both"], changed(300, 340), changed(300)),
+        Victim("forget", f"forget {out} {made['more.txt']}", made["both"], changed(300, 340), changed(300)),
         Victim(
             "merge", f"merge {made['model']} {made['other']} --out {out} --force", None,
             absent_or(lambda f: documents(f) == 340), changed(340),

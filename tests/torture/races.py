@@ -27,8 +27,9 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
         yield "writers", wrong
 
         fresh(folder, made["model"])
-        line = f"update {folder} {parts[0]}"
-        *found, status = together([lambda: read(folder, made["dev.txt"])] * 2 + [lambda: command(line).status])
+        *found, status = together(
+            [lambda: read(folder, made["dev.txt"])] * 2 + [lambda: command(f"update {folder} {parts[0]}").status]
+        )
         wrong = "" if found == [0, 0] and status == 0 else f"readers {found}, writer {status}"
         yield "readers during a write", wrong
 
@@ -39,10 +40,8 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
         yield "two trainings into one folder", wrong
 
         shutil.rmtree(place / "grid", ignore_errors=True)
-        grid = "--blocks 2 --radii 2 --modes sum/cat --set block_dimension=12 --set radius_dimension=12 --document-shards 0"
-        lines = [
-            f"ablate {made[name]} --split line --out {place / 'grid'} {grid}" for name in ("train.txt", "more.txt")
-        ]
+        grid = f"--split line --out {place / 'grid'} --blocks 2 --radii 2 --modes sum/cat"
+        lines = [f"ablate {made[name]} {grid}" for name in ("train.txt", "more.txt")]
         statuses = together([lambda line=line: command(line).status for line in lines])
         yield "two ablations of different texts", "" if sorted(statuses) == [0, 2] else f"{statuses}"
 
