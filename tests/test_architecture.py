@@ -13,9 +13,10 @@ import saffu
 ROOT = Path(saffu.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
-ROOMS = {"text": 1, "calibrated": 3, "paper": 3, "tools": 4, "training": 5, "model": 6, "experiments": 7, "cli": 8}
-TOP = {"interface": 2, "__init__": 9, "__main__": 9}  # every other file at the top is 0
-TORCH = ("paper/", "training/", "experiments/", "model/export.py", "model/transformers/")
+ROOMS = {"text": 1, "calibrated": 3, "paper": 3, "tools": 4, "training": 5, "companion": 6, "model": 7}
+ROOMS |= {"experiments": 8, "cli": 9}
+TOP = {"interface": 2, "__init__": 10, "__main__": 10}  # every other file at the top is 0
+TORCH = ("paper/", "training/", "companion/", "experiments/", "model/export.py", "model/transformers/")
 TORCH_INSIDE_FUNCTIONS = ("processes.py",)
 
 

@@ -197,7 +197,7 @@ def spoil(tmp_path):
         ("train train.txt --preset best --out m", "invalid choice: 'best'"),
         ("train train.txt --block 16 --out m", "--block belongs to --preset paper; add that, or remove --block"),
         ("train train.txt --block=16 --out m", "--block belongs to --preset paper"),
-        ("train train.txt --device cuda --out m", "--device belongs to --preset paper"),
+        ("train train.txt --device cuda --out m", "--device requires --minutes or --epochs"),
         ("train train.txt --learning-rate 1 --out m", "--learning-rate belongs to --preset paper"),
         ("train train.txt --preset paper --order 3 --out m", "--order belongs to --preset calibrated"),
         (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from saffu.cli.options import device_of, flag, given_settings, require_output
 from saffu.cli.output import Log, model_facts, print_json, warn
 from saffu.cli.reading import Reading, TextChoice, TrainingText, described
-from saffu.cli.train import USUAL_SPLIT, config_class
+from saffu.cli.train import USUAL_SPLIT, config_class, training_settings
 from saffu.errors import SaffuError
 from saffu.settings import Settings
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from saffu.training.config import TrainingConfig
 
 MAY_CHANGE = ("max_folds", "checkpoint_seconds")  # when a run is resumed
+DEV_SAMPLE = 100_000  # held-out tokens from which on only a sample is scored
 Row = Mapping[str, Any]
 
 
@@ -38,7 +39,8 @@ def fit(
             encoder = read_encoder(options, group) if options.encoder else None
             usual = encoder.source_ if encoder else None
             choice = TextChoice.of(options, Reading.of(options, usual, USUAL_SPLIT[options.preset]))
-            log = Log(options, training is not None, group.is_first)
+            trains = training is not None or config.preset == "companion"
+            log = Log(options, trains, group.is_first)
             with TrainingText(choice) as text:
                 began = time.perf_counter()
                 lm, learned = unfitted(options, config, tokenizer, text, encoder)
@@ -54,7 +56,7 @@ def fit(
 
                 held_out = dev if dev.targets else None
                 lm.fit(corpus, held_out, training=training, group=group, on_stage=on_stage)
-                if training:
+                if trains:
                     with backprop_log(options, log, dev) as on_fold:
                         where: dict[str, Any] = {"folder": options.out, "source": choice.to_dict()}
                         lm.backprop(corpus, dev, training, on_fold=on_fold, group=group, **where)
@@ -64,8 +66,8 @@ def fit(
 
 def resume(options: argparse.Namespace) -> None:
     """Continue an interrupted run; only its length, and the place of its text, may change."""
+    from saffu.model.backprop import stored_checkpoint
     from saffu.model.language_model import SaffuLM
-    from saffu.training.checkpoint import read_checkpoint
     from saffu.training.config import TrainingConfig
 
     for name in ("out", "force", "preset_given", "encoder", "tokenizer", "max_tokens", "split", "field"):
@@ -73,23 +75,29 @@ def resume(options: argparse.Namespace) -> None:
             option = flag(name.removesuffix("_given"))
             raise SaffuError(f"--resume continues with the run's own folder, text, and settings; remove {option}")
     changed = given_settings(options, TrainingConfig)
-    for name in [*given_settings(options, config_class("paper")), *changed]:
+    for name in [
+        *given_settings(options, config_class("paper") if options.preset == "paper" else training_settings()),
+        *changed,
+    ]:
         if name not in MAY_CHANGE:
             raise SaffuError(f"`{name}` cannot change when a run is resumed; remove it")
     folder: Path = options.resume
-    checkpoint = read_checkpoint(folder)
+    checkpoint = stored_checkpoint(folder)
     if not checkpoint.source:
         raise SaffuError(f"{folder} was trained from Python; resume it there, with SaffuLM.resume")
     choice = TextChoice.from_dict(checkpoint.source).instead(options.text, options.dev or [])
-    with processes("paper", options.device or checkpoint.device) as group, locked(folder, group):
+    with processes(options.preset, options.device or checkpoint.device) as group, locked(folder, group):
         log = Log(options, True, group.is_first)
         tokenizer = stored_tokenizer(folder)
         with TrainingText(choice) as text:
             corpus, dev = text.tokenized(tokenizer)
             progress = checkpoint.progress
-            log.say(f"resuming in fold {progress['fold']} after {progress['steps']:,} steps")
+            where = f"in fold {progress['fold']} " if "fold" in progress else ""
+            log.say(f"resuming {where}after {progress['steps']:,} steps")
             with backprop_log(options, log, dev) as on_fold:
-                settings = TrainingConfig(**checkpoint.settings.to_dict() | changed)
+                settings = None
+                if options.preset == "paper":
+                    settings = TrainingConfig(**checkpoint.settings.to_dict() | changed)
                 lm = SaffuLM.resume(
                     folder, corpus, dev, training=settings, device=options.device, on_fold=on_fold, group=group
                 )
@@ -177,11 +185,9 @@ def announce(log: Log, corpus: TokenCorpus, dev: TokenCorpus, vocabulary: int, s
 @contextmanager
 def backprop_log(options: argparse.Namespace, log: Log, dev: TokenCorpus) -> Iterator[Callable[[Row], None]]:
     """What to call after each fold. An interruption ends with the command that resumes the run."""
-    from saffu.training.loop import DEV_TARGETS
-
     board = open_tensorboard(options.tensorboard) if options.tensorboard and log.visible else None
-    if dev.targets > DEV_TARGETS:
-        log.say(f"folds are scored on a sample of about {DEV_TARGETS:,} of the {dev.targets:,} held-out tokens")
+    if dev.targets > DEV_SAMPLE:
+        log.say(f"while training, a sample of the {dev.targets:,} held-out tokens is scored")
 
     def on_fold(row: Row) -> None:
         log.row(row)

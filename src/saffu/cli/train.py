@@ -45,6 +45,13 @@ def config_class(preset: str) -> type[Settings]:
     return CalibratedConfig
 
 
+def training_settings() -> type[Settings]:
+    """The settings of a network that is trained next to the counts."""
+    from saffu.companion.config import CompanionConfig
+
+    return CompanionConfig
+
+
 def usual_tokenizer(preset: str) -> TokenizerConfig:
     """The settings of a preset's tokenizer."""
     from saffu.text.tokenizer import TokenizerConfig
@@ -82,7 +89,15 @@ def chosen_preset(parser: Parser, words: Sequence[str]) -> str:
         chosen, _ = first.parse_known_args(list(words))
     except argparse.ArgumentError as error:
         parser.error(str(error))
-    return chosen.preset or ("paper" if chosen.resume else "calibrated")
+    if chosen.resume and not chosen.preset:
+        from saffu.files import read_manifest
+
+        try:
+            found = read_manifest(named_path(chosen.resume)).get("preset")
+        except SaffuError:  # which is reported once all options have been read
+            found = "paper"
+        return "calibrated" if found == "companion" else "paper"
+    return chosen.preset or "calibrated"
 
 
 def add_model_options(parser: Parser, preset: str) -> None:
@@ -91,16 +106,20 @@ def add_model_options(parser: Parser, preset: str) -> None:
     config, other = config_class(preset), next(name for name in PRESETS if name != preset)
     add_settings(parser.add_argument_group(f"model (--preset {preset})"), config)
     usual: list[Settings] = [config(), usual_tokenizer(preset)]
+    counted = {entry.name for entry in own_settings(config)}
+    title = "backpropagation" if preset == "paper" else "training a network next to the counts"
+    group = parser.add_argument_group(title)
+    group.add_argument("--device", metavar="NAME", help="cpu, cuda, or cuda:N [cpu]")
+    group.add_argument("--resume", type=named_path, metavar="DIR", help="resume the interrupted run in DIR")
     if preset == "paper":
-        parser.add_argument("--device", metavar="NAME", help="cpu, cuda, or cuda:N [cpu]")
-        group = parser.add_argument_group("backpropagation")
         group.add_argument("--backprop", action="store_true", help="continue with Adam after the closed-form fit")
-        group.add_argument("--resume", type=named_path, metavar="DIR", help="resume the interrupted run in DIR")
         group.add_argument("--tensorboard", type=named_path, metavar="DIR", help="also write TensorBoard logs to DIR")
-        add_settings(group, TrainingConfig, skip={entry.name for entry in own_settings(config)})
+        add_settings(group, TrainingConfig, skip=counted)
         usual.append(TrainingConfig())
     else:
-        parser.set_defaults(backprop=False, resume=None, tensorboard=None, device=None)
+        add_settings(group, training_settings(), skip=counted)
+        usual.append(training_settings()())
+        parser.set_defaults(backprop=False, tensorboard=None)
     add_set_option(parser, usual)
     foreign = [config_class(other)] + ([] if preset == "paper" else [TrainingConfig])
     names = [entry.name for kind in foreign for entry in own_settings(kind)] + list(BACKPROP)
@@ -125,9 +144,15 @@ def run(options: argparse.Namespace) -> None:
         return
     if options.hold_out == 1:
         raise SaffuError("--hold-out must be 0 (off) or at least 2, got 1")
-    if options.backprop and not (options.dev or options.hold_out):
-        raise SaffuError("--backprop needs held-out text for early stopping; pass --dev FILE or --hold-out N")
+    if trains(options) and not (options.dev or options.hold_out):
+        what = "--backprop" if options.backprop else "training"
+        raise SaffuError(f"{what} needs held-out text for early stopping; pass --dev FILE or --hold-out N")
     fitting.fit(options, *settings(options))
+
+
+def trains(options: argparse.Namespace) -> bool:
+    """Whether counting is followed by training."""
+    return bool(options.backprop or getattr(options, "minutes", None) or getattr(options, "epochs", None))
 
 
 def settings(options: argparse.Namespace) -> tuple[Settings, TokenizerConfig, TrainingConfig | None]:
@@ -135,7 +160,13 @@ def settings(options: argparse.Namespace) -> tuple[Settings, TokenizerConfig, Tr
     from saffu.text.tokenizer import TokenizerConfig
     from saffu.training.config import TrainingConfig
 
-    kind = config_class(options.preset)
+    kind = training_settings() if trains(options) and not options.backprop else config_class(options.preset)
+    if options.preset == "calibrated" and not trains(options):
+        for name in given_settings(options, training_settings()):
+            if name not in {entry.name for entry in fields(kind)}:
+                raise SaffuError(f"`{name}` requires --minutes or --epochs; add one of them, or remove `{name}`")
+        if options.device not in (None, "cpu"):
+            raise SaffuError("--device requires --minutes or --epochs: counting runs on the CPU; remove it")
     chosen, of_tokenizer = given_settings(options, kind), given_settings(options, TokenizerConfig)
     of_training = given_settings(options, TrainingConfig)
     if not options.backprop:
@@ -161,6 +192,7 @@ COMMAND = Command(
     "saffu train books/ --out model\n"
     "saffu train books/*.txt.gz --dev held-out.txt --out model --order 4\n"
     "saffu train more.txt --encoder model --out other    # can be merged with model\n"
+    "saffu train books/ --minutes 5 --out model           # then train a network next to the counts\n"
     "saffu train books/ --preset paper --backprop --max-folds 10 --out network\n"
     "saffu train --resume network",
     add_options,

@@ -17,9 +17,9 @@ class CompanionConfig(CalibratedConfig):
 
     minutes: float = setting(0.0, "minutes of training next to the counts; the schedule fits them")
     epochs: float = setting(0.0, "passes over the text, instead of or in addition to a limit in minutes")
-    depth: int = setting(0, "layers of the network, each 64 wide per layer; 0 to follow from text and device", high=24)
+    depth: int = setting(0, "layers of the network, each 64 wide per layer; 0 to choose by text and time", high=24)
     network_dropout: float | None = setting(None, "dropout of the network", high=0.95, rare=True)
-    decay: float = setting(0.1, "weight decay of the network's matrices", rare=True)
+    decay: float | None = setting(None, "weight decay of the network's matrices", rare=True)
     context: int = setting(256, "tokens that the network sees at once", low=8, high=4096, rare=True)
     batch_tokens: int = setting(0, "tokens per training step; 0 to follow from the device", rare=True)
     optimizer: Literal["muon", "adamw"] = setting("muon", "optimizer of the network's matrices", rare=True)
@@ -27,16 +27,35 @@ class CompanionConfig(CalibratedConfig):
     class_first: bool | None = setting(None, "decide the class of a token before the token", rare=True)
 
 
+SPEED = {"cpu": {2: 15e3, 4: 3e3, 6: 1e3}, "cuda": {2: 2.5e6, 4: 1.3e6, 6: 0.7e6}}
+"""Tokens per second of training by device and depth: two cores, or one H200. The rule needs their order only."""
+MOST_EPOCHS = {"cpu": 16.0, "cuda": 32.0}  # more does not help
+MANY = 8  # epochs that a deeper network should have
+
+
 def resolved(config: CompanionConfig, tokens: int, device: str) -> CompanionConfig:
-    """The settings with everything decided that follows from the text and the device."""
-    gpu = device != "cpu"
-    depth = config.depth or ((4 if tokens < 6e6 else 6) if gpu else 2)
-    dropout = config.network_dropout
+    """The settings with everything decided that follows from text, time, and device.
+
+    On a CPU a network has 2 layers; on a GPU 6, or 4 if the time is too short for 8 epochs of 6. A text that is read
+    often must not be learned by heart: weight decay grows with the number of epochs, and from 8 epochs on there is
+    dropout. These were measured on 2 million tokens (docs/companion.md).
+    """
+    kind = device.split(":")[0]
+
+    def epochs(depth: int) -> float:
+        """How many the time allows."""
+        limit = config.epochs or MOST_EPOCHS[kind]
+        return min(limit, SPEED[kind][depth] * 60 * config.minutes / tokens) if config.minutes else limit
+
+    depth = config.depth or (2 if kind == "cpu" else 6 if epochs(6) >= MANY or config.epochs else 4)
+    expected = epochs(max(d for d in SPEED[kind] if d <= max(2, depth)))
+    dropout, decay = config.network_dropout, config.decay
     return replace(
         config,
         depth=depth,
-        network_dropout=(0.25 if gpu else 0.1) if dropout is None else dropout,
-        epochs=config.epochs or (16.0 if config.minutes else 4.0),
-        batch_tokens=config.batch_tokens or (8192 if gpu else 4096),
-        class_first=(not gpu) if config.class_first is None else config.class_first,
+        network_dropout=(0.1 if expected >= MANY else 0.0) if dropout is None else dropout,
+        decay=(3.0 if expected >= MANY else 1.5 if expected >= 3 else 0.5) if decay is None else decay,
+        epochs=config.epochs or MOST_EPOCHS[kind],
+        batch_tokens=config.batch_tokens or (4096 if kind == "cpu" else 8192),
+        class_first=kind == "cpu" if config.class_first is None else config.class_first,
     )

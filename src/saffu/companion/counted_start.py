@@ -23,7 +23,9 @@ from torch import Tensor
 from saffu.calibrated.classes import Block, token_vectors
 from saffu.calibrated.model import CalibratedModel
 from saffu.calibrated.ngrams import NgramCounts
+from saffu.calibrated.views import CalibratedSums
 from saffu.companion.network import EMBEDDING_NORM, HEAD, Network
+from saffu.errors import SaffuError
 from saffu.interface import Array, Floats
 from saffu.text.tokenizer import EOD
 
@@ -37,7 +39,7 @@ PARTS = ("embedding", "map", "heads")
 @torch.no_grad()
 def counted_start(network: Network, counted: CalibratedModel, parts: tuple[str, ...] = PARTS) -> None:
     """Set the network's first weights; `parts` may leave some of them random."""
-    width, sums = network.width, counted.sums
+    width, sums = network.width, sums_of(counted)
     vectors = np.zeros((counted.vocabulary, width), dtype=np.float32)
     found = token_vectors(sums.memory, width)
     vectors[:, : found.shape[1]] = found
@@ -70,9 +72,14 @@ def counted_start(network: Network, counted: CalibratedModel, parts: tuple[str, 
 
 def pairs_at(counted: CalibratedModel, distance: int) -> NgramCounts | None:
     """Counts of pairs of tokens this far apart; None if they were not counted."""
-    if distance < counted.sums.memory.order:
-        return counted.sums.memory.marginal([distance])
-    return counted.sums.pairs.get(distance)
+    sums = sums_of(counted)
+    return sums.memory.marginal([distance]) if distance < sums.memory.order else sums.pairs.get(distance)
+
+
+def sums_of(counted: CalibratedModel) -> CalibratedSums:
+    if counted.sums is None:
+        raise SaffuError("this model was loaded without its counts, from which a network starts; load the whole folder")
+    return counted.sums
 
 
 def association(vectors: Array, pairs: NgramCounts) -> Floats:
@@ -93,7 +100,7 @@ def association(vectors: Array, pairs: NgramCounts) -> Floats:
 def inverse(vectors: Floats, frequencies: Floats) -> Floats:
     """(EᵀFE)⁻¹, with a small ridge."""
     gram = (vectors * frequencies[:, None]).T @ vectors
-    return np.linalg.inv(gram + RIDGE * np.linalg.norm(gram, 2) * np.eye(len(gram)))
+    return np.asarray(np.linalg.inv(gram + RIDGE * np.linalg.norm(gram, 2) * np.eye(len(gram))), dtype=np.float64)
 
 
 def exponent(vectors: Array, association: Floats, pairs: NgramCounts, rounds: int = 6) -> float:

@@ -14,9 +14,11 @@ from saffu.calibrated.views import CalibratedSums
 from saffu.interface import Array, Floats
 from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
+from saffu.text.tokenizer import EOD
 
 FOLDS = 10
 STRETCHES = 40  # of each fold: many, so that every fold is a sample of all parts of the text
+OLD = 2048  # tokens after which trust in a recency cache no longer depends on the age of a document
 
 
 def cross_fitted(model: CalibratedModel, corpus: TokenCorpus, progress: str | None = None) -> tuple[Floats, Array]:
@@ -30,7 +32,8 @@ def cross_fitted(model: CalibratedModel, corpus: TokenCorpus, progress: str | No
         for fold in range(min(FOLDS, len(ranges))):
             own = ranges[fold::FOLDS]
             seen = CalibratedSums.count(corpus, model.config, model.vocabulary, own)
-            parts, where = with_context(corpus, own, model.lookback)
+            parts, where = with_context(corpus, own, lead(model))
+            assert model.sums is not None
             found, sure = model.solved(model.sums - seen).log_probabilities_and_certainty(parts)
             chosen = where >= 0
             log_p[where[chosen]], certainty[where[chosen]] = found[chosen], sure[chosen]
@@ -41,8 +44,8 @@ def cross_fitted(model: CalibratedModel, corpus: TokenCorpus, progress: str | No
 def stretches(corpus: TokenCorpus) -> Array:
     """Consecutive ranges (n, 2) of about equal length; they end where documents end, unless these are long.
 
-    >>> stretches(TokenCorpus(np.full(1200, 3), np.arange(0, 1201, 400), np.ones(1200)))[[0, 133, 399]].tolist()
-    [[0, 3], [399, 400], [1197, 1200]]
+    >>> stretches(TokenCorpus(np.full(1200, 3), np.array([0, 7, 1200]), np.ones(1200)))[:4].tolist()
+    [[0, 3], [3, 7], [7, 9], [9, 12]]
     """
     length = -(-corpus.targets // (FOLDS * STRETCHES))
     cuts = np.arange(length, corpus.targets, length)
@@ -52,15 +55,20 @@ def stretches(corpus: TokenCorpus) -> Array:
     return np.stack([bounds[:-1], bounds[1:]], axis=1).astype(np.int64)
 
 
-def with_context(corpus: TokenCorpus, ranges: Array, lookback: int) -> tuple[TokenCorpus, Array]:
-    """A corpus of some ranges of targets and the `lookback` tokens before each, and where each target was; −1: context.
+def lead(model: CalibratedModel) -> int:
+    """How many tokens before a stretch are read with it: all that can change a prediction."""
+    return max(model.lookback, OLD) if model.config.cache else model.lookback
+
+
+def with_context(corpus: TokenCorpus, ranges: Array, before: int) -> tuple[TokenCorpus, Array]:
+    """A corpus of some ranges of targets and `before` tokens in front of each, and where each target was; −1: context.
 
     A range that begins within a document stays within one, with as much of it as can change a prediction.
     """
     pieces, starts, total = [], [], 0
     for begin, end in ranges.tolist():
         document = int(corpus.starts[np.searchsorted(corpus.starts, begin, side="right") - 1])
-        first = max(document, begin - lookback)
+        first = max(document, begin - before)
         inner = corpus.starts[np.searchsorted(corpus.starts, begin, side="right") :]
         inner = inner[inner < end]
         starts.append(np.concatenate([[first], inner]) - first + total)
@@ -69,5 +77,5 @@ def with_context(corpus: TokenCorpus, ranges: Array, lookback: int) -> tuple[Tok
     where = np.concatenate(pieces)
     positions = np.where(where < 0, -1 - where, where)
     ids = np.asarray(corpus.ids[positions])
-    sizes = np.ones(int((ids == 3).sum()), dtype=np.int64)
+    sizes = np.ones(int((ids == EOD).sum()), dtype=np.int64)
     return TokenCorpus(ids, np.concatenate([*starts, [total]]).astype(np.int64), sizes), where

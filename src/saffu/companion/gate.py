@@ -3,7 +3,7 @@
     g = σ(w · [h, entropy, largest log-probability] + a)
 
 where h is the network's state and the two numbers say how sure the counted model is, whatever the target. The gate
-starts at w = 0 and a = −1. The loss is −log p − ½ log p_trained: the second term keeps the network learning where the
+starts at w = 0 and a = −2. The loss is −log p − ½ log p_trained: the second term keeps the network learning where the
 counted model is already right.
 """
 
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-START = -1.0
+START = -2.0
 OWN_WEIGHT = 0.5  # of the network's own loss
 
 

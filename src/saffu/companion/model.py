@@ -71,6 +71,10 @@ class CompanionModel:
         """The same counts with another trained side."""
         return CompanionModel(self.config, self.counted, side, self.device)
 
+    def with_config(self, config: CompanionConfig) -> CompanionModel:
+        """The same model with other settings of its training."""
+        return CompanionModel(config, self.counted, self.side, self.device)
+
     def without_network(self) -> CompanionModel:
         """The counted model alone, which can forget text exactly."""
         return self.with_side(None)

@@ -33,7 +33,9 @@ ROTARY_BASE = 10_000.0
 class Network(nn.Module):
     """A transformer of `depth` layers, `depth` heads, and width 64·depth, for contexts of up to `context` tokens."""
 
-    order: Tensor
+    order: Tensor  # tables of classes, if there are any
+    rank: Tensor
+    class_of: Tensor
     first: list[int]
 
     def __init__(

@@ -43,7 +43,7 @@ class Muon(torch.optim.Optimizer):
 def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
     """About the nearest matrices (…, rows, columns) whose singular values are all one."""
     a, b, c = COEFFICIENTS
-    x = matrices.to(torch.bfloat16) if matrices.is_cuda else matrices
+    x: Tensor = matrices.to(torch.bfloat16) if matrices.is_cuda else matrices
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
@@ -99,7 +99,7 @@ class Optimizer:
 
     def arrays(self) -> dict[str, Tensor]:
         """The state, by parameter number and name."""
-        stored = {}
+        stored: dict[str, Tensor] = {}
         for kind, optimizer in zip(("adam", "muon"), self.all, strict=False):
             for number, values in optimizer.state_dict()["state"].items():
                 stored |= {f"{kind}.{number}.{name}": value for name, value in values.items()}

@@ -1,24 +1,22 @@
 """Training: a budget of time or of epochs, a schedule that fits it, early stopping; the best weights are kept.
 
 Everything random follows from the seed and the step, and a checkpoint holds the whole state of a run, so on a CPU a run
-of so-and-so many epochs that was interrupted and resumed ends with the weights of one that never was.
+of a number of epochs that was interrupted and resumed ends with the weights of one that never was.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from saffu import files
+from saffu.companion.checkpoint import Checkpoint
 from saffu.companion.cross_fit import cross_fitted
 from saffu.companion.gate import loss
 from saffu.companion.model import CompanionModel
@@ -38,7 +36,7 @@ from saffu.training.batches import seed_of
 from saffu.training.cuda_graph import no_garbage_collection, side_stream
 from saffu.training.interrupts import deferred_interrupts
 
-FACTS, ARRAYS = "companion.json", "companion.safetensors"
+STATE = "optimizer "  # prefix of its arrays in a checkpoint
 DEV_TARGETS = {"cpu": 25_000, "cuda": 100_000}  # held-out targets scored at each check
 CHECKS = (0.05, *(0.1 * k for k in range(1, 11)))  # fractions of a run after which held-out text is scored
 PATIENCE = 3  # checks in a row that are worse than the best
@@ -54,7 +52,7 @@ Row = dict[str, Any]
 class Progress:
     """Where a run stands."""
 
-    step: int = 0
+    steps: int = 0
     checks: int = 0
     seconds: float = 0.0  # of training, over all sittings
     best: float = math.inf  # bits per byte of the held-out text
@@ -93,7 +91,7 @@ class Training:
         torch.manual_seed(seed_of(self.config.seed, "weights"))
         self.side = model.side.copy() if model.side else TrainedSide.start(self.config, model.counted, self.device)
         self.side.network.train()
-        self.optimizer = Optimizer(self.side.network, self.side.gate, self.config.optimizer, self.config.decay)
+        self.optimizer = Optimizer(self.side.network, self.side.gate, self.config.optimizer, self.config.decay or 0.0)
         self.length = min(self.config.context, corpus.targets)
         self.rows = min(max(1, self.config.batch_tokens // self.length), -(-corpus.targets // self.length))
         self.steps_per_epoch = -(-corpus.targets // self.length) // self.rows
@@ -104,7 +102,7 @@ class Training:
     def fraction(self) -> float:
         """How much of the run is done, by steps or by time, whichever is further."""
         limit = self.config.minutes * 60
-        return max(self.progress.step / self.steps, self.progress.seconds / limit if limit else 0.0)
+        return max(self.progress.steps / self.steps, self.progress.seconds / limit if limit else 0.0)
 
     def run(
         self,
@@ -123,14 +121,14 @@ class Training:
 
     def _run(self, save: Any, on_fold: Any, interrupts: list[int]) -> None:
         progress = self.progress
-        if not progress.step:
+        if not progress.steps:
             progress.best = self.counted_score.bits_per_byte
         self._since = saved = time.perf_counter()
         with progress_bar("train", total=1000, unit="‰") as bar:
             while not progress.ended:
                 self._step()
-                progress.step += 1
-                if progress.step % SYNC == 0 or self.device.type == "cpu" or progress.step >= self.steps:
+                progress.steps += 1
+                if progress.steps % SYNC == 0 or self.device.type == "cpu" or progress.steps >= self.steps:
                     self._read_clock()
                     bar.update(round(1000 * min(1.0, self.fraction)) - bar.n)
                 if self.fraction >= CHECKS[progress.checks] - 1e-9:
@@ -143,19 +141,19 @@ class Training:
                     raise KeyboardInterrupt
 
     def _step(self) -> None:
-        epoch, place = divmod(self.progress.step, self.steps_per_epoch)
+        epoch, place = divmod(self.progress.steps, self.steps_per_epoch)
         if place == 0 or not hasattr(self, "_rows"):
             rng = np.random.default_rng(seed_of(self.config.seed, "rows", epoch))
             self._rows = torch.from_numpy(training_rows(self.corpus.targets, self.length, rng)).to(self.device)
-        self.optimizer.set_rate(min(1.0, (self.progress.step + 1) / WARMUP) * max(0.0, 1 - self.fraction))
+        self.optimizer.set_rate(min(1.0, (self.progress.steps + 1) / WARMUP) * max(0.0, 1 - self.fraction))
         positions = self._rows[place * self.rows : (place + 1) * self.rows]
-        seed = seed_of(self.config.seed, "dropout", self.progress.step)
+        seed = seed_of(self.config.seed, "dropout", self.progress.steps)
         if self.device.type != "cuda":
             torch.default_generator.manual_seed(seed)
             self._loss = self._plain_step(positions)
             return
         torch.cuda.manual_seed(seed)
-        if self.progress.step < PLAIN_STEPS or not hasattr(self, "_loss"):
+        if self.progress.steps < PLAIN_STEPS or not hasattr(self, "_loss"):
             self._loss = self._plain_step(positions)
             return
         if self.graph is None:  # hundreds of small kernels become one launch
@@ -175,7 +173,7 @@ class Training:
         """Score the held-out text, keep the weights if they are the best so far, and log."""
         progress = self.progress
         if not math.isfinite(float(self._loss)):
-            raise SaffuError(f"training diverged: the loss is {float(self._loss)} at step {progress.step}; train again")
+            raise SaffuError(f"training diverged: the loss is not finite at step {progress.steps}; train again")
         fraction = min(1.0, self.fraction)
         while progress.checks < len(CHECKS) - 1 and CHECKS[progress.checks] <= fraction + 1e-9:
             progress.checks += 1
@@ -191,8 +189,8 @@ class Training:
             progress.ended = "the budget is spent"
         elif progress.worse >= PATIENCE and fraction > 0.3:
             progress.ended = f"held-out text was not predicted better in {PATIENCE} checks"
-        row: Row = {"stage": f"train {fraction:.0%}", "fold": progress.checks, "step": progress.step}
-        tokens = progress.step * self.rows * self.length
+        row: Row = {"stage": f"train {fraction:.0%}", "fold": progress.checks, "step": progress.steps}
+        tokens = progress.steps * self.rows * self.length
         row |= {"tokens": tokens, "tokens_per_second": round(tokens / max(progress.seconds, 1e-9))}
         row |= {"dev_perplexity": found.perplexity, "dev_bits_per_byte": found.bits_per_byte, "best": is_best}
         row |= {"network_bits_per_byte": self._score_of(alone).bits_per_byte}
@@ -213,35 +211,26 @@ class Training:
 
     def _save(self, save: Any) -> None:
         if save is not None:
-            save(self.checkpoint())
+            save(self.checkpoint().files())
         self._read_clock()
 
-    def checkpoint(self) -> dict[str, Content]:
-        """The whole state of the run as files of the model folder."""
-        facts = {"progress": asdict(self.progress), "source": self.source, "text": self.text}
-        facts |= {"device": str(self.device)}
-        arrays = dict(self.side.arrays())
-        arrays |= {f"optimizer {name}": value.cpu().numpy() for name, value in self.optimizer.arrays().items()}
-        return {FACTS: (json.dumps(facts, indent=2) + "\n").encode(), ARRAYS: arrays}
+    def checkpoint(self) -> Checkpoint:
+        """The whole state of the run."""
+        arrays = self.side.arrays()
+        arrays |= {f"{STATE}{name}": value.cpu().numpy() for name, value in self.optimizer.arrays().items()}
+        return Checkpoint(asdict(self.progress), self.source, self.text, str(self.device), arrays)
 
-    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from where a saved run stood; `self.model` must be the best model that was saved with it."""
-        if facts["text"] != self.text:
+        if checkpoint.text != self.text:
             raise SaffuError("this run was trained on different text; pass the original text or start a new run")
-        self.best, self.progress = self.model, Progress(**facts["progress"])
-        self.side.load(arrays)
-        prefix = "optimizer "
-        state = {n.removeprefix(prefix): torch.from_numpy(a.copy()) for n, a in arrays.items() if n.startswith(prefix)}
-        self.optimizer.load(state)
-
-
-def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Array]]:
-    """The facts and arrays of a run's checkpoint in a model folder."""
-    manifest = files.read_manifest(folder)
-    if FACTS not in manifest["checksums"]:
-        raise SaffuError(f"{folder} has no checkpoint of a training run; train again")
-    facts = json.loads(files.read_file(folder, FACTS, manifest))
-    return facts, files.read_arrays(folder, ARRAYS, manifest)
+        state = {n.removeprefix(STATE): a for n, a in checkpoint.arrays.items() if n.startswith(STATE)}
+        try:
+            self.best, self.progress = self.model, Progress(**checkpoint.progress)
+            self.side.load(checkpoint.arrays)
+            self.optimizer.load({name: torch.from_numpy(np.array(array)) for name, array in state.items()})
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise SaffuError(f"the checkpoint is damaged ({error}); train again") from None
 
 
 def excerpt(corpus: TokenCorpus, targets: int) -> TokenCorpus:

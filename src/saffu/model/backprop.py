@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from saffu import files
 from saffu.errors import SaffuError
 from saffu.files import Content
 from saffu.model.folder import settle
@@ -14,7 +15,9 @@ from saffu.processes import ProcessGroup
 from saffu.tools.generate import short_documents
 
 if TYPE_CHECKING:
+    from saffu.companion.train import Training
     from saffu.model.language_model import OnRow, SaffuLM, Text
+    from saffu.text.corpus import TokenCorpus
     from saffu.training.config import TrainingConfig
     from saffu.training.loop import Backprop
 
@@ -31,16 +34,29 @@ def backprop(
 ) -> None:
     """Train the weights of a fitted model; it ends with the best of them."""
     if not solution(lm.config.preset).trainable:
-        raise SaffuError(f'{lm.config.preset} models have no trainable weights; fit one with saffu.preset("paper")')
-    from saffu.training.config import TrainingConfig
-    from saffu.training.loop import Backprop
-
+        raise SaffuError(f"{lm.config.preset} models have no trainable weights; fit a companion or paper model")
     settle(lm)
     seconds = lm.log_[-1].get("seconds", 0.0) if lm.log_ else 0.0
     corpora = lm.tokenize(documents, "tokenize"), lm.tokenize(dev, "tokenize")
+    finish(lm, new_run(lm, corpora, training, source=source, seconds=seconds, group=group), folder, on_fold)
+
+
+def new_run(
+    lm: SaffuLM, corpora: tuple[TokenCorpus, TokenCorpus], training: TrainingConfig | None, **options: Any
+) -> Backprop | Training:
+    """A run that trains what the model has to be trained: the paper's network, or the one next to the counts."""
     model: Any = lm.model_
-    run = Backprop(model, *corpora, training or TrainingConfig(), source=source, seconds=seconds, group=group)
-    finish(lm, run, folder, on_fold)
+    if lm.config.preset == "companion":
+        from saffu.companion.config import CompanionConfig, resolved
+        from saffu.companion.train import Training
+
+        assert isinstance(lm.config, CompanionConfig)
+        lm.config = resolved(lm.config, corpora[0].targets, lm.device)
+        return Training(model.with_config(lm.config), *corpora, **options)
+    from saffu.training.config import TrainingConfig
+    from saffu.training.loop import Backprop
+
+    return Backprop(model, *corpora, training or TrainingConfig(), **options)
 
 
 def resume(
@@ -54,23 +70,31 @@ def resume(
     group: ProcessGroup,
 ) -> SaffuLM:
     """Resume the run whose state is in a folder."""
-    from saffu.training.checkpoint import read_checkpoint
-    from saffu.training.loop import Backprop
-
-    checkpoint = read_checkpoint(Path(folder))
+    checkpoint: Any = stored_checkpoint(Path(folder))
     lm = kind.load(folder, device or checkpoint.device, check=True)
     corpora = lm.tokenize(documents, "tokenize"), lm.tokenize(dev, "tokenize")
-    model: Any = lm.model_
-    run = Backprop(model, *corpora, training or checkpoint.settings, source=checkpoint.source, group=group)
+    settings = None if lm.config.preset == "companion" else training or checkpoint.settings
+    run = new_run(lm, corpora, settings, source=checkpoint.source, group=group)
     run.restore(checkpoint)
     settle(lm)
     finish(lm, run, folder, on_fold)
     return lm
 
 
-def finish(lm: SaffuLM, run: Backprop, folder: str | Path | None, on_fold: OnRow | None) -> None:
+def stored_checkpoint(folder: Path) -> Any:
+    """The checkpoint of a run of either kind."""
+    if files.read_manifest(folder).get("preset") == "companion":
+        from saffu.companion.checkpoint import read_checkpoint as read
+    else:
+        from saffu.training.checkpoint import read_checkpoint as read  # type: ignore[assignment]
+
+    return read(folder)
+
+
+def finish(lm: SaffuLM, run: Backprop | Training, folder: str | Path | None, on_fold: OnRow | None) -> None:
     """Train to the end, logging every fold and saving into `folder` if there is one."""
-    lm.ledger_ = None  # from here on, the weights do not follow from counts
+    if lm.config.preset != "companion":  # whose counts stay what they are
+        lm.ledger_ = None  # from here on, the weights do not follow from counts
 
     def log(row: dict[str, Any], model: Any) -> None:
         row["sample"] = short_documents(model, lm.tokenizer_, seed=0)
@@ -78,9 +102,9 @@ def finish(lm: SaffuLM, run: Backprop, folder: str | Path | None, on_fold: OnRow
         if on_fold and run.group.is_first:
             on_fold(row)
 
-    def save(files: Mapping[str, Content]) -> None:
+    def save(extra: Mapping[str, Content]) -> None:
         lm.model_ = run.best
-        lm.save(folder or "", files)
+        lm.save(folder or "", extra)
 
     try:
         run.run(save if folder is not None else None, log)

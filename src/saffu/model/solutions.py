@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from saffu.calibrated.config import CalibratedConfig
+from saffu.companion.config import CompanionConfig
 from saffu.errors import SaffuError
 from saffu.interface import Arrays, Model, Stage
 from saffu.paper.config import PaperConfig
@@ -48,6 +49,25 @@ def calibrated_from_arrays(
     return CalibratedModel.from_arrays(config, arrays, sums)
 
 
+def fit_companion(
+    corpus: TokenCorpus, vocabulary: int, config: CompanionConfig, device: str, group: ProcessGroup, **options: Any
+) -> Iterator[Stage]:
+    """Count; `SaffuLM.backprop` trains the network next to the counts."""
+    from saffu.companion.model import CompanionModel
+
+    for stage in fit_calibrated(corpus, vocabulary, config, "cpu", group, **options):
+        counted: Any = stage.model
+        yield Stage(stage.name, CompanionModel(config, counted, None, device), stage.facts)
+
+
+def companion_from_arrays(
+    config: CompanionConfig, vocabulary: int, arrays: Arrays, sums: Arrays | None, device: str
+) -> Model:
+    from saffu.companion.model import CompanionModel
+
+    return CompanionModel.from_arrays(config, arrays, sums, device)
+
+
 def fit_paper(
     corpus: TokenCorpus,
     vocabulary: int,
@@ -74,6 +94,7 @@ def paper_from_arrays(config: PaperConfig, vocabulary: int, arrays: Arrays, sums
 
 PRESETS = {
     "calibrated": Solution(CalibratedConfig, TokenizerConfig(), fit_calibrated, calibrated_from_arrays),
+    "companion": Solution(CompanionConfig, TokenizerConfig(), fit_companion, companion_from_arrays, trainable=True),
     "paper": Solution(PaperConfig, TokenizerConfig(bpe_count="types"), fit_paper, paper_from_arrays, trainable=True),
 }
 

@@ -1,0 +1,63 @@
+"""Cross-fitting: no target is scored by counts that have seen it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conftest import corpus_of, sentences
+from saffu.calibrated.config import CalibratedConfig
+from saffu.calibrated.fit import fit
+from saffu.companion.cross_fit import FOLDS, cross_fitted, lead, stretches, with_context
+from saffu.text.corpus import TokenCorpus
+
+CONFIG = CalibratedConfig(order=4, slots=4, word_classes=20, output_classes=8)
+
+
+def tokens(number: int) -> list[list[int]]:
+    words = sorted({word for text in sentences(1, 400) for word in text.split()})
+    return [[4 + words.index(word) for word in text.split()] for text in sentences(3, number)]
+
+
+@pytest.fixture(scope="module")
+def corpus() -> TokenCorpus:
+    return corpus_of(tokens(600))
+
+
+@pytest.fixture(scope="module")
+def model(corpus):
+    (stage,) = fit(corpus, int(corpus.ids.max()) + 1, CONFIG)
+    return stage.model
+
+
+def test_folds_removed_by_hand_give_the_same_numbers(corpus, model):
+    log_p, certainty = cross_fitted(model, corpus)
+    own = stretches(corpus)[3::FOLDS]
+    documents = [n for n in range(corpus.documents) if any(a <= corpus.starts[n] < b for a, b in own)]
+    fold = corpus.select(documents)
+    others = corpus.select([n for n in range(corpus.documents) if n not in documents])
+    expected, sure = model.solved(model.count(others)).log_probabilities_and_certainty(fold)
+    where = np.concatenate([np.arange(a, b) for a, b in own])
+    np.testing.assert_allclose(log_p[where], expected, rtol=1e-6)
+    np.testing.assert_allclose(certainty[where], sure, rtol=1e-5)
+
+
+def test_what_is_cross_fitted_looks_like_new_text(corpus, model):
+    held_out = corpus_of(tokens(700)[600:])
+    honest = cross_fitted(model, corpus)[0].mean()
+    assert model.log_probabilities(corpus).mean() > honest
+    assert abs(honest - model.log_probabilities(held_out).mean()) < 0.2
+
+
+@pytest.mark.parametrize("cache, tolerance", [(0, 1e-6), (300, 0.02)])  # what a cache forgets fades away slowly
+def test_stretches_of_running_text_are_scored_with_their_context(cache, tolerance):
+    running = corpus_of([tokens(900), tokens(300)])
+    (stage,) = fit(running, int(running.ids.max()) + 1, replace(CONFIG, cache=cache))
+    ranges = stretches(running)
+    assert len(ranges) > 300
+    assert ranges[0, 0] == 0 and ranges[-1, 1] == running.targets
+    assert (ranges[1:, 0] == ranges[:-1, 1]).all()
+    parts, where = with_context(running, ranges[1::FOLDS], lead(stage.model))
+    expected = stage.model.log_probabilities(running)
+    found = stage.model.log_probabilities(parts)
+    np.testing.assert_allclose(found[where >= 0], expected[where[where >= 0]], atol=tolerance)

@@ -1,0 +1,218 @@
+"""The mixture as a model, its training, and the command that makes one."""
+
+import copy
+import json
+import random
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from saffu import SaffuError, SaffuLM, load
+from saffu.companion.checkpoint import read_checkpoint
+from saffu.companion.config import CompanionConfig, resolved
+from saffu.companion.train import Training, excerpt
+from saffu.text.corpus import TokenCorpus, lines_of
+from saffu.tools.evaluate import evaluate
+
+CONFIG = CompanionConfig(
+    order=2, slots=1, word_classes=0, output_classes=4, cache=0, epochs=12, depth=1, context=32, batch_tokens=512
+)
+NAMES = ("ann", "bob", "cat", "dan", "eve", "fay", "gus", "hal")
+
+
+def texts(seed: int, number: int) -> list[str]:
+    """Documents of twelve lines, in which a name comes back after four others words: too far for pairs of tokens."""
+    draw = random.Random(seed)
+    lines = [f"{name} saw {draw.choice(NAMES)} and {name} ran" for name in draw.choices(NAMES, k=number)]
+    return ["\n".join(lines[first : first + 12]) for first in range(0, number, 12)]
+
+
+@pytest.fixture(scope="module")
+def counted() -> SaffuLM:
+    return SaffuLM(CONFIG).fit(texts(1, 600))
+
+
+@pytest.fixture(scope="module")
+def trained(counted: SaffuLM) -> SaffuLM:
+    return copy.copy(counted).backprop(texts(1, 600), texts(2, 120))
+
+
+@pytest.fixture(scope="module")
+def dev(counted: SaffuLM) -> TokenCorpus:
+    return TokenCorpus.build(lines_of(texts(2, 120)), counted.tokenizer_)
+
+
+def test_the_mixture_is_better_than_the_counts(counted, trained, dev):
+    assert trained.model_.side is not None
+    assert evaluate(trained.model_, dev).bits_per_byte < evaluate(counted.model_, dev).bits_per_byte
+    rows = [row for row in trained.log_ if "fold" in row]
+    assert rows[-1]["stage"] == "train 100%"
+    assert min(row["dev_bits_per_byte"] for row in rows) < rows[0]["counted_bits_per_byte"]
+
+
+def test_distributions_sum_to_one_and_agree_with_the_scores(trained, dev):
+    model, document = trained.model_, dev.slice(2, 3)
+    expected = model.log_probabilities(document)
+    state, found = model.start(), []
+    assert document.targets > 2 * CONFIG.context
+    for token in document.ids.tolist():
+        (row,) = model.next_log_probabilities([state])
+        assert np.exp(row.astype(np.float64)).sum() == pytest.approx(1, abs=1e-4)
+        found.append(row[token])
+        state = model.advance(state, token)
+    np.testing.assert_allclose(found, expected, atol=2e-4)
+    assert state == model.start(document.ids.tolist())
+
+
+def test_states_are_predicted_alike_alone_and_together(trained, dev):
+    model, ids = trained.model_, dev.ids.tolist()
+    states = [model.start(ids[:length]) for length in (0, 3, 40, 70)]
+    together = model.next_log_probabilities(states)
+    for state, row in zip(states, together, strict=True):
+        np.testing.assert_allclose(model.next_log_probabilities([state])[0], row, atol=1e-5)
+
+
+def test_with_the_gate_shut_it_is_the_counted_model(trained, dev):
+    side = trained.model_.side.copy()
+    with torch.no_grad():
+        side.gate.weight.zero_()
+        side.gate.bias.fill_(-100)
+    shut, plain = trained.model_.with_side(side), trained.model_.counted
+    np.testing.assert_allclose(shut.log_probabilities(dev), plain.log_probabilities(dev), rtol=1e-5)
+    alone = trained.model_.without_network()
+    assert np.array_equal(alone.log_probabilities(dev), plain.log_probabilities(dev))
+
+
+def test_the_terms_of_an_explanation_add_up(trained, dev):
+    for context in ([], dev.ids[:5].tolist(), dev.ids[:50].tolist()):
+        explanation = trained.model_.explain(context)
+        total = np.sum([term.values for term in explanation.terms], axis=0)
+        predicted = np.isfinite(explanation.log_probabilities)
+        np.testing.assert_allclose(total[predicted], explanation.log_probabilities[predicted], atol=1e-9)
+        row = trained.model_.next_log_probabilities([trained.model_.start(context)])[0]
+        np.testing.assert_allclose(explanation.log_probabilities[predicted], row[predicted], atol=1e-5)
+        shares = explanation.details["gate share"]
+        np.testing.assert_allclose(shares[0].values[predicted] + shares[1].values[predicted], 1)
+        assert shares[0].values.min() >= 0 and shares[0].values.max() <= 1 + 1e-6
+
+
+def test_a_folder_holds_all_of_it(trained, dev, tmp_path):
+    trained.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert again.config == trained.config and again.config.depth == 1
+    assert again.parameters_ == trained.parameters_
+    np.testing.assert_array_equal(again.model_.log_probabilities(dev), trained.model_.log_probabilities(dev))
+    assert again.generate("ann saw", seed=1) == trained.generate("ann saw", seed=1)
+
+
+def test_updating_counts_new_text_and_keeps_the_network(trained, dev):
+    lm, new = copy.copy(trained), ["ann saw the sea ."] * 30
+    before = lm.score(new).bits_per_byte
+    lm.update(new)
+    assert lm.score(new).bits_per_byte < before
+    assert lm.model_.side is trained.model_.side
+
+
+def test_forgetting_needs_the_network_to_be_dropped(trained, counted, dev):
+    lm = copy.copy(trained)
+    with pytest.raises(SaffuError, match="cannot forget it; drop the network first"):
+        lm.forget(texts(1, 600)[:1])
+    lm.model_ = lm.model_.without_network()
+    lm.forget(texts(1, 600)[:1])
+    plain = copy.copy(counted)
+    plain.forget(texts(1, 600)[:1])
+    np.testing.assert_array_equal(lm.model_.log_probabilities(dev), plain.model_.log_probabilities(dev))
+
+
+def training(lm: SaffuLM, dev: TokenCorpus, **changes) -> Training:
+    corpus = lm.tokenize(texts(1, 600))
+    config = resolved(CompanionConfig(**CONFIG.to_dict() | {"network_dropout": 0.2} | changes), corpus.targets, "cpu")
+    return Training(lm.model_.with_config(config), corpus, dev)
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_a_resumed_run_ends_like_one_that_was_never_interrupted(counted, dev, tmp_path, optimizer):
+    whole = training(counted, dev, optimizer=optimizer)
+    whole.run()
+    lm, saved = copy.copy(counted), []
+
+    def save(files):
+        lm.model_, lm.config = first.best, first.config
+        lm.save(tmp_path / "model", files)
+        saved.append(first.progress.steps)
+
+    def interrupt(row, model):
+        if row["step"] >= whole.progress.steps // 2:
+            signal.raise_signal(signal.SIGINT)
+
+    first = training(counted, dev, optimizer=optimizer)
+    with pytest.raises(KeyboardInterrupt):
+        first.run(save, interrupt)
+    assert 0 < saved[-1] < whole.progress.steps
+    second = training(load(tmp_path / "model"), dev, optimizer=optimizer)
+    second.restore(read_checkpoint(tmp_path / "model"))
+    second.run()
+    assert second.progress.steps == whole.progress.steps
+    for name, array in whole.side.arrays().items():
+        np.testing.assert_array_equal(second.side.arrays()[name], array)
+
+
+def test_the_counted_start_is_ahead_of_a_random_one(counted, dev):
+    def first_row(start: str) -> dict:
+        rows: list = []
+        run = training(counted, dev, network_start=start, epochs=0.5)
+        run.run(on_fold=lambda row, model: rows.append(row))
+        return rows[0]
+
+    ahead, behind = first_row("counted"), first_row("random")
+    assert ahead["network_bits_per_byte"] < behind["network_bits_per_byte"] - 0.02
+
+
+def test_an_excerpt_holds_whole_lines_of_every_document(dev):
+    running = TokenCorpus(dev.ids, np.array([0, dev.starts[5], dev.targets]), dev.sizes)
+    part = excerpt(running, 200)
+    assert part.documents == 2 and 200 <= part.targets < 240
+    assert part.lines == int((part.ids == 3).sum())
+    assert evaluate_bytes(part, running) == part.bytes
+
+
+def evaluate_bytes(part: TokenCorpus, whole: TokenCorpus) -> int:
+    """Bytes of the lines that a part holds, found in the whole by their number."""
+    first = whole.line_starts()
+    total = 0
+    for number in range(part.documents):
+        lines = int((part.ids[part.starts[number] : part.starts[number + 1]] == 3).sum())
+        begin = int(np.searchsorted(first, whole.starts[number]))
+        total += int(whole.sizes[begin : begin + lines].sum())
+    return total
+
+
+def test_the_rule_decides_by_text_time_and_device():
+    small = resolved(CompanionConfig(minutes=10), 2_000_000, "cpu")
+    assert (small.depth, small.class_first, small.network_dropout) == (2, True, 0.0)
+    large = resolved(CompanionConfig(minutes=1), 2_000_000, "cuda:0")
+    assert (large.depth, large.class_first, large.decay) == (6, False, 3.0)
+    assert resolved(CompanionConfig(minutes=1), 20_000_000, "cuda").depth == 4
+    assert resolved(CompanionConfig(minutes=1, depth=3), 2_000_000, "cuda").depth == 3
+
+
+def test_the_command_trains_evaluates_and_resumes(saffu, tmp_path):
+    (tmp_path / "text.txt").write_text("\n".join(texts(1, 600)) + "\n")
+    (tmp_path / "dev.txt").write_text("\n".join(texts(2, 120)) + "\n")
+    text, dev, out = tmp_path / "text.txt", tmp_path / "dev.txt", tmp_path / "model"
+    shape = "--order 2 --slots 1 --word-classes 0 --cache 0 --depth 1 --set context=32 --set batch_tokens=512"
+    done = saffu(f"train {text} --dev {dev} --out {out} --epochs 12 {shape}")
+    assert done.status == 0, done.err
+    assert "train 100%" in done.out
+    facts = json.loads(saffu(f"eval {out} {dev} --json").out)
+    counts_alone = load(out).model_.without_network()
+    corpus = TokenCorpus.build(lines_of([dev.read_text()]), load(out).tokenizer_)
+    assert facts["bits_per_byte"] < evaluate(counts_alone, corpus).bits_per_byte
+    assert saffu(f"generate {out} --seed 1 --max-tokens 5").status == 0
+    assert "network" in saffu(f"explain {out} ann").out
+    assert "companion" in saffu(f"info {out}").out
+    assert saffu(f"train --resume {out}").status == 0
+    refused = saffu(f"train {text} --out {tmp_path / 'other'} --depth 2")
+    assert refused.status == 2 and "requires --minutes or --epochs" in refused.err

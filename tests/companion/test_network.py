@@ -1,0 +1,149 @@
+"""The network, the gate, the optimizer, and the rows they see."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import corpus_of
+from saffu.companion.gate import Gate, mixed
+from saffu.companion.network import Network, causal_bias
+from saffu.companion.optimizer import Muon, Optimizer
+from saffu.companion.rows import scoring_rows, training_rows, window_start
+from saffu.text.tokenizer import EOD
+
+VOCABULARY, CONTEXT = 30, 16
+
+
+def network(classes: bool = False, seed: int = 0) -> Network:
+    """A network with random weights everywhere, so that nothing is hidden by zeros."""
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    log_prior = np.log(rng.dirichlet(np.ones(VOCABULARY)))
+    of_token = np.concatenate([np.zeros(EOD), rng.permutation(np.arange(VOCABULARY - EOD) % 5)])
+    made = Network(log_prior, 2, CONTEXT, 0.0, of_token if classes else None)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    return made.eval()
+
+
+def some_inputs(rows: int = 2, seed: int = 0) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).integers(EOD, VOCABULARY, (rows, CONTEXT)))
+
+
+@pytest.mark.parametrize("classes", [False, True])
+def test_distributions_sum_to_one_and_agree_with_targets(classes):
+    made = network(classes)
+    inputs = some_inputs()
+    hidden = made.hidden(inputs, torch.zeros_like(inputs)).flatten(0, 1)
+    log_p = made.log_probabilities(hidden)
+    assert torch.isneginf(log_p[:, :EOD]).all()
+    assert torch.allclose(log_p.exp().sum(1), torch.ones(len(hidden)), atol=1e-5)
+    targets = some_inputs(seed=1).flatten()
+    chosen = log_p[torch.arange(len(targets)), targets]
+    assert torch.allclose(made.target_log_probabilities(hidden, targets), chosen, atol=1e-5)
+
+
+def test_no_position_sees_its_future():
+    made, inputs = network(), some_inputs()
+    documents = torch.zeros_like(inputs)
+    before = made.hidden(inputs, documents)
+    changed = inputs.clone()
+    changed[:, 9] = (changed[:, 9] + 5) % 20 + EOD
+    after = made.hidden(changed, documents)
+    assert torch.equal(before[:, :9], after[:, :9])
+    assert not torch.allclose(before[:, 9:], after[:, 9:], atol=1e-3)
+
+
+def test_documents_of_a_row_do_not_see_each_other():
+    made, inputs = network(), some_inputs(1)
+    documents = torch.tensor([[0] * 6 + [1] * 10])
+    together = made.hidden(inputs, documents)
+    alone = made.hidden(inputs[:, 6:], documents[:, 6:])
+    assert torch.allclose(together[:, 6:], alone, atol=1e-5)
+
+
+def test_a_new_network_predicts_the_prior():
+    log_prior = np.log(np.random.default_rng(0).dirichlet(np.ones(VOCABULARY)))
+    made, inputs = Network(log_prior, 2, CONTEXT), some_inputs()
+    log_p = made.log_probabilities(made.hidden(inputs, torch.zeros_like(inputs))[:, 3])
+    prior = torch.from_numpy(log_prior[EOD:]).float()
+    assert torch.allclose(log_p[0, EOD:], prior.log_softmax(0), atol=1e-5)
+
+
+def test_biases_depend_on_distance_alone():
+    distance = torch.arange(6.0)
+    bias = causal_bias(distance)
+    for i in range(6):
+        for j in range(6):
+            assert bias[i, j] == (distance[i - j] if j <= i else -torch.inf)
+
+
+def test_the_mixture_lies_between_its_sides():
+    logit, trained, counted = torch.randn(3, 50)
+    trained, counted = -trained.exp(), -counted.exp()
+    g = torch.sigmoid(logit)
+    expected = (g * trained.exp() + (1 - g) * counted.exp()).log()
+    assert torch.allclose(mixed(logit, trained, counted), expected, atol=1e-6)
+    assert torch.allclose(mixed(torch.full((50,), -100.0), trained, counted), counted)
+
+
+def test_muon_is_that_of_torch():
+    torch.manual_seed(1)
+    stacked = torch.nn.Parameter(torch.randn(3, 8, 4))
+    single = [torch.nn.Parameter(matrix.clone()) for matrix in stacked.detach()]
+    own = Muon([stacked], torch.tensor(0.01), 0.1)
+    reference = torch.optim.Muon(single, lr=0.01, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    for _ in range(3):
+        gradient = torch.randn(3, 8, 4)
+        stacked.grad = gradient
+        for matrix, part in zip(single, gradient, strict=True):
+            matrix.grad = part.clone()
+        own.step()
+        reference.step()
+    assert torch.allclose(stacked, torch.stack(list(single)), atol=2e-3)  # the reference computes in bfloat16
+
+
+@pytest.mark.parametrize("kind", ["muon", "adamw"])
+def test_the_state_of_an_optimizer_is_restored(kind):
+    def run(steps: int, resume_at: int | None) -> list[torch.Tensor]:
+        made, gate = network().train(), Gate(128)
+        optimizer = Optimizer(made, gate, kind, 0.1)
+        inputs = some_inputs()
+        for step in range(steps):
+            if step == resume_at:
+                stored = {name: value.clone() for name, value in optimizer.arrays().items()}
+                optimizer = Optimizer(made, gate, kind, 0.1)
+                optimizer.load(stored)
+            optimizer.set_rate(0.5)
+            hidden = made.hidden(inputs, torch.zeros_like(inputs)).flatten(0, 1)
+            trained = made.target_log_probabilities(hidden, inputs.flatten())
+            (gate(hidden, hidden[:, :2]) - trained).mean().backward()
+            optimizer.step()
+        return [weight.detach() for weight in made.parameters()]
+
+    for one, other in zip(run(4, None), run(4, 2), strict=True):
+        assert torch.equal(one, other)
+
+
+@given(st.integers(1, 300), st.integers(1, 40), st.integers(0, 5))
+def test_training_rows_hold_every_target(targets, length, seed):
+    length = min(length, targets)
+    rows = training_rows(targets, length, np.random.default_rng(seed))
+    assert set(rows.flatten().tolist()) == set(range(targets))
+    assert rows.size < targets + length
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.sampled_from([8, 16]))
+def test_every_target_is_scored_once_with_its_window(lengths, context):
+    corpus = corpus_of([[7] * length for length in lengths])
+    positions, scored = scoring_rows(corpus, context)
+    assert sorted(positions[scored].tolist()) == list(range(corpus.targets))
+    for row, column in zip(*np.nonzero(scored), strict=True):
+        place = positions[row, column]
+        document = int(corpus.starts[np.searchsorted(corpus.starts, place, side="right") - 1])
+        begin = document + window_start(int(place - document), context)
+        assert positions[row, column - (place - begin)] == begin
+        assert begin == document or place - begin >= context // 2
