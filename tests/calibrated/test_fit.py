@@ -46,7 +46,7 @@ def test_golden_bits_per_byte():
     stage = fitted(corpora[0], len(tokenizer), CalibratedConfig())
     bits = -stage.model.log_probabilities(corpora[1]).sum() / math.log(2) / corpora[1].bytes
     assert stage.name == "calibrated"
-    assert bits == pytest.approx(0.336856, abs=5e-6)
+    assert bits == pytest.approx(0.336641, abs=5e-6)
 
 
 def test_a_fitted_model_agrees_with_the_reference(corpora):
@@ -107,7 +107,7 @@ def test_held_out_targets_never_see_their_own_counts(corpora, monkeypatch):
     train, _, vocabulary = corpora
     seen = []
     monkeypatch.setattr(fitting, "Calibration", lambda model, corpus, ranges: seen.append((model, ranges)) or Stop())
-    fitting.fit_encoder(train, CONFIG, CalibratedSums.count(train, CONFIG, vocabulary))
+    fitting.fit_encoder(train, vocabulary, CONFIG)
     ((trial, ranges),) = seen
     rest = train.select([number for number in range(train.documents) if number % fitting.HELD_OUT])
     assert len(ranges) == 30

@@ -75,7 +75,10 @@ def compressed(blocks: list[Block], vocabulary: int, dimensions: int, rounds: in
 
 
 def orthonormal(columns: Any) -> Array:
-    return np.linalg.qr(columns)[0]
+    """An orthonormal basis of the columns, by way of their small matrix of inner products."""
+    squares, axes = np.linalg.eigh((columns.T @ columns).astype(np.float64))
+    lengths = np.sqrt(np.maximum(squares, 1e-10 * squares.max() + 1e-30))
+    return np.asarray(columns @ (axes / lengths).astype(np.float32))
 
 
 def token_classes(vectors: Array, frequencies: Array, number: int) -> tuple[Array, Array]:

@@ -17,7 +17,7 @@ class CalibratedConfig(Settings):
     order: int = setting(5, "longest n-gram counted, the predicted token included", low=2, high=9)
     slots: int = setting(8, "tokens before the target that are also counted one by one", low=0, high=16)
     word_classes: int = setting(
-        300, "classes by which contexts are also known (and a third, a tenth)", low=2, high=4096, off=True
+        300, "classes by which contexts are also known, and a fifth as many", low=2, high=4096, off=True
     )
     output_classes: int = setting(80, "classes that are predicted before tokens", low=1, high=4096, rare=True)
     cache: int = setting(

@@ -36,9 +36,8 @@ def fit(corpus: TokenCorpus, vocabulary: int, config: CalibratedConfig) -> Itera
     """Count a corpus and solve its model, in one stage."""
     if not corpus.targets:
         raise SaffuError("the corpus holds no text; give at least one non-empty document")
-    sums = CalibratedSums.count(corpus, config, vocabulary)
-    encoder, warnings = fit_encoder(corpus, config, sums)
-    model = CalibratedModel.from_sums(config, encoder, sums)
+    encoder, warnings = fit_encoder(corpus, vocabulary, config)
+    model = CalibratedModel.from_sums(config, encoder, CalibratedSums.count(corpus, config, vocabulary))
     facts: dict[str, Any] = {"exponents": exponents_by_part(model)}
     guessed = [view.name for view, table in zip(model.views, model.tables, strict=True) if not table.estimated.all()]
     if guessed:
@@ -46,12 +45,11 @@ def fit(corpus: TokenCorpus, vocabulary: int, config: CalibratedConfig) -> Itera
     yield Stage("calibrated", model, facts | ({"warnings": warnings} if warnings else {}))
 
 
-def fit_encoder(corpus: TokenCorpus, config: CalibratedConfig, sums: CalibratedSums) -> tuple[Encoder, list[str]]:
-    """Classes from the counts without the held-out text, exponents from how these counts predict that text."""
-    vocabulary, views = sums.memory.vocabulary, views_of(config)
-    held_out = held_out_ranges(corpus)
-    known = sums - CalibratedSums.count(corpus, config, vocabulary, held_out) if len(held_out) else sums
-    vectors, frequencies = token_vectors(known.memory), sums.memory.frequencies()
+def fit_encoder(corpus: TokenCorpus, vocabulary: int, config: CalibratedConfig) -> tuple[Encoder, list[str]]:
+    """Classes from the counts of all but the held-out text, exponents from how these counts predict that text."""
+    views, held_out = views_of(config), held_out_ranges(corpus)
+    known = CalibratedSums.count(corpus, config, vocabulary, complement(held_out, corpus.targets))
+    vectors, frequencies = token_vectors(known.memory), known.memory.frequencies()
     before, after = Company.before(known.memory), Company.after(known.memory)
     sizes = sorted({view.classes for view in views if view.classes}, reverse=True)
     classes = dict(
@@ -65,7 +63,10 @@ def fit_encoder(corpus: TokenCorpus, config: CalibratedConfig, sums: CalibratedS
     encoder = Encoder(outputs, classes, plain, with_caches(plain, views), np.full(EVIDENCE, -DISTRUST))
     if not len(held_out) or not known.memory.distinct:
         return encoder, ["too little text to measure exponents; default values are used"]
-    trial = Calibration(CalibratedModel.from_sums(config, encoder, known), corpus, held_out)
+    model = CalibratedModel.from_sums(config, encoder, known)
+    model.sums = None  # its tables are all that calibration needs
+    del known
+    trial = Calibration(model, corpus, held_out)
     plain = trial.solve(plain, with_cache=False)
     encoder = replace(encoder, plain=plain, cached=with_caches(plain, views))
     if config.cache:
@@ -91,6 +92,15 @@ def held_out_ranges(corpus: TokenCorpus) -> Array:
         return np.array([[begin, end]] if end - begin >= SHORTEST else np.zeros((0, 2)), dtype=np.int64)
     begins = np.arange(length * (HELD_OUT // 2), corpus.targets - length, length * HELD_OUT)
     return np.stack([begins, begins + length], axis=1)
+
+
+def complement(ranges: Array, targets: int) -> Array:
+    """What lies between ascending ranges (n, 2): (n + 1, 2).
+
+    >>> complement(np.array([[2, 3], [5, 9]]), 9).tolist()
+    [[0, 2], [3, 5], [9, 9]]
+    """
+    return np.stack([np.append(0, ranges[:, 1]), np.append(ranges[:, 0], targets)], axis=1)
 
 
 class Calibration:

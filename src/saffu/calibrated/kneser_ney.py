@@ -136,7 +136,7 @@ class Table:
             adjusted_by_rank = np.zeros(vocabulary, dtype=np.int64)
             adjusted_by_rank[ranks] = adjusted
         estimate = discounts(np.bincount(np.minimum(adjusted_by_rank, 5), minlength=6)[1:5])
-        found[0, 1:], estimated[0] = estimate or FALLBACK, estimate is not None
+        found[0, 1:], estimated[0] = estimate or FALLBACK, estimate is not None or unigram is not None
         solved = unigrams(adjusted_by_rank, found[0]) if unigram is None else unigram.astype(np.float32)
         return cls(tuple(distances), levels, solved, found, estimated)
 

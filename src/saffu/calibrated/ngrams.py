@@ -97,8 +97,13 @@ class NgramCounts:
         sizes = np.concatenate([np.diff(offsets) for offsets, _, _ in pieces])
         sizes = np.concatenate([sizes, np.zeros(vocabulary - len(sizes), dtype=np.int64)])
         offsets = np.concatenate([[0], sizes.cumsum()])
-        keys = np.concatenate([keys for _, keys, _ in pieces])
-        counts = np.concatenate([counts for _, _, counts in pieces])
+        dtype, shape = key_type(order)
+        keys, counts, end = np.empty((offsets[-1], *shape[1:]), dtype=dtype), np.empty(offsets[-1], dtype=np.uint32), 0
+        for number, (_, some_keys, some_counts) in enumerate(pieces):
+            begin, end = end, end + len(some_keys)
+            keys[begin:end], counts[begin:end] = some_keys, some_counts
+            pieces[number] = None  # so that no two copies of everything exist
+            del some_keys, some_counts
         return cls(order, vocabulary, offsets, keys, counts)
 
     @property

@@ -30,30 +30,31 @@ class View:
 
 
 MEMORY = "memory"
+COARSER = 5  # how many fine classes there are for each coarse one
 FEW_STARTS = 64  # different tokens near the starts of documents
 
 
 def views_of(config: CalibratedConfig) -> list[View]:
-    """The slots, the memory, the memory's coarser copies, and one that is coarse beyond the nearest token.
+    """The slots, the memory, and its coarser copies: of fine classes, of coarse ones, coarse after the nearest token.
 
-    >>> for view in views_of(CalibratedConfig(order=3, slots=2, word_classes=30)):
-    ...     print(view.name)
-    slot 1
-    slot 2
-    memory
-    memory of 30 classes
-    memory of 10 classes
-    memory of 3 classes
-    nearest token and 3 classes
+    >>> for view in views_of(CalibratedConfig(order=4, slots=2, word_classes=30)):
+    ...     print(view.name, view.distances)
+    slot 1 (1,)
+    slot 2 (2,)
+    memory (1, 2, 3)
+    memory of 30 classes (1, 2)
+    memory of 6 classes (1, 2, 3)
+    nearest token and 6 classes (1, 2, 3)
     """
-    nearest = tuple(range(1, config.order))
-    sizes = [
-        number for number in (config.word_classes, config.word_classes // 3, config.word_classes // 10) if number > 1
-    ]
+    nearest, fine, coarse = tuple(range(1, config.order)), config.word_classes, config.word_classes // COARSER
     views = [View(f"slot {k}", (k,)) for k in range(1, config.slots + 1)]
-    views += [View(MEMORY, nearest), *(View(f"memory of {n} classes", nearest, n) for n in sizes)]
-    if sizes and config.order > 2:
-        views.append(View(f"nearest token and {sizes[-1]} classes", nearest, sizes[-1], exact=1))
+    views.append(View(MEMORY, nearest))
+    if fine:
+        views.append(View(f"memory of {fine} classes", nearest[: max(1, len(nearest) - 1)], fine))
+    if coarse > 1:
+        views.append(View(f"memory of {coarse} classes", nearest, coarse))
+        if len(nearest) > 1:
+            views.append(View(f"nearest token and {coarse} classes", nearest, coarse, exact=1))
     return views
 
 
