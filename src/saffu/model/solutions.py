@@ -140,6 +140,14 @@ def refuse(options: Mapping[str, Any], what: str) -> None:
             raise SaffuError(f"{what} do not support `{name}`; fit a model of the preset paper")
 
 
+def check(**arguments: Any) -> None:
+    """Raise SaffuError for an argument, given with the classes it may have, that is neither None nor one of these."""
+    for name, (value, *kinds) in arguments.items():
+        if value is not None and not isinstance(value, tuple(kinds)):
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            raise SaffuError(f"`{name}` is {value!r:.80}; pass an object of the class {wanted}")
+
+
 def require_cpu(device: str) -> None:
     if device != "cpu":
         raise SaffuError(f"calibrated models run on the CPU, not on {device!r}; omit `device`")

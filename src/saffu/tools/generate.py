@@ -97,6 +97,8 @@ def _step(
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
     """Token ids of a prompt. As in a corpus, `<eod>` stands for the newline between two lines."""
+    if not isinstance(prompt, str):
+        raise SaffuError(f"a prompt must be a string, got {type(prompt).__name__!r}; decode or convert it")
     first, *others = tokenizer.encode_batch(prompt.replace("\r\n", "\n").split("\n"))
     return first + [token for line in others for token in (EOD, *line)]
 

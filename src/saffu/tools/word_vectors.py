@@ -77,6 +77,8 @@ class WordVectors:
 
     def neighbors(self, word: str, number: int = 10) -> list[tuple[str, float]]:
         """The nearest tokens by cosine similarity, excluding the word's own tokens and tokens unseen in training."""
+        if number < 1:
+            raise SaffuError(f"`number` is {number}; it must be an integer of at least 1")
         cosines = self._directions @ self._direction(word)
         cosines[self.tokens(word)] = -np.inf
         cosines[: EOD + 1] = -np.inf

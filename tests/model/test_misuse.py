@@ -1,0 +1,157 @@
+"""Plain misuses of the Python API: each is one clear line, not an error from deep inside."""
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import saffu
+from saffu import (
+    CalibratedConfig,
+    PaperConfig,
+    SaffuError,
+    SaffuLM,
+    Sampling,
+    Tokenizer,
+    TokenizerConfig,
+    TrainingConfig,
+)
+
+MISUSES = {
+    # settings
+    "order 0": lambda lm, tmp: CalibratedConfig(order=0),
+    "order as text": lambda lm, tmp: CalibratedConfig(order="5"),
+    "order None": lambda lm, tmp: CalibratedConfig(order=None),
+    "order true": lambda lm, tmp: CalibratedConfig(order=True),
+    "order 2.5": lambda lm, tmp: CalibratedConfig(order=2.5),
+    "order 10^23": lambda lm, tmp: CalibratedConfig(order=10**23),
+    "unknown setting": lambda lm, tmp: CalibratedConfig(depth=3),
+    "no units": lambda lm, tmp: PaperConfig(block=0, radius=0),
+    "block 2^32": lambda lm, tmp: PaperConfig(block=2**32),
+    "smoothing nan": lambda lm, tmp: PaperConfig(smoothing=float("nan")),
+    "smoothing 1e308": lambda lm, tmp: PaperConfig(smoothing=1e308),
+    "mode": lambda lm, tmp: PaperConfig(block_mode="mean"),
+    "learning rate 1e308": lambda lm, tmp: TrainingConfig(learning_rate=1e308),
+    "learning rate inf": lambda lm, tmp: TrainingConfig(learning_rate=float("inf")),
+    "batch 0": lambda lm, tmp: TrainingConfig(batch_size=0),
+    "preset": lambda lm, tmp: saffu.preset("magic"),
+    "preset None": lambda lm, tmp: saffu.preset(None),
+    "preset's setting": lambda lm, tmp: saffu.preset("paper", order=3),
+    "top_p 2": lambda lm, tmp: Sampling(top_p=2),
+    "bpe words": lambda lm, tmp: TokenizerConfig(bpe_words=0),
+    # the constructor
+    "config is a name": lambda lm, tmp: SaffuLM("paper"),
+    "config is a dict": lambda lm, tmp: SaffuLM({"order": 3}),
+    "config is a class": lambda lm, tmp: SaffuLM(CalibratedConfig),
+    "config of a tokenizer": lambda lm, tmp: SaffuLM(TokenizerConfig()).fit(["a b c"] * 9),
+    "tokenizer is a name": lambda lm, tmp: SaffuLM(tokenizer="gpt2"),
+    "encoder is a path": lambda lm, tmp: SaffuLM(encoder=str(tmp)),
+    "encoder is not fitted": lambda lm, tmp: SaffuLM(encoder=SaffuLM()),
+    "encoder and config": lambda lm, tmp: SaffuLM(CalibratedConfig(), encoder=lm),
+    "device": lambda lm, tmp: SaffuLM(device="gpu").fit(["a b c"] * 9),
+    "device None": lambda lm, tmp: SaffuLM(device=None).fit(["a b c"] * 9),
+    "parameter": lambda lm, tmp: SaffuLM().set_params(order=3),
+    # fit
+    "fit a string": lambda lm, tmp: SaffuLM().fit("some text"),
+    "fit None": lambda lm, tmp: SaffuLM().fit(None),
+    "fit nothing": lambda lm, tmp: SaffuLM().fit([]),
+    "fit blanks": lambda lm, tmp: SaffuLM().fit(["", " "]),
+    "fit a number": lambda lm, tmp: SaffuLM().fit(3),
+    "fit numbers": lambda lm, tmp: SaffuLM().fit([1, 2]),
+    "fit a path": lambda lm, tmp: SaffuLM().fit(Path("a.txt")),
+    "fit bytes": lambda lm, tmp: SaffuLM().fit([b"text"]),
+    "fit surrogates": lambda lm, tmp: SaffuLM().fit(["a\ud800"]),
+    "fit a dict": lambda lm, tmp: SaffuLM().fit({"text": "a"}),
+    "fit dicts without text": lambda lm, tmp: SaffuLM().fit([{"body": "a"}]),
+    "fit with dev a string": lambda lm, tmp: SaffuLM().fit(["a b c"] * 9, "a b"),
+    "fit with empty dev": lambda lm, tmp: SaffuLM().fit(["a b c"] * 9, []),
+    "fit tokens without tokenizer": lambda lm, tmp: SaffuLM().fit(lm.tokenize(["the dog"])),
+    "calibrated with training": lambda lm, tmp: SaffuLM().fit(["a b c"] * 9, training=TrainingConfig()),
+    # not fitted
+    "score unfitted": lambda lm, tmp: SaffuLM().score(["a"]),
+    "generate unfitted": lambda lm, tmp: SaffuLM().generate("a"),
+    "save unfitted": lambda lm, tmp: SaffuLM().save(tmp / "m"),
+    "update unfitted": lambda lm, tmp: SaffuLM().update(["a"]),
+    "merge unfitted": lambda lm, tmp: copy.copy(lm).merge(SaffuLM()),
+    "export unfitted": lambda lm, tmp: SaffuLM().export_hf(tmp / "m"),
+    # use
+    "score a string": lambda lm, tmp: lm.score("text"),
+    "score nothing": lambda lm, tmp: lm.score([]),
+    "perplexity of nothing": lambda lm, tmp: lm.perplexity([]),
+    "perplexity of None": lambda lm, tmp: lm.perplexity(None),
+    "references of nothing": lambda lm, tmp: lm.reference_scores([]),
+    "generate from a number": lambda lm, tmp: lm.generate(3),
+    "generate from None": lambda lm, tmp: lm.generate(None),
+    "generate from bytes": lambda lm, tmp: lm.generate(b"the"),
+    "generate from surrogates": lambda lm, tmp: lm.generate("\ud800"),
+    "batch of a string": lambda lm, tmp: lm.generate_batch("abc"),
+    "batch of numbers": lambda lm, tmp: lm.generate_batch([1, 2]),
+    "batch of None": lambda lm, tmp: lm.generate_batch(None),
+    "temperature -1": lambda lm, tmp: lm.generate("a", temperature=-1),
+    "temperature as text": lambda lm, tmp: lm.generate("a", temperature="hot"),
+    "unknown sampling": lambda lm, tmp: lm.generate("a", beams=4),
+    "no tokens": lambda lm, tmp: lm.generate("a", max_tokens=0),
+    "no lines": lambda lm, tmp: lm.generate("a", lines=0),
+    "lines as text": lambda lm, tmp: lm.generate("a", lines="two"),
+    "seed -1": lambda lm, tmp: lm.generate("a", seed=-1),
+    "stream from None": lambda lm, tmp: list(lm.stream(None)),
+    "explain a number": lambda lm, tmp: lm.explain(3),
+    "decode unknown ids": lambda lm, tmp: lm.tokenizer_.decode([10**6]),
+    "encode a number": lambda lm, tmp: lm.tokenizer_.encode(3),
+    "vector of an unknown kind": lambda lm, tmp: lm.word_vectors_.of("aura"),
+    "vector of nothing": lambda lm, tmp: lm.word_vectors_[""],
+    "neighbors -1": lambda lm, tmp: lm.word_vectors_.neighbors("the", -1),
+    "tokenizer from junk": lambda lm, tmp: Tokenizer.from_json("junk"),
+    "tokenizer from None": lambda lm, tmp: Tokenizer.from_json(None),
+    # change
+    "update with a string": lambda lm, tmp: copy.copy(lm).update("text"),
+    "update with nothing": lambda lm, tmp: copy.copy(lm).update([]),
+    "forget nothing": lambda lm, tmp: copy.copy(lm).forget([]),
+    "forget the unknown": lambda lm, tmp: copy.copy(lm).forget(["never seen"]),
+    "merge a path": lambda lm, tmp: lm.merge("model"),
+    "backprop calibrated": lambda lm, tmp: lm.backprop(["a"], ["b"]),
+    # folders
+    "load nowhere": lambda lm, tmp: saffu.load(tmp / "nowhere"),
+    "load a file": lambda lm, tmp: saffu.load(__file__),
+    "load an empty folder": lambda lm, tmp: saffu.load(tmp),
+    "load None": lambda lm, tmp: saffu.load(None),
+    "load an empty name": lambda lm, tmp: saffu.load(""),
+    "save here": lambda lm, tmp: lm.save("."),
+    "save an empty name": lambda lm, tmp: lm.save(""),
+    "save above": lambda lm, tmp: lm.save(".."),
+    "save the root": lambda lm, tmp: lm.save("/"),
+    "save onto a file": lambda lm, tmp: lm.save(__file__),
+    "save over others' files": lambda lm, tmp: lm.save(Path(__file__).parent),
+    "save None": lambda lm, tmp: lm.save(None),
+    "escape": lambda lm, tmp: lm.save(tmp / "m", {"../x": b""}),
+    "replace config.json": lambda lm, tmp: lm.save(tmp / "m", {"config.json": b""}),
+    "resume nothing": lambda lm, tmp: SaffuLM.resume(tmp, ["a"], ["b"]),
+}
+
+
+WRONG_TYPES = ("None", "number", "numbers", "bytes", "path", "text", "setting", "parameter")
+
+
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_misuse_is_one_line(fitted, tmp_path, monkeypatch, misuse):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((SaffuError, TypeError)) as raised:
+        MISUSES[misuse](fitted("calibrated"), tmp_path)
+    message = str(raised.value)
+    assert message.strip()
+    assert "\n" not in message
+    if isinstance(raised.value, TypeError):  # only for what is plainly of a wrong type
+        assert misuse.split()[-1] in WRONG_TYPES
+    assert list(tmp_path.iterdir()) == []
+    assert Path.cwd() == tmp_path
+
+
+def test_nothing_is_changed_by_misuse(fitted, dev_text):
+    lm = copy.copy(fitted("calibrated"))
+    before = lm.perplexity(dev_text)
+    for documents in (["never seen"], [], "text", None):
+        with pytest.raises((SaffuError, TypeError)):
+            lm.forget(documents)
+    assert lm.perplexity(dev_text) == before
+    assert np.isfinite(before)
