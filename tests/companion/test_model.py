@@ -117,10 +117,10 @@ def test_updating_counts_new_text_and_keeps_the_network(trained, dev):
 
 def test_forgetting_needs_the_network_to_be_dropped(trained, counted, dev):
     lm = copy.copy(trained)
-    with pytest.raises(SaffuError, match="cannot forget it; drop the network first"):
+    with pytest.raises(SaffuError, match="cannot forget it; use `drop_network`"):
         lm.forget(texts(1, 600)[:1])
-    lm.model_ = lm.model_.without_network()
-    lm.forget(texts(1, 600)[:1])
+    lm.forget(texts(1, 600)[:1], drop_network=True)
+    assert lm.model_.side is None
     plain = copy.copy(counted)
     plain.forget(texts(1, 600)[:1])
     np.testing.assert_array_equal(lm.model_.log_probabilities(dev), plain.model_.log_probabilities(dev))

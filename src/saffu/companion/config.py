@@ -37,8 +37,8 @@ def resolved(config: CompanionConfig, tokens: int, device: str) -> CompanionConf
     """The settings with everything decided that follows from text, time, and device.
 
     On a CPU a network has 2 layers; on a GPU 6, or 4 if the time is too short for 8 epochs of 6. A text that is read
-    often must not be learned by heart: weight decay grows with the number of epochs, and from 8 epochs on there is
-    dropout. These were measured on 2 million tokens (docs/companion.md).
+    often must not be learned by heart: from 8 epochs on there is dropout, and weight decay is higher. These values were
+    measured on 2 million tokens (docs/companion.md).
     """
     kind = device.split(":")[0]
 
@@ -54,7 +54,7 @@ def resolved(config: CompanionConfig, tokens: int, device: str) -> CompanionConf
         config,
         depth=depth,
         network_dropout=(0.1 if expected >= MANY else 0.0) if dropout is None else dropout,
-        decay=(3.0 if expected >= MANY else 1.5 if expected >= 3 else 0.5) if decay is None else decay,
+        decay=(3.0 if expected >= MANY else 0.5) if decay is None else decay,
         epochs=config.epochs or MOST_EPOCHS[kind],
         batch_tokens=config.batch_tokens or (4096 if kind == "cpu" else 8192),
         class_first=kind == "cpu" if config.class_first is None else config.class_first,

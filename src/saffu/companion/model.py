@@ -40,8 +40,8 @@ class CompanionSums:
     def __sub__(self, other: CompanionSums) -> CompanionSums:
         if self.trained:
             raise SaffuError(
-                "the network of this model has been trained on the text and cannot forget it; drop the network first "
-                "(lm.model_ = lm.model_.without_network()), which leaves the counts, or train again"
+                "the network of this model was trained on the text and cannot forget it; use `drop_network`, which "
+                "leaves the counts alone, or train again"
             )
         return replace(self, counts=self.counts - other.counts)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from saffu.companion.checkpoint import Checkpoint
 from saffu.companion.cross_fit import cross_fitted
-from saffu.companion.gate import loss
+from saffu.companion.gate import constant_gate, loss
 from saffu.companion.model import CompanionModel
 from saffu.companion.optimizer import Optimizer
 from saffu.companion.rows import training_rows
@@ -39,7 +39,8 @@ from saffu.training.interrupts import deferred_interrupts
 STATE = "optimizer "  # prefix of its arrays in a checkpoint
 DEV_TARGETS = {"cpu": 25_000, "cuda": 100_000}  # held-out targets scored at each check
 CHECKS = (0.05, *(0.1 * k for k in range(1, 11)))  # fractions of a run after which held-out text is scored
-PATIENCE = 3  # checks in a row that are worse than the best
+PATIENCE = 3  # checks in a row that are worse than the best end a run …
+PATIENT = 0.6  # … after this fraction of it: much is gained while the learning rate falls
 WARMUP = 50  # steps
 SYNC = 8  # steps after which the clock is read
 SAVE_SECONDS = 60.0
@@ -97,6 +98,18 @@ class Training:
         self.steps_per_epoch = -(-corpus.targets // self.length) // self.rows
         self.steps = max(1, round(self.config.epochs * self.steps_per_epoch))
         self.graph: torch.cuda.CUDAGraph | None = None
+        if model.side is None:
+            self._open_gate()
+
+    @torch.no_grad()
+    def _open_gate(self) -> None:
+        """Set the gate's constant by a sample of the training text."""
+        rows = training_rows(self.corpus.targets, self.length, np.random.default_rng(self.config.seed))[: self.rows]
+        positions = torch.from_numpy(rows).to(self.device)
+        self.side.network.eval()
+        _, trained, counted = self.flat.forward(self.side.network, self.side.gate, positions)
+        self.side.network.train()
+        self.side.gate.bias.fill_(constant_gate(trained, counted))
 
     @property
     def fraction(self) -> float:
@@ -187,7 +200,7 @@ class Training:
         self._read_clock()
         if fraction >= 1:
             progress.ended = "the budget is spent"
-        elif progress.worse >= PATIENCE and fraction > 0.3:
+        elif progress.worse >= PATIENCE and fraction >= PATIENT:
             progress.ended = f"held-out text was not predicted better in {PATIENCE} checks"
         row: Row = {"stage": f"train {fraction:.0%}", "fold": progress.checks, "step": progress.steps}
         tokens = progress.steps * self.rows * self.length

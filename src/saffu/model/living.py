@@ -25,6 +25,7 @@ from saffu.errors import SaffuError
 from saffu.interface import Model
 from saffu.model.folder import settle
 from saffu.model.ledger import Ledger
+from saffu.model.solutions import check
 from saffu.model.statistics import Statistics, trained_on
 from saffu.text.corpus import TokenCorpus
 from saffu.tools.evaluate import require_text
@@ -44,14 +45,16 @@ def update(lm: SaffuLM, documents: Text) -> None:
     _replace(lm, changed, lm.statistics_ + _statistics(lm, corpus), ledger.with_added(corpus), sizes, log)
 
 
-def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False) -> int:
+def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_network: bool = False) -> int:
     """Remove these documents, and return their number. Raises SaffuError if one of them was never counted.
 
-    If `skip_uncounted`, such documents are skipped.
+    If `skip_uncounted`, such documents are skipped. If `drop_network`, a network trained on them is removed first.
     """
     began, ledger = time.perf_counter(), require_changeable(lm)
     corpus, model = lm.tokenize(documents), lm.model_
     require_text(corpus, "forget")
+    if drop_network and hasattr(model, "without_network"):
+        model = model.without_network()
     if skip_uncounted:
         corpus = corpus.select(ledger.counted(corpus))
         if not corpus.documents:
@@ -76,6 +79,7 @@ def merge(models: Iterable[SaffuLM]) -> SaffuLM:
     sizes = dict(first.trained_on_)
     for other in remaining:
         added += 1
+        check(others=(other, type(first)))
         if reason := difference(first, other):
             raise SaffuError(f"model {added} cannot be merged with the first: {reason}")
         entries = require_changeable(other)
