@@ -1,5 +1,6 @@
 """saffu score: rows in order, filters, records, and pipes."""
 
+import csv
 import json
 import math
 import subprocess
@@ -9,6 +10,7 @@ import pytest
 
 from conftest import sentences
 from saffu import SaffuLM
+from saffu.tools.evaluate import line_scores
 
 LINES = sentences(3, 300)
 
@@ -40,7 +42,7 @@ def test_one_row_per_line_in_order(saffu, fitted):
 def test_tables_have_a_header(saffu):
     shown = saffu("score model lines.txt")
     head, first, *rest = [line.split("\t") for line in shown.out.splitlines()]
-    assert head == ["id", "tokens", "bytes", "bits", "bits_per_byte", "perplexity"]
+    assert head == ["id", "bits", "tokens", "bytes", "bits_per_byte", "perplexity"]
     assert first[0] == "1" and len(first) == 6 and len(rest) == 299
 
 
@@ -75,10 +77,88 @@ def test_lines_of_running_text_are_scored_as_lines_that_follow(saffu, fitted, tm
     running = SaffuLM(fitted("toy").config).fit(["\n".join(sentences(1, 600))])
     running.save(tmp_path / "running")
     scored = rows(saffu("score running lines.txt --json"))
-    blank, line = running.line_scores([(True, ""), (False, LINES[7])])
+    blank, line = line_scores(running.model_, running.tokenize([(True, ""), (False, LINES[7])]))
     assert scored[7]["bits"] == pytest.approx(line.nll / math.log(2))
     assert scored[7]["bytes"] == line.bytes == len(LINES[7]) + 1
     assert blank.bytes == 1
+
+
+def test_lines_add_up_to_eval(saffu):
+    """Where lines are documents, scores by line are those of `eval`, and do not depend on other lines."""
+    scored = rows(saffu("score model lines.txt --json"))
+    evaluated = json.loads(saffu("eval model lines.txt --split line --json").out)
+    assert math.fsum(row["bits"] for row in scored) * math.log(2) == pytest.approx(evaluated["nll"], rel=1e-12)
+    assert sum(row["tokens"] for row in scored) == evaluated["targets"]
+    assert sum(row["bytes"] for row in scored) == evaluated["bytes"]
+    turned = rows(saffu("score model --json", stdin="\n".join(reversed(LINES))))
+    assert [row["bits"] for row in reversed(turned)] == pytest.approx([row["bits"] for row in scored], rel=1e-12)
+
+
+@pytest.mark.parametrize("unit", ["words", "tokens"])
+def test_words_and_tokens_add_up_to_lines(saffu, unit):
+    lines = rows(saffu("score model lines.txt --json"))
+    parts = rows(saffu(f"score model lines.txt --json --{unit}"))
+    for line, text in zip(lines, LINES, strict=True):
+        own = [part for part in parts if part["id"] == line["id"]]
+        assert [part["position"] for part in own] == list(range(1, len(own) + 1))
+        assert math.fsum(part["bits"] for part in own) == pytest.approx(line["bits"], rel=1e-9)
+        names = [part[unit[:-1]] for part in own]
+        assert names[-1] == "<eod>"
+        assert (names[:-1] == text.split()) if unit == "words" else ("".join(names[:-1]) == text)
+
+
+def test_tables_can_be_read_back(saffu):
+    """Quotes and control characters of words survive a reader of TSV."""
+    shown = saffu("score model --words", stdin='say "hi \x1b[31m there"\n')
+    table = list(csv.reader(shown.out.splitlines(), delimiter="\t"))
+    assert [row[2] for row in table] == ["word", "say", '"hi', "\\x1b[31m", 'there"', "<eod>"]
+
+
+def test_conditions(saffu, tmp_path):
+    scored = rows(saffu("score model lines.txt --json"))
+    kept = saffu(["score", "model", "lines.txt", "--keep", "perplexity >= 3", "--keep", "tokens!=9"]).out.splitlines()
+    chosen = [line for line, row in zip(LINES, scored, strict=True) if row["perplexity"] >= 3 and row["tokens"] != 9]
+    assert kept == chosen != []
+    surprising = rows(saffu("score model lines.txt --words --json --keep bits>4"))
+    assert 0 < len(surprising) < 1000 and all(row["bits"] > 4 for row in surprising)
+    for wrong in ("bits", "bits<", "bits<x", "bits<1e", "__import__('os')<1", "bits<1<2", "word<1", "id<3"):
+        result = saffu(["score", "model", "lines.txt", "--words", "--keep", wrong])
+        assert result.status == 2 and result.err.count("\n") == 1, wrong
+    assert "no number 'bits_per_byte'" in saffu("score model lines.txt --words --below 2").err
+
+
+def test_models_are_compared_by_byte(saffu, fitted, tmp_path):
+    """Two models may have different tokenizers; the log-ratio is that of whole lines, per byte."""
+    fitted("paper").save(tmp_path / "paper")
+    one, other = rows(saffu("score model lines.txt --json")), rows(saffu("score paper lines.txt --json"))
+    both = rows(saffu("score model lines.txt --against paper --json"))
+    expected = [(b["bits"] - a["bits"]) / a["bytes"] for a, b in zip(one, other, strict=True)]
+    assert [row["log_ratio_per_byte"] for row in both] == pytest.approx(expected)
+    better = saffu(["score", "model", "lines.txt", "--against", "paper", "--keep", "log_ratio_per_byte>0"])
+    assert len(better.out.splitlines()) == sum(ratio > 0 for ratio in expected)
+    assert "remove --words" in saffu("score model lines.txt --against paper --words").err
+
+
+def test_records_keep_their_fields(saffu, tmp_path):
+    records = [{"id": "a", "body": LINES[0], "url": "u", "n": [1, None]}, {"body": "  ", "url": "v"}]
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*records, *records]) + "{bad\n")
+    result = saffu("score model r.jsonl --field body --json --bad-records skip")
+    assert [row["url"] for row in rows(result)] == ["u", "u"]
+    assert all(row["body"] == LINES[0] and row["n"] == [1, None] and row["bits"] > 0 for row in rows(result))
+    assert "1 malformed record of r.jsonl" in result.err and "2 blank records" in result.err
+    refused = saffu("score model r.jsonl --field body --json")
+    assert refused.status == 2 and "record 5 is not a JSON object" in refused.err
+    words = rows(saffu("score model r.jsonl --field body --json --bad-records skip --words"))
+    assert words[0]["url"] == "u" and words[0]["word"] == LINES[0].split()[0] and "body" not in words[0]
+
+
+def test_a_histogram_on_terminals(saffu, monkeypatch):
+    assert saffu("score model lines.txt").err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    shown = saffu("score model lines.txt --above 2").err.splitlines()
+    assert shown[0].startswith("bits per byte: ") and shown[0].endswith("of 300 lines kept")
+    assert sum(int(line.split()[-1]) for line in shown[1:]) == 300
+    assert saffu("score model lines.txt --quiet").err == ""
 
 
 def test_no_text_gives_no_rows(saffu):

@@ -16,6 +16,7 @@ from saffu import SaffuError, SaffuLM, Tokenizer, TokenizerConfig
 from saffu.errors import NotFittedError
 from saffu.text.corpus import TokenCorpus, lines_of
 from saffu.text.tokenizer import EOD
+from saffu.tools.evaluate import line_scores
 from toy_model import ToyConfig
 
 
@@ -50,7 +51,7 @@ def test_score_is_the_sum_over_single_targets(lm, dev_text):
 
 def test_line_scores_add_up(lm, dev_text):
     document = "\n".join(dev_text[:3])
-    scores = lm.line_scores([document, dev_text[3]])
+    scores = line_scores(lm.model_, lm.tokenize([document, dev_text[3]]))
     whole = lm.score([document, dev_text[3]])
     assert len(scores) == 4
     assert sum(score.nll for score in scores) == pytest.approx(whole.nll)
@@ -221,7 +222,7 @@ def test_wrong_text_is_refused(fitted):
         SaffuLM(ToyConfig()).fit([])
     with pytest.raises(SaffuError, match=r"such as \[text\]"):
         lm.perplexity("a text")
-    for use in (lm.perplexity, lm.score, lm.line_scores, lm.reference_scores):
+    for use in (lm.perplexity, lm.score, lm.reference_scores):
         for nothing in ([], [" "]):
             with pytest.raises(SaffuError, match="no text"):
                 use(nothing)

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saffu.errors import NotFittedError, SaffuError
 from saffu.files import Content
-from saffu.interface import Array, Explanation, Model, Stage
+from saffu.interface import Array, Explanation, Model
 from saffu.model import folder as folders
 from saffu.model import living
 from saffu.model.ledger import Ledger
-from saffu.model.solutions import PRESETS, recount, solution, trained_tokenizer
-from saffu.model.statistics import Statistics, sums_ngrams, trained_on
+from saffu.model.solutions import PRESETS, check
+from saffu.model.statistics import Statistics, sums_ngrams
 from saffu.processes import SINGLE, ProcessGroup
 from saffu.settings import Settings
 from saffu.text.corpus import Line, TokenCorpus
 from saffu.text.documents import documents_from
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 from saffu.tools import evaluate, generate
+from saffu.tools.scores import LineScore, Scorer, score_texts
 from saffu.tools.word_vectors import WordVectors
+from saffu.tools.words import WordScore
 
 if TYPE_CHECKING:
     from saffu.calibrated.ngrams import NgramCounts
@@ -71,6 +72,7 @@ class SaffuLM:
         With an `encoder`, a fitted model, `fit` reuses its settings, tokenizer, and encoder and counts only the
         decoder; such models can be merged.
         """
+        check(config=(config, Settings), tokenizer=(tokenizer, Tokenizer, TokenizerConfig), encoder=(encoder, SaffuLM))
         if encoder is not None and (config is not None or tokenizer is not None):
             raise SaffuError("`encoder` already determines the config and tokenizer; don't pass them too")
         self._tokenizer, self._encoder = encoder.tokenizer_ if encoder else tokenizer, encoder
@@ -128,38 +130,13 @@ class SaffuLM:
 
         All of `dev` is scored after each stage. `references` counts n-grams for `reference_scores`. `training` says how
         the weights that `backprop` will train begin. `embeddings` (N, D), word vectors by token id, replace the
-        bit-cipher of the paper. `on_stage` is called with each row of `log_`. With several processes (`group`), all
-        must pass the same documents; only the first scores `dev`.
+        paper's bit-cipher. `on_stage` is called with each row of `log_`. All processes of a `group` must pass the same
+        documents; only the first scores `dev`.
         """
-        began = time.perf_counter()
-        self.set_params()
-        text = documents if isinstance(documents, TokenCorpus) else documents_from(documents)  # read twice
-        self.tokenizer_, self.tokenizer_settings_ = trained_tokenizer(self._tokenizer, text, self.config)
-        corpus, scored = self.tokenize(text, "tokenize"), None if dev is None else self.tokenize(dev, "tokenize")
-        evaluate.require_text(corpus, "fit")
-        self.trained_on_, self.source_, self.log_ = trained_on(corpus), {}, []
-        for stage in self._stages(corpus, group, training=training, embeddings=embeddings):
-            self.model_ = stage.model
-            if not self.log_:
-                ngrams = references and sums_ngrams(stage.model) is None
-                self.statistics_ = Statistics.of(corpus, len(self.tokenizer_), ngrams)
-                self.ledger_ = Ledger.of(corpus)
-            if training is not None or stage.model.sums is None:  # then its counts are not those of whole documents
-                self.ledger_ = None
-            seconds = round(time.perf_counter() - began, 3)
-            row = {"stage": stage.name, "tokens": corpus.targets, **stage.facts}
-            if scored is not None and group.is_first:
-                row |= evaluate.dev_facts(evaluate.evaluate(stage.model, scored))
-            self.log_.append(row | {"seconds": seconds, "sample": self.sample()})
-            if on_stage and group.is_first:
-                on_stage(self.log_[-1])
-        return self
+        from saffu.model.fitting import fit
 
-    def _stages(self, corpus: TokenCorpus, group: ProcessGroup, **options: Any) -> Iterator[Stage]:
-        if self._encoder is not None:
-            return recount(self._encoder.model_, corpus, **options)
-        fit = solution(self.config.preset).fit
-        return fit(corpus, len(self.tokenizer_), self.config, self.device, group, **options)
+        fit(self, documents, dev, references, training, embeddings, group, on_stage)
+        return self
 
     def backprop(
         self,
@@ -204,12 +181,12 @@ class SaffuLM:
         living.update(self, documents)
         return self
 
-    def forget(self, documents: Text, skip_uncounted: bool = False) -> int:
-        """Remove these documents. Raises SaffuError if any of them was never counted.
+    def forget(self, documents: Text, skip_uncounted: bool = False, drop_network: bool = False) -> int:
+        """Remove these documents. Raises SaffuError if any of them was never counted, unless `skip_uncounted`.
 
-        If `skip_uncounted`, such documents are skipped. Returns the number of documents removed.
+        A network trained next to the counts cannot forget; `drop_network` removes it. Returns the number removed.
         """
-        return living.forget(self, documents, skip_uncounted)
+        return living.forget(self, documents, skip_uncounted, drop_network)
 
     def merge(self, *others: SaffuLM) -> SaffuLM:
         """Return a model that counts the documents of this one and of others with the same encoder."""
@@ -225,9 +202,23 @@ class SaffuLM:
         """Score documents: negative log-likelihood (`nll`), targets, bytes, perplexity, bits per byte."""
         return evaluate.evaluate(self.model_, self.tokenize(documents))
 
-    def line_scores(self, documents: Text) -> list[evaluate.Score]:
-        """Score every line, given the lines of its document before it."""
-        return evaluate.line_scores(self.model_, self.tokenize(documents))
+    def score_lines(self, texts: Iterable[str]) -> list[LineScore]:
+        """Score each text on its own: bits, tokens, bytes, bits per byte, and perplexity, as rows for pandas."""
+        return list(score_texts(self.scorer_, texts))
+
+    def surprisals(self, text: str) -> list[WordScore]:
+        """Surprisal of each word of a text and of the end of each line, in bits; they add up to the text's bits.
+
+        >>> lm = SaffuLM().fit(["the cat sat on the mat", "the dog sat on the log"] * 10)
+        >>> [row.word for row in lm.surprisals("the dog sat")]
+        ['the', 'dog', 'sat', '<eod>']
+        """
+        return self.scorer_.words([text])[0]
+
+    @property
+    def scorer_(self) -> Scorer:
+        """Scores batches of texts by line, word, or token."""
+        return Scorer(self.model_, self.tokenizer_, self.trained_on_["lines"] > 2 * self.trained_on_["documents"])
 
     def perplexity(self, documents: Text) -> float:
         """Per-token perplexity. To compare models with different vocabularies, use `score(...).bits_per_byte`."""
@@ -253,8 +244,8 @@ class SaffuLM:
 
     def sample(self, seed: int | None = None) -> str:
         """Generate a few short documents, markers included, in the style of the paper's logs."""
-        usual = self.config.to_dict().get("seed", 0)
-        return generate.short_documents(self.model_, self.tokenizer_, usual if seed is None else seed)
+        seed = getattr(self.config, "seed", 0) if seed is None else seed
+        return generate.short_documents(self.model_, self.tokenizer_, seed)
 
     def explain(self, prompt: str = "") -> Explanation:
         """Split the prediction of the token after the prompt into what each part of the context adds."""

@@ -1,0 +1,205 @@
+"""Scores for every line, every word, and every token of a stream of texts, in batches."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice, pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+
+from saffu.errors import SaffuError
+from saffu.interface import Floats, Model
+from saffu.text.corpus import Integers, TokenCorpus, lines_of
+from saffu.text.tokenizer import Tokenizer
+from saffu.tools.words import WordScore, word_scores
+
+FIRST_BATCH, LARGEST_BATCH = 64, 1 << 14  # texts scored at a time: few at first, so that results come soon
+BATCH_CHARACTERS = 1 << 21
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class LineScore:
+    """How well a model predicts one text. Of a blank text, the ratios are NaN."""
+
+    bits: float  # −log2 p
+    tokens: int  # `<eod>` at the end of each line included
+    bytes: int  # of the text in UTF-8, one newline per line included
+    bits_per_byte: float
+    perplexity: float  # per token
+
+    @classmethod
+    def of(cls, nats: float, tokens: int, size: int) -> LineScore:
+        bits = nats / math.log(2)
+        if not tokens:
+            return cls(bits, tokens, size, math.nan, math.nan)
+        perplexity = 2 ** (bits / tokens) if bits / tokens < 1024 else math.inf
+        return cls(bits, tokens, size, bits / size, perplexity)
+
+
+@dataclass(frozen=True)
+class TokenScore:
+    """A token of a text; `<eod>` ends each line."""
+
+    position: int  # in the text, from 1
+    token: str
+    bits: float  # surprisal: −log2 p
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Scores texts, each as a document of its own, whatever stands before it.
+
+    If lines of the training text mostly followed other lines, a text of one line is scored as one that follows a blank
+    line, because the start of a document is a context that such a model hardly knows.
+    """
+
+    model: Model
+    tokenizer: Tokenizer
+    follows: bool = False
+
+    def lines(self, texts: Sequence[str]) -> list[LineScore]:
+        """Score each text as a whole."""
+        documents = self._documents(texts)
+        return [
+            LineScore.of(-float(log_p[begin:].sum()), len(ids) - begin, size) for ids, log_p, begin, size in documents
+        ]
+
+    def words(self, texts: Sequence[str]) -> list[list[WordScore]]:
+        """Score the words of each text, and the end of each of its lines: see `saffu.tools.words`."""
+        return [
+            word_scores(self.model, self.tokenizer, ids.tolist(), log_p, begin) if len(ids) else []
+            for ids, log_p, begin, _ in self._documents(texts)
+        ]
+
+    def tokens(self, texts: Sequence[str]) -> list[list[TokenScore]]:
+        """Score the tokens of each text."""
+        name = self.tokenizer.token
+        return [
+            [
+                TokenScore(position, name(token), -nats / math.log(2))
+                for position, (token, nats) in enumerate(zip(ids.tolist(), log_p.tolist(), strict=True), 1 - begin)
+                if position > 0
+            ]
+            for ids, log_p, begin, _ in self._documents(texts)
+        ]
+
+    def _documents(self, texts: Sequence[str]) -> Iterator[tuple[Integers, Floats, int, int]]:
+        """Token ids of each text and their ln p; how many tokens before it are only context; its size in bytes."""
+        documents = [list(lines_of([text])) for text in texts]
+        alone = [self.follows and len(lines) == 1 for lines in documents]
+        for lines, is_alone in zip(documents, alone, strict=True):
+            if is_alone:
+                lines[:] = [(True, ""), (False, lines[0][1])]
+        corpus = TokenCorpus.build(chain.from_iterable(documents), self.tokenizer)
+        log_p = self.model.log_probabilities(corpus) if corpus.targets else np.zeros(0)
+        spans, sizes = pairwise(corpus.starts.tolist()), iter(corpus.sizes.tolist())
+        for lines, is_alone in zip(documents, alone, strict=True):
+            lo, hi = next(spans) if lines else (0, 0)
+            size = sum(islice(sizes, len(lines))) - is_alone  # without the newline of the blank line
+            yield corpus.ids[lo:hi], log_p[lo:hi], int(is_alone), size
+
+
+def score_texts(scorer: Scorer, texts: Iterable[str]) -> Iterator[LineScore]:
+    """Score each text as a whole, in order, as fast as they come and without keeping them."""
+    for batch in batches(checked(texts), len):
+        yield from scorer.lines(batch)
+
+
+def checked(texts: Iterable[str]) -> Iterator[str]:
+    """The texts, if they are strings."""
+    if isinstance(texts, str):
+        raise SaffuError("a single string is not a collection of texts; pass a list of strings, such as [text]")
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise SaffuError(f"text {number} is not a string but {type(text).__name__!r}; convert or remove it")
+        yield text
+
+
+def batches(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Group items, in order: few at first, then more, but never more than a few million characters and one item."""
+    batch: list[Item] = []
+    most, characters = FIRST_BATCH, 0
+    for item in items:
+        batch.append(item)
+        characters += size(item)
+        if len(batch) >= most or characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, characters, most = [], 0, min(2 * most, LARGEST_BATCH)
+    if batch:
+        yield batch
+
+
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A comparison of one number of a row: "bits_per_byte<1.9"."""
+
+    name: str
+    comparison: str
+    number: float
+
+    @classmethod
+    def parse(cls, text: str) -> Condition:
+        """Read a name, a comparison, and a number.
+
+        >>> Condition.parse("bits_per_byte < 1.9")
+        Condition(name='bits_per_byte', comparison='<', number=1.9)
+        """
+        match = re.fullmatch(r"\s*([a-z_]+)\s*(<=|>=|==|!=|<|>)\s*([-+.\de]+)\s*", text, re.ASCII)
+        try:
+            if match:
+                return cls(match[1], match[2], float(match[3]))
+        except ValueError:
+            pass
+        raise SaffuError(f"`keep` must be a name, a comparison, and a number, such as 'bits<9', got {text[:40]!r}")
+
+    def holds(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row fulfills it."""
+        return COMPARISONS[self.comparison](row[self.name], self.number)
+
+
+class Histogram:
+    """How often values occur, in bins of a fixed width; values beyond the last bin are counted in it.
+
+    >>> histogram = Histogram(0.5)
+    >>> for value in (1.1, 1.3, 1.6, 2.2):
+    ...     histogram.add(value)
+    >>> print(histogram.text("bits", width=4))
+    bits
+      1.00 ████ 2
+      1.50 ██ 1
+      2.00 ██ 1
+    """
+
+    BINS, SHOWN = 2000, 20
+
+    def __init__(self, width: float):
+        self.width = width
+        self.counts: Counter[int] = Counter()
+
+    def add(self, value: float) -> None:
+        self.counts[int(max(0.0, min(value / self.width, self.BINS)))] += 1
+
+    def text(self, title: str, width: int = 40) -> str:
+        """At most 20 bars, the bins joined as needed; the lower end of each, and how many values it holds."""
+        low, high = min(self.counts), max(self.counts)
+        joined = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200) if high // step - low // step < self.SHOWN)
+        bars: Counter[int] = Counter()
+        for place, count in self.counts.items():
+            bars[place // joined] += count
+        top, lines = max(bars.values()), [title]
+        for place in range(min(bars), max(bars) + 1):
+            bar = "█" * math.ceil(width * bars[place] / top)
+            lines.append(f"{place * joined * self.width:6.2f} {bar} {bars[place]:,}")
+        return "\n".join(lines)

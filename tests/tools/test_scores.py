@@ -1,0 +1,92 @@
+"""Scores by line, word, and token from Python; conditions and histograms."""
+
+import itertools
+import math
+
+import pytest
+
+from conftest import sentences
+from saffu import SaffuError, SaffuLM
+from saffu.tools.scores import BATCH_CHARACTERS, FIRST_BATCH, LARGEST_BATCH, Condition, Histogram, batches
+from toy_model import ToyConfig
+
+
+def test_lines_are_scored_as_documents(lm, dev_text):
+    rows = lm.score_lines(dev_text)
+    assert len(rows) == len(dev_text) > FIRST_BATCH
+    for row, text in zip(rows[::25], dev_text[::25], strict=True):
+        score = lm.score([text])
+        assert row.bits == pytest.approx(score.nll / math.log(2), rel=1e-6)
+        assert (row.tokens, row.bytes) == (score.targets, score.bytes)
+        assert row.perplexity == pytest.approx(score.perplexity) == pytest.approx(2 ** (row.bits / row.tokens))
+    whole = lm.score(dev_text)
+    assert math.fsum(row.bits for row in rows) * math.log(2) == pytest.approx(whole.nll, rel=1e-9)
+
+
+def test_a_text_of_several_lines_is_one_row(fitted, dev_text):
+    lm, text = fitted("calibrated"), "\n".join(dev_text[:3])
+    (row,) = lm.score_lines([text])
+    assert row.bits == pytest.approx(lm.score([text]).nll / math.log(2), rel=1e-12)
+    assert row.bytes == len(text) + 1
+    words = lm.surprisals(text)
+    assert [word.word for word in words].count("<eod>") == 3
+    assert math.fsum(word.bits for word in words) == pytest.approx(row.bits, rel=1e-9)
+
+
+def test_blank_texts_keep_their_place(fitted, dev_text):
+    first, blank, last = fitted("toy").score_lines([dev_text[0], " \n", dev_text[1]])
+    assert (blank.bits, blank.tokens, blank.bytes) == (0, 0, 0) and math.isnan(blank.bits_per_byte)
+    assert (first.bytes, last.bytes) == (len(dev_text[0]) + 1, len(dev_text[1]) + 1)
+    assert fitted("toy").surprisals("") == [] and fitted("toy").score_lines([]) == []
+
+
+def test_texts_are_strings(fitted):
+    with pytest.raises(SaffuError, match=r"such as \[text\]"):
+        fitted("toy").score_lines("a text")
+    with pytest.raises(SaffuError, match="text 2 is not a string"):
+        fitted("toy").score_lines(["a", None])
+
+
+def test_rows_go_into_pandas(fitted, dev_text):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(fitted("toy").score_lines(dev_text))
+    assert list(frame) == ["bits", "tokens", "bytes", "bits_per_byte", "perplexity"] and len(frame) == len(dev_text)
+    words = pandas.DataFrame(fitted("toy").surprisals(dev_text[0]))
+    assert words.bits.sum() == pytest.approx(frame.bits[0])
+
+
+def test_lines_of_running_text_follow_a_blank_line():
+    lm = SaffuLM(ToyConfig()).fit(["\n".join(sentences(1, 600))])
+    (row,) = lm.score_lines(["a dog ."])
+    words, tokens = lm.surprisals("a dog ."), lm.scorer_.tokens(["a dog ."])[0]
+    after = lm.score([(True, ""), (False, "a dog .")]).nll - lm.score([(True, "")]).nll
+    assert row.bits == pytest.approx(after / math.log(2)) and row.bytes == 8
+    assert math.fsum(word.bits for word in words) == pytest.approx(row.bits)
+    assert math.fsum(token.bits for token in tokens) == pytest.approx(row.bits)
+    assert [token.token for token in tokens] == ["a", " dog", " .", "<eod>"] and tokens[0].position == 1
+
+
+def test_batches_grow_and_are_bounded():
+    taken = itertools.count()
+    grouped = batches((next(taken) for _ in itertools.count()), lambda _: 1)
+    assert [len(next(grouped)) for _ in range(3)] == [FIRST_BATCH, 2 * FIRST_BATCH, 4 * FIRST_BATCH]
+    assert next(taken) == 7 * FIRST_BATCH  # nothing is read ahead
+    assert max(len(next(grouped)) for _ in range(8)) == LARGEST_BATCH
+    assert [len(batch) for batch in batches(range(3), lambda _: BATCH_CHARACTERS)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [("bits<2", True), ("bits <= 1.5", True), ("bits>1.5", False), ("bits==1.5", True), ("bits!=1.5", False)],
+)
+def test_conditions(text, holds):
+    assert Condition.parse(text).holds({"bits": 1.5}) is holds
+
+
+def test_histograms_have_few_bars():
+    histogram = Histogram(0.05)
+    for value in range(1000):
+        histogram.add(value / 100)
+    histogram.add(math.inf)
+    lines = histogram.text("title").splitlines()
+    assert len(lines) <= 21 and sum(int(line.split()[-1].replace(",", "")) for line in lines[1:]) == 1001
