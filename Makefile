@@ -1,4 +1,4 @@
-# make setup | demo | test | test-hf | format | clean.   Needs Python >= 3.10 and make; everything else goes into .venv.
+# make setup | demo | test | test-hf | torture | format | clean.   Needs Python >= 3.10 and make; everything else goes into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 HF := .venv-hf
 
-.PHONY: setup demo test test-hf format clean
+.PHONY: setup demo test test-hf torture format clean
 
 setup: $(STAMP)
 
@@ -35,6 +35,12 @@ $(HF)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(HF)
 	$(HF)/bin/python $(INSTALL) 'transformers==4.51.*' 'lm_eval[hf]' --editable '.[dev]'
 	@touch $@
+
+torture: setup
+	PYTHONPATH=tests $(BIN)/python -m torture --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
+
+bench: setup
+	$(BIN)/python benchmarks/bench.py $(BENCH)
 
 format: setup
 	$(BIN)/ruff check --fix src tests benchmarks docs/*.py hatch_build.py

@@ -1,216 +1,157 @@
-"""Measures a model on a corpus, stage by stage, in one run: how long, how fast, how far from the floor."""
+"""How fast and how good the models are on a text, each measured in a process of its own: run by `make bench`.
 
+    python benchmarks/bench.py --train books/ --dev held-out/ --out results.json
+
+Without text it takes the English that ships with Python. Nothing else should run on the machine meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-import torch
-
-from saffu import evaluate, floors, generate, train
-from saffu.calibrated_network import CalibratedFit
-from saffu.capture import side_stream
-from saffu.config import SaffuConfig, TrainingConfig
-from saffu.corpus import TokenCorpus
-from saffu.devices import forget_peak, peak_memory, settle
-from saffu.errors import SaffuError
-from saffu.fit import ExplicitFit, stages
-from saffu.floors import Machine, Work
-from saffu.generate import Sampling
-from saffu.model import SaffuLM
-from saffu.network import Network
-from saffu.product import fit_product
-from saffu.shuffle import ShuffledFold
-from saffu.tokenizer import Tokenizer
-
-HOLD_OUT = 20  # every so-many-th document is scored, not counted
-SCORED = 50_000  # targets
-WARMING = 1 << 18  # tokens counted on a GPU before it is timed
-UNTIMED = 8  # steps of Adam: the first are slower, and on a GPU captured
-PROMPTS = 64  # written on from at the same time
+CASES = ("calibrated", "calibrated --split line", "paper")
+GENERATED = 20_000  # tokens written, one document after another
 
 
-@dataclass
-class Stage:
-    """One thing that was measured."""
-
-    name: str
-    seconds: float
-    tokens: int
-    work: Work | None = None  # that cannot be avoided
-    note: str = ""
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.tokens / self.seconds
-
-
-@dataclass
-class Bench:
-    """All that one run measured."""
-
-    machine: Machine
-    config: SaffuConfig
-    lm: SaffuLM
-    corpus: TokenCorpus
-    dev: TokenCorpus
-    stages: dict[str, Stage] = field(default_factory=dict)
-    bits_per_byte: float = 0.0
-    peak_memory: int = 0
-    peers: list[dict[str, Any]] = field(default_factory=list)
-
-    def add(self, name: str, seconds: float, tokens: int, work: Work | None = None, note: str = "") -> None:
-        self.stages[name] = Stage(name, seconds, tokens, work, note)
-
-    def facts(self) -> dict[str, Any]:
-        """For `--json`."""
-        explicit, adam = self.stages["explicit"], self.stages.get("adam epoch")
-        facts: dict[str, Any] = {
-            "machine": {
-                "name": self.machine.name,
-                "threads": self.machine.threads,
-                "matmul_operations_per_second": self.machine.operations_per_second,
-                "copy_bytes_per_second": self.machine.bytes_per_second,
-                "gather_bytes_per_second": self.machine.gathered_per_second,
-            },
-            "config": self.config.to_dict(),
-            "vocabulary": len(self.lm.tokenizer_),
-            "parameters": self.lm.parameters_,
-            "tokens": self.corpus.targets,
-            "documents": self.corpus.documents,
-            "explicit_seconds": explicit.seconds,
-            "explicit_tokens_per_second": explicit.tokens_per_second,
-            "adam_epoch_seconds": adam.seconds if adam else None,
-            "adam_to_explicit_ratio": adam.seconds / explicit.seconds if adam else None,
-            "peak_memory_bytes": self.peak_memory,
-            "dev_bits_per_byte": self.bits_per_byte,
-            "stages": {},
-            "peers": self.peers,
-        }
-        for stage in self.stages.values():
-            row = {"seconds": stage.seconds, "tokens": stage.tokens, "tokens_per_second": stage.tokens_per_second}
-            if stage.work:
-                floor = self.machine.floor(stage.work)
-                row |= {"operations": stage.work.operations, "bytes": stage.work.bytes}
-                row["gathered_bytes"] = stage.work.gathered
-                row |= {"floor_seconds": floor, "times_floor": stage.seconds / floor}
-            facts["stages"][stage.name] = row
-        return facts
-
-
-def measure(
-    documents: Iterable[str], config: SaffuConfig, device: torch.device, tokens: int | None, adam_seconds: float
-) -> Bench:
-    """Run everything once, on all but the documents held out."""
-    machine = Machine.measured(device)
-    forget_peak(device)  # of measuring the machine
-    began = time.perf_counter()
-    tokenizer = Tokenizer.train(documents, words=config.words, kept_words=config.kept_words, count_by=config.count_by)
-    learnt = time.perf_counter()
-    whole = TokenCorpus.build(documents, tokenizer, limit=tokens, progress="tokenise")
-    read = time.perf_counter()
-    dev, corpus = whole.divided(1 / HOLD_OUT)
-    if not (dev.targets and corpus.targets):
-        raise SaffuError(f"{whole.documents} documents are too few to measure on; give at least {HOLD_OUT}")
-    dev = dev.thinned(SCORED)
-    lm = SaffuLM(config, tokenizer=tokenizer, device=str(device))
-    lm.tokenizer_, lm.counts_, lm.log_, lm.references_ = tokenizer, {}, [], None
-    bench = Bench(machine, config, lm, corpus, dev)
-    bench.add("learn tokenizer", learnt - began, whole.targets)
-    bench.add("tokenise", read - learnt, whole.targets)
-    if device.type == "cuda":  # its first run loads kernels
-        _explicit(Bench(machine, config, lm, corpus.first(WARMING), dev))
-    _explicit(bench)
-    began = time.perf_counter()
-    score = evaluate.evaluate(lm.network_, dev)
-    bench.bits_per_byte = score.bits_per_byte
-    network = lm.network_
-    batch = network.batch_size()
-    decoder = len(network.M) * len(tokenizer) if isinstance(network, Network) and config.hidden_dimension else 0
-    work = floors.decoding_work(decoder, dev.targets, batch) if decoder else None
-    bench.add("evaluate", time.perf_counter() - began, dev.targets, work)
-    bench.add("generate", *_generate(lm, 1))  # of one document at a time, no part of M need be read
-    seconds, drawn = _generate(lm, PROMPTS)
-    work = floors.decoding_work(decoder, drawn, PROMPTS) if decoder else None
-    bench.add(f"generate {PROMPTS} at once", seconds, drawn, work)
-    bench.peak_memory = peak_memory(device)
-    if adam_seconds and isinstance(network, Network):
-        _adam(bench, adam_seconds)
-    return bench
-
-
-def _explicit(bench: Bench) -> None:
-    """The explicit solution, from token ids to weights."""
-    lm, config, vocabulary, device = bench.lm, bench.config, len(bench.lm.tokenizer_), bench.lm.device
-    began = time.perf_counter()
-    if config.solution == "calibrated":
-        lm.network_ = fit_product(config, bench.corpus, vocabulary, device=device)
-        _ = lm.network_.parts  # solved
-        settle(device)
-        bench.add("explicit", time.perf_counter() - began, bench.corpus.targets)
+def main() -> None:
+    options = arguments()
+    if options.case:  # the process of one case
+        print(json.dumps(measure(options)))
         return
-    corpus = bench.corpus.to(device)
-    fragments = corpus.fragments(config.block) if config.block else 0
-    kind = CalibratedFit if config.calibrate else ExplicitFit
-    fit = kind(config, corpus.frequencies(vocabulary), corpus.documents, fragments, device=device)
-    for _ in stages(fit, corpus):
-        pass
-    settle(device)
-    seconds = time.perf_counter() - began
-    lm.network_, lm.counts_ = fit.network, fit.counts
-    once = not (config.tune or config.calibrate)
-    work = floors.explicit_work(config, bench.corpus, vocabulary, bench.machine) if once else {}
-    for name, taken in fit.seconds.items():
-        bench.add(name, taken, corpus.targets, work.get(name))
-    bench.add("tables and solving", seconds - sum(fit.seconds.values()), corpus.targets)
-    bench.add("explicit", seconds, corpus.targets, sum(work.values(), start=Work()) if work else None)
+    results: dict[str, Any] = {"machine": machine(), "cases": {}}
+    for case in options.cases.split(","):
+        rows = [run_case(case, options) for _ in range(options.repeat)]
+        results["cases"][case] = {key: [row[key] for row in rows] for key in rows[0]}
+        print(table(case, results["cases"][case]), flush=True)
+    if options.out:
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
-def _generate(lm: SaffuLM, rows: int, tokens: int = 1000) -> tuple[float, int]:
-    """Seconds and tokens of writing documents, one after the other or many at once."""
-    drawn, seed = 0, 0
-    began = 0.0
-    while drawn < tokens:
-        for step in generate.continue_prompts(lm.network_, [[]] * rows, Sampling(max_tokens=100, seed=seed)):
-            if not began:  # the first step builds tables
-                began = time.perf_counter()
-                continue
-            drawn += sum(token is not None for token in step)
-            if drawn >= tokens:
-                break
-        seed += 1
-    return time.perf_counter() - began, drawn
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", nargs="*", default=[], help="files or folders to count")
+    parser.add_argument("--dev", nargs="*", default=[], help="files or folders to score")
+    parser.add_argument("--cases", default=",".join(CASES), help="comma-separated, of: " + "; ".join(CASES))
+    parser.add_argument("--repeat", type=int, default=1, help="runs of each case")
+    parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
-def _adam(bench: Bench, seconds: float) -> None:
-    """An epoch of backpropagation, from as many of its steps as fit the time."""
-    device = bench.lm.device
-    run = train.Backprop(bench.lm, bench.corpus, bench.dev, TrainingConfig(max_folds=1))
-    began, timed = time.perf_counter(), 0
-    with side_stream(device):
-        for steps, targets in enumerate(training_batches(run), 1):
-            run.train_on(targets)
-            if steps == UNTIMED:
-                settle(device)
-                began = time.perf_counter()
-            elif steps > UNTIMED:
-                timed += len(targets.ids)
-                if steps % 4 == 0:
-                    settle(device)
-                    if time.perf_counter() - began > seconds:
-                        break
-        settle(device)
-    if not timed:  # too little text for more than the first steps
-        return
-    epoch = (time.perf_counter() - began) * bench.corpus.targets / timed
-    note = "" if timed >= bench.corpus.targets else f"from {timed:,} targets"
-    bench.add("adam epoch", epoch, bench.corpus.targets, note=note)
+def run_case(case: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure in a fresh process, so that peak memory and warm caches are its own."""
+    text = ["--train", *options.train, "--dev", *options.dev]
+    done = subprocess.run(
+        [sys.executable, __file__, "--case", case, *text], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(f"{case}: {done.stderr.strip().splitlines()[-1] if done.stderr else 'failed'}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def training_batches(run: train.Backprop) -> Iterator[Any]:
-    """Batches as a run of backpropagation would see them, from its first fold on."""
-    batch = run.settings.batch
-    for number in range(1, run.folds + 1):
-        fold = ShuffledFold(run.corpus, run.folds, number, run.network, run.lm.config.seed)
-        for begin in range(0, fold.targets - batch + 1, batch):
-            yield fold.batch(begin, batch)
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """All numbers of one case."""
+    import saffu
+    from saffu.text.corpus import TokenCorpus
+    from saffu.text.tokenizer import Tokenizer, TokenizerConfig
+
+    preset, _, flags = options.case.partition(" ")
+    split = "line" if "line" in flags or preset == "paper" else "file"
+    facts: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        train, dev = lines_of(options.train, split, held_out=False), lines_of(options.dev, split, held_out=True)
+        config = TokenizerConfig(bpe_count="types" if preset == "paper" else "tokens")
+        tokenizer = timed(facts, "train_tokenizer_s", lambda: Tokenizer.train((text for _, text in train()), config))
+        corpus = timed(facts, "tokenize_s", lambda: TokenCorpus.build(train(), tokenizer, Path(scratch)))
+        held_out = TokenCorpus.build(dev(), tokenizer)
+        lm = saffu.SaffuLM(saffu.preset(preset), tokenizer=tokenizer)
+        timed(facts, "fit_s", lambda: lm.fit(corpus))
+        facts |= {"tokens": corpus.targets, "vocabulary": len(tokenizer), "parameters": lm.parameters_}
+        score(facts, "", lm, held_out)
+        if preset == "calibrated":
+            plain = saffu.SaffuLM(lm.config, tokenizer=tokenizer)
+            plain.__dict__.update(lm.__dict__)
+            plain.model_ = lm.model_.without_cache()
+            score(facts, "without_cache_", plain, held_out)
+        facts["generate_tokens_per_s"] = generation_speed(lm)
+        for name, reference in lm.reference_scores(held_out).items():
+            facts[f"{name}_bits_per_byte"] = reference.bits_per_byte
+        folder = Path(scratch) / "model"
+        timed(facts, "save_s", lambda: lm.save(folder))
+        facts["folder_mb"] = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+        facts["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        command = [sys.executable, "-c", LOAD, str(folder)]
+        timed(facts, "load_and_score_a_line_s", lambda: subprocess.run(command, check=True, capture_output=True))
+    return facts
+
+
+LOAD = "import sys, saffu; print(saffu.load(sys.argv[1]).score(['Once upon a time there was a little girl.']))"
+
+
+def lines_of(patterns: list[str], split: str, held_out: bool) -> Callable[[], Iterator[tuple[bool, str]]]:
+    from saffu.text.corpus import lines_of as lines_of_documents
+    from saffu.text.default_corpus import default_corpus
+    from saffu.text.documents import hold_out, read_lines
+    from saffu.text.sources import Sources
+
+    if patterns:
+        return lambda: read_lines(Sources(patterns), split)
+    paragraphs = list(default_corpus())
+    return lambda: hold_out(lines_of_documents(paragraphs), 20, held_out)
+
+
+def timed(facts: dict[str, Any], name: str, work: Callable[[], Any]) -> Any:
+    began = time.perf_counter()
+    result = work()
+    facts[name] = time.perf_counter() - began
+    return result
+
+
+def score(facts: dict[str, Any], prefix: str, lm: Any, corpus: Any) -> None:
+    lm.score(corpus.head(2000))  # tables are laid out when first used
+    began = time.perf_counter()
+    found = lm.score(corpus)
+    facts[f"{prefix}score_tokens_per_s"] = corpus.targets / (time.perf_counter() - began)
+    facts[f"{prefix}bits_per_byte"] = found.nll / math.log(2) / found.bytes
+
+
+def generation_speed(lm: Any) -> float:
+    """Tokens per second, documents of at most 100 tokens, one after another."""
+    written, seed, began = 0, 0, time.perf_counter()
+    while written < GENERATED and time.perf_counter() - began < 20:
+        text = lm.generate(max_tokens=100, seed=seed)
+        written, seed = written + len(lm.tokenizer_.encode(text)) + 1, seed + 1
+    return written / (time.perf_counter() - began)
+
+
+def machine() -> dict[str, Any]:
+    import saffu
+
+    return {"cores": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version(),
+            "saffu": saffu.__version__, "date": time.strftime("%Y-%m-%d")}  # fmt: skip
+
+
+def table(case: str, numbers: dict[str, list[float]]) -> str:
+    rows = [f"| {case} | |", "| --- | --- |"]
+    for name, values in numbers.items():
+        shown = " ".join(
+            f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value < 1 else f"{value:.4g}" for value in values
+        )
+        rows.append(f"| {name.replace('_', ' ')} | {shown} |")
+    return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    main()
