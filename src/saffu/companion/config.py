@@ -15,7 +15,7 @@ class CompanionConfig(CalibratedConfig):
 
     preset: ClassVar[str] = "companion"
 
-    minutes: float = setting(0.0, "minutes of training next to the counts; the schedule fits them")
+    minutes: float = setting(0.0, "minutes in all, counting included, to train a network next to the counts")
     epochs: float = setting(0.0, "passes over the text, instead of or in addition to a limit in minutes")
     depth: int = setting(0, "layers of the network, each 64 wide per layer; 0 to choose by text and time", high=24)
     network_dropout: float | None = setting(None, "dropout of the network", high=0.95, rare=True)

@@ -17,7 +17,7 @@ from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 
 FOLDS = 10
-STRETCHES = 40  # of each fold: many, so that every fold is a sample of all parts of the text
+STRETCHES = 20  # of each fold: many, so that every fold is a sample of all parts of the text
 OLD = 2048  # tokens after which trust in a recency cache no longer depends on the age of a document
 
 
@@ -44,8 +44,8 @@ def cross_fitted(model: CalibratedModel, corpus: TokenCorpus, progress: str | No
 def stretches(corpus: TokenCorpus) -> Array:
     """Consecutive ranges (n, 2) of about equal length; they end where documents end, unless these are long.
 
-    >>> stretches(TokenCorpus(np.full(1200, 3), np.array([0, 7, 1200]), np.ones(1200)))[:4].tolist()
-    [[0, 3], [3, 7], [7, 9], [9, 12]]
+    >>> stretches(TokenCorpus(np.full(1200, 3), np.array([0, 9, 1200]), np.ones(1200)))[:4].tolist()
+    [[0, 9], [9, 12], [12, 18], [18, 24]]
     """
     length = -(-corpus.targets // (FOLDS * STRETCHES))
     cuts = np.arange(length, corpus.targets, length)

@@ -21,7 +21,7 @@ from saffu.companion.side import PREFIX, TrainedSide
 from saffu.errors import SaffuError
 from saffu.interface import Array, Arrays, Explanation, Floats, Term
 from saffu.text.corpus import TokenCorpus
-from saffu.text.tokenizer import PAD, SOD
+from saffu.text.tokenizer import EOD, PAD
 
 CompanionState = tuple[Any, int, tuple[int, ...]]
 """The counted model's state, how many tokens a document has so far, and those that the network still sees."""
@@ -113,7 +113,7 @@ class CompanionModel:
         assert self.side is not None
         counted, certainty = self.counted.next_log_probabilities_and_certainty([state[0] for state in states])
         windows = [
-            [SOD, *tail] if window_start(age, self.config.context) == 0 else list(tail) for _, age, tail in states
+            [EOD, *tail] if window_start(age, self.config.context) == 0 else list(tail) for _, age, tail in states
         ]
         length = max(len(window) for window in windows)
         inputs = torch.tensor([window + [PAD] * (length - len(window)) for window in windows], device=self.device)

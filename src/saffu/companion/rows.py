@@ -7,19 +7,19 @@ import numpy.typing as npt
 
 from saffu.interface import Array
 from saffu.text.corpus import TokenCorpus
-from saffu.text.tokenizer import SOD
+from saffu.text.tokenizer import EOD
 
 Integers = npt.NDArray[np.int64]
 
 
 def inputs_of(corpus: TokenCorpus) -> Array:
-    """The token that precedes each target, (targets,) int64; SOD at the start of a document.
+    """The token that precedes each target, (targets,) int64. A document begins like a line, after EOD.
 
     >>> inputs_of(TokenCorpus(np.array([7, 8, 3, 9, 3]), np.array([0, 3, 5]), np.array([3, 2])))
-    array([1, 7, 8, 1, 9])
+    array([3, 7, 8, 3, 9])
     """
-    inputs = np.concatenate([[SOD], corpus.ids[:-1].astype(np.int64)])[: corpus.targets]
-    inputs[corpus.starts[:-1]] = SOD
+    inputs = np.concatenate([[EOD], corpus.ids[:-1].astype(np.int64)])[: corpus.targets]
+    inputs[corpus.starts[:-1]] = EOD
     return inputs
 
 

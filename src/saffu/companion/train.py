@@ -42,6 +42,7 @@ CHECKS = (0.05, *(0.1 * k for k in range(1, 11)))  # fractions of a run after wh
 PATIENCE = 3  # checks in a row that are worse than the best end a run …
 PATIENT = 0.6  # … after this fraction of it: much is gained while the learning rate falls
 WARMUP = 50  # steps
+LEAST_SHARE = 0.5  # of the time is for training, however long counting took
 SYNC = 8  # steps after which the clock is read
 SAVE_SECONDS = 60.0
 PLAIN_STEPS = 3  # before a CUDA graph is captured
@@ -56,6 +57,7 @@ class Progress:
     steps: int = 0
     checks: int = 0
     seconds: float = 0.0  # of training, over all sittings
+    limit: float = 0.0  # of these seconds; 0 for none
     best: float = math.inf  # bits per byte of the held-out text
     best_check: int = 0
     worse: int = 0  # checks since the best
@@ -89,6 +91,8 @@ class Training:
         counted = model.counted.log_probabilities_and_certainty(self.dev)
         self.dev_flat, self.counted_score = Flat(self.dev, *counted, self.device), self._score_of(counted[0])
         self.cross_fit_seconds = time.perf_counter() - began
+        whole, spent = self.config.minutes * 60, seconds + self.cross_fit_seconds
+        self.progress.limit = max(whole - spent, LEAST_SHARE * whole)
         torch.manual_seed(seed_of(self.config.seed, "weights"))
         self.side = model.side.copy() if model.side else TrainedSide.start(self.config, model.counted, self.device)
         self.side.network.train()
@@ -114,8 +118,8 @@ class Training:
     @property
     def fraction(self) -> float:
         """How much of the run is done, by steps or by time, whichever is further."""
-        limit = self.config.minutes * 60
-        return max(self.progress.steps / self.steps, self.progress.seconds / limit if limit else 0.0)
+        progress = self.progress
+        return max(progress.steps / self.steps, progress.seconds / progress.limit if progress.limit else 0.0)
 
     def run(
         self,
