@@ -1,4 +1,4 @@
-"""How a model is fitted: tokenizer, corpus, and the stages of its solution, each scored and logged."""
+"""How a model is fitted: tokenizer, corpus, and the stages of its solution, each scored and logged; its `repr`."""
 
 from __future__ import annotations
 
@@ -59,3 +59,13 @@ def _stages(lm: SaffuLM, corpus: TokenCorpus, group: ProcessGroup, **options: An
     if lm._encoder is not None:
         return recount(lm._encoder.model_, corpus, **options)
     return solution(lm.config.preset).fit(corpus, len(lm.tokenizer_), lm.config, lm.device, group, **options)
+
+
+def described(lm: SaffuLM) -> str:
+    """What `repr` shows: the preset, the settings that differ from its defaults, and what the model was fitted to."""
+    usual = type(lm.config)().to_dict()
+    changed = [f"{name}={value!r}" for name, value in lm.config.to_dict().items() if value != usual[name]]
+    settings = ", ".join([lm.config.preset, *changed])
+    if "model_" not in lm.__dict__:
+        return f"<SaffuLM {settings}; not fitted>"
+    return f"<SaffuLM {settings}; {lm.trained_on_['tokens']:,} tokens, vocabulary {len(lm.tokenizer_):,}>"

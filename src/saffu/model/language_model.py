@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from saffu.errors import NotFittedError, SaffuError
 from saffu.files import Content
-from saffu.interface import Array, Explanation, Model
+from saffu.interface import Array, Explanation, Model, State
+from saffu.model import fitting, living
 from saffu.model import folder as folders
-from saffu.model import living
 from saffu.model.ledger import Ledger
 from saffu.model.solutions import PRESETS, check
 from saffu.model.statistics import Statistics, sums_ngrams
@@ -19,7 +19,7 @@ from saffu.settings import Settings
 from saffu.text.corpus import Line, TokenCorpus
 from saffu.text.documents import documents_from
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
-from saffu.tools import evaluate, generate
+from saffu.tools import decoding, evaluate, generate
 from saffu.tools.scores import LineScore, Scorer, score_texts
 from saffu.tools.word_vectors import WordVectors
 from saffu.tools.words import WordScore
@@ -108,12 +108,7 @@ class SaffuLM:
             raise AttributeError(f"'SaffuLM' object has no attribute {name!r}")
 
     def __repr__(self) -> str:
-        usual = type(self.config)().to_dict()
-        changed = [f"{name}={value!r}" for name, value in self.config.to_dict().items() if value != usual[name]]
-        settings = ", ".join([self.config.preset, *changed])
-        if "model_" not in self.__dict__:
-            return f"<SaffuLM {settings}; not fitted>"
-        return f"<SaffuLM {settings}; {self.trained_on_['tokens']:,} tokens, vocabulary {len(self.tokenizer_):,}>"
+        return fitting.described(self)
 
     def fit(
         self,
@@ -133,9 +128,7 @@ class SaffuLM:
         paper's bit-cipher. `on_stage` is called with each row of `log_`. All processes of a `group` must pass the same
         documents; only the first scores `dev`.
         """
-        from saffu.model.fitting import fit
-
-        fit(self, documents, dev, references, training, embeddings, group, on_stage)
+        fitting.fit(self, documents, dev, references, training, embeddings, group, on_stage)
         return self
 
     def backprop(
@@ -207,12 +200,7 @@ class SaffuLM:
         return list(score_texts(self.scorer_, texts))
 
     def surprisals(self, text: str) -> list[WordScore]:
-        """Surprisal of each word of a text and of the end of each line, in bits; they add up to the text's bits.
-
-        >>> lm = SaffuLM().fit(["the cat sat on the mat", "the dog sat on the log"] * 10)
-        >>> [row.word for row in lm.surprisals("the dog sat")]
-        ['the', 'dog', 'sat', '<eod>']
-        """
+        """Surprisal of each word of a text and of the end of each line, in bits; they add up to the text's bits."""
         return self.scorer_.words([text])[0]
 
     @property
@@ -241,6 +229,23 @@ class SaffuLM:
     def stream(self, prompt: str = "", *, lines: int = 1, **sampling: Any) -> Iterator[str]:
         """Like `generate`, in pieces as they are sampled."""
         return generate.stream_text(self.model_, self.tokenizer_, prompt, generate.Sampling.from_dict(sampling), lines)
+
+    def complete_word(self, prompt: str, number: int = 10) -> dict[str, float]:
+        """The words that the last, unfinished word of a prompt may become, and their probabilities; best first."""
+        return decoding.complete_word(self.model_, self.tokenizer_, prompt, number)
+
+    def start(self, prompt: str = "") -> State:
+        """The state of a document that begins with a prompt. States are hashable and never change."""
+        return self.model_.start(generate.encode_prompt(self.tokenizer_, prompt))
+
+    def step(self, state: State, token: int) -> tuple[float, State]:
+        """ln p of a token after a state, and the state after that token."""
+        return float(self.next(state)[token]), self.model_.advance(state, token)
+
+    def next(self, state: State) -> Array:
+        """ln p of every token after a state, (N,) float32."""
+        row: Array = self.model_.next_log_probabilities([state])[0]
+        return row
 
     def sample(self, seed: int | None = None) -> str:
         """Generate a few short documents, markers included, in the style of the paper's logs."""

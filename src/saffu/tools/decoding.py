@@ -1,0 +1,164 @@
+"""Models as parts of decoders: words for beam search over speech or handwriting, and completion of unfinished words."""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+from unicodedata import category
+
+import numpy as np
+
+from saffu.interface import Array, Model, State
+from saffu.text.tokenizer import EOD, Tokenizer
+from saffu.tools.generate import encode_prompt
+from saffu.tools.scores import Scorer
+from saffu.tools.words import WHITE_SPACE, log_boundary
+
+WORDS_BACK = 10  # words by which a beam search distinguishes histories
+LEAST_SHARE = 1e-4  # of all completions: unlikelier beginnings of words are not followed further
+MOST_STEPS, MOST_TOKENS = 500, 200  # distributions computed for one completion, and tokens followed from each
+_UNFINISHED = re.compile(r"[ \t\r\x0b\x0c]?[^ \t\n\r\x0b\x0c]*\Z")  # what follows the last word, its space included
+
+
+@dataclass(frozen=True)
+class WordState:
+    """Where a line stands between two words."""
+
+    state: State
+    log_ended: float | None = None  # ln p(B): how likely the last word ends here; None at the start of a line
+
+
+class CtcLanguageModel:
+    """A language model for pyctcdecode: `BeamSearchDecoderCTC(alphabet, CtcLanguageModel(lm.scorer_))`.
+
+    A word counts as alpha · ln p(word and its ending | all words before it) + beta, by the formula of
+    `saffu.tools.words`. No word is unknown, because every word can be spelled with shorter tokens.
+    """
+
+    def __init__(self, scorer: Scorer, alpha: float = 0.5, beta: float = 1.5):
+        self.model, self.tokenizer, self.follows = scorer.model, scorer.tokenizer, scorer.follows
+        self.alpha, self.beta = alpha, beta
+
+    @property
+    def order(self) -> int:
+        """Beams that differ only before this many words are merged."""
+        return WORDS_BACK
+
+    def get_start_state(self) -> WordState:
+        """The state before the first word."""
+        return WordState(self.model.start([EOD] if self.follows else []))
+
+    def score_partial_token(self, partial_token: str) -> float:
+        """An unfinished word is not scored until it ends."""
+        return 0.0
+
+    def score(self, prev_state: WordState, word: str, is_last_word: bool = False) -> tuple[float, WordState]:
+        """Score a word, and the end of the line after the last one; return the state after the word too."""
+        nats, after = self.log_probability(prev_state, word)
+        if is_last_word:
+            log_p = self.model.next_log_probabilities([after.state])[0, EOD]
+            nats += float(log_p) - (after.log_ended or 0.0)
+        return self.alpha * nats + self.beta, after
+
+    def log_probability(self, before: WordState, word: str) -> tuple[float, WordState]:
+        """ln p(word and its ending | before), and the state after it."""
+        if not word:
+            return 0.0, before
+        state, nats = before.state, 0.0
+        for token in self.tokenizer.encode(word if before.log_ended is None else f" {word}"):
+            nats += float(self.model.next_log_probabilities([state])[0, token])
+            state = self.model.advance(state, token)
+        ended = float(log_boundary(self.model, self.tokenizer, [state])[0])
+        return nats + ended - (before.log_ended or 0.0), WordState(state, ended)
+
+    def reset_params(self, **params: Any) -> None:
+        """Change `alpha` or `beta`."""
+        self.alpha, self.beta = params.get("alpha", self.alpha), params.get("beta", self.beta)
+
+
+@dataclass(frozen=True, eq=False)
+class Spelling:
+    """The bytes of all tokens, to look up tokens by them."""
+
+    pieces: list[bytes]  # by token
+    ordered: list[tuple[bytes, int]]  # tokens that stand for bytes, sorted by them
+    by_piece: dict[bytes, int]
+    continues: Array  # (N,) bool: whether a token continues a word that stands before it
+
+    @staticmethod
+    @lru_cache(maxsize=8)
+    def of(tokenizer: Tokenizer) -> Spelling:
+        pieces = [tokenizer.decode_bytes([token]) for token in range(len(tokenizer))]
+        ordered = sorted((piece, token) for token, piece in enumerate(pieces) if piece)
+        return Spelling(pieces, ordered, dict(ordered), np.array([continues_word(piece) for piece in pieces]))
+
+    def spelling(self, rest: bytes) -> Iterator[int]:
+        """The tokens that begin with `rest`, and those that `rest` begins with."""
+        place = bisect_left(self.ordered, (rest, 0))
+        while place < len(self.ordered) and self.ordered[place][0].startswith(rest):
+            yield self.ordered[place][1]
+            place += 1
+        for length in range(1, len(rest)):
+            if rest[:length] in self.by_piece:
+                yield self.by_piece[rest[:length]]
+
+
+def continues_word(piece: bytes) -> bool:
+    """Whether a token continues a word: with a letter, a digit, or a mark, after an apostrophe or hyphen at most.
+
+    >>> continues_word(b"me"), continues_word(b"'t"), continues_word(b" me"), continues_word(b".")
+    (True, True, False, False)
+    """
+    text = piece.decode("utf-8", "ignore")
+    if len(text) > 1 and text[0] in "'’-":
+        text = text[1:]
+    return category(text[0])[0] in "LNM" if text else bool(piece)  # part of a character continues it
+
+
+def complete_word(model: Model, tokenizer: Tokenizer, prompt: str, number: int = 10) -> dict[str, float]:
+    """The most likely words that the last, unfinished word of a prompt may become, and their probabilities.
+
+    Every sequence of tokens counts whose bytes begin with the unfinished word, so the result does not depend on how
+    that would be tokenized. A word ends before white space, punctuation, or the end of the line. Beginnings that hold
+    less than 1/10,000 of the probability are not followed, so the probabilities of all words add up to less than 1.
+    """
+    typed = _UNFINISHED.findall(prompt)[0]
+    start = model.start(encode_prompt(tokenizer, prompt[: len(prompt) - len(typed)]))
+    words = _completions(model, Spelling.of(tokenizer), start, typed.encode())
+    best = sorted(words.items(), key=lambda item: (-item[1], item[0]))[:number]
+    return {word.decode("utf-8", "replace"): share for word, share in best}
+
+
+def _completions(model: Model, spelling: Spelling, start: State, prefix: bytes) -> dict[bytes, float]:
+    """Best-first search over sequences of tokens; the share of each finished word among all that spell the prefix."""
+    found: defaultdict[bytes, float] = defaultdict(float)
+    order, covered = count(), 0.0  # the probability of all sequences that spell the prefix
+    paths: list[tuple[float, int, State, bytes]] = [(0.0, next(order), start, b"")]
+    for _ in range(MOST_STEPS):
+        if not paths or math.exp(-paths[0][0]) < LEAST_SHARE * covered:
+            break
+        cost, _, state, spelled = heappop(paths)
+        p = np.exp(model.next_log_probabilities([state])[0].astype(np.float64) - cost)
+        rest = prefix[len(spelled) :]
+        if rest or not spelled:
+            tokens = np.array(list(spelling.spelling(rest)), dtype=np.int64)
+            whole = np.array([len(spelling.pieces[token]) >= len(rest) for token in tokens], dtype=bool)
+            covered += float(p[tokens[whole]].sum()) if len(tokens) else 0.0
+        else:
+            word = spelled.strip(WHITE_SPACE)
+            if word:
+                found[word] += float(p[EOD:][~spelling.continues[EOD:]].sum())
+            tokens = np.flatnonzero(spelling.continues)
+        for token in tokens[np.argsort(-p[tokens], kind="stable")[:MOST_TOKENS]].tolist():
+            if p[token] > LEAST_SHARE * covered / 10:
+                longer = spelled + spelling.pieces[token]
+                heappush(paths, (-math.log(p[token]), next(order), model.advance(state, token), longer))
+    return {word: share / covered for word, share in found.items()}

@@ -1,0 +1,107 @@
+"""Decoding: states, pyctcdecode's interface, and unfinished words."""
+
+import copy
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from saffu.text.tokenizer import EOD
+from saffu.tools.decoding import CtcLanguageModel
+
+
+def test_steps_add_up_to_a_score(lm):
+    text = "the small dog saw a house ."
+    state, nats = lm.start(), 0.0
+    for token in [*lm.tokenizer_.encode(text), EOD]:
+        before = state
+        assert np.exp(lm.next(state).astype(float)).sum() == pytest.approx(1, abs=1e-4)
+        log_p, state = lm.step(state, token)
+        assert lm.step(before, token) == (log_p, state)  # a state never changes
+        nats -= log_p
+    assert nats == pytest.approx(lm.score([text]).nll, rel=1e-5)
+
+
+def test_states_are_hashable_and_copyable(lm):
+    state = lm.start("the dog")
+    assert len({state, copy.copy(state), copy.deepcopy(state), lm.start("the dog")}) == 1
+    assert lm.start("the cat") not in {state}
+    assert lm.start("a line\nthe dog") == lm.model_.start(
+        [*lm.tokenizer_.encode("a line"), EOD, *lm.tokenizer_.encode("the dog")]
+    )
+
+
+def test_threads_may_share_a_model(fitted):
+    lm = fitted("calibrated")
+    prompts = [f"{article} {word}" for article in ("the", "a") for word in ("dog", "cat", "king", "girl", "sea")] * 4
+    with ThreadPoolExecutor(8) as pool:
+        rows = list(pool.map(lambda prompt: lm.next(lm.start(prompt)), prompts))
+    for prompt, row in zip(prompts, rows, strict=True):
+        assert np.array_equal(row, lm.next(lm.start(prompt)))
+
+
+def test_words_of_a_beam_add_up_to_a_line(lm):
+    words = CtcLanguageModel(lm.scorer_, alpha=1.0, beta=0.0)
+    for line in ("the dog saw a house .", "a", "unheard of"):
+        state, total, *rest = words.get_start_state(), 0.0, *line.split()
+        for word in rest:
+            last, (score, state) = state, words.score(state, word)
+            total += score
+        ended, _ = words.score(last, rest[-1], is_last_word=True)
+        assert total - score + ended == pytest.approx(lm.score([line]).nll * -1, rel=1e-5)
+        rows = lm.surprisals(line)
+        assert score == pytest.approx(-rows[-2].bits * math.log(2), rel=1e-4)
+        assert words.score(state, "")[1] == state
+    scaled = CtcLanguageModel(lm.scorer_, alpha=0.5, beta=2.0)
+    assert scaled.score(last, rest[-1])[0] == pytest.approx(0.5 * score + 2)
+    scaled.reset_params(alpha=1.0, beta=0.0)
+    assert scaled.score(last, rest[-1])[0] == pytest.approx(score)
+
+
+def test_pyctcdecode(fitted):
+    """The real decoder: acoustics that cannot tell "sea" from "see" are decided by the language model."""
+    pyctcdecode = pytest.importorskip("pyctcdecode", reason="pip install pyctcdecode")
+    labels = ["", *" abcdefghijklmnopqrstuvwxyz"]
+    said = "the old king saw the sex"
+    log_p = np.full((2 * len(said), len(labels)), math.log(1e-4))
+    for place, letter in enumerate(said):
+        log_p[2 * place, labels.index(letter)] = math.log(0.9)
+        log_p[2 * place + 1, 0] = math.log(0.9)  # the blank of CTC
+    for letter, p in (("a", 0.3), ("t", 0.35), ("x", 0.35)):
+        log_p[-2, labels.index(letter)] = math.log(p)
+    alphabet = pyctcdecode.Alphabet.build_alphabet(labels)
+    alone = pyctcdecode.BeamSearchDecoderCTC(alphabet).decode(log_p)
+    helped = pyctcdecode.BeamSearchDecoderCTC(alphabet, CtcLanguageModel(fitted("calibrated").scorer_)).decode(log_p)
+    assert alone in ("the old king saw the set", said)
+    assert helped == "the old king saw the sea"
+
+
+@pytest.mark.parametrize(
+    ("typed", "word"), [("the old ki", "king"), ("th", "the"), ("a dog\nthe ", "old"), ("a ", "small")]
+)
+def test_unfinished_words(fitted, typed, word):
+    words = fitted("calibrated").complete_word(typed)
+    assert word in words and all(found.startswith(typed.split("\n")[-1].split(" ")[-1]) for found in words)
+    assert list(words.values()) == sorted(words.values(), reverse=True) and sum(words.values()) <= 1 + 1e-6
+
+
+def test_completion_is_independent_of_tokenization(fitted):
+    """However far a word is typed, its probability is that of the same sequences of tokens."""
+    lm = fitted("calibrated")
+    whole = lm.complete_word("the ", 10_000)
+    among = sum(share for word, share in whole.items() if word.startswith("ki"))
+    assert lm.complete_word("the ki", 10_000)["king"] == pytest.approx(whole["king"] / among, rel=0.05)
+    assert sum(whole.values()) > 0.9
+
+
+def test_completion_against_all_continuations(fitted):
+    """Of words that are one token, the share is p(token) p(the word ends) over all that spell the prefix."""
+    lm = fitted("toy")
+    log_p = lm.next(lm.start("the"))
+    spelled = [t for t in range(EOD, len(lm.tokenizer_)) if lm.tokenizer_.token(t).startswith(" k")]
+    (king,) = lm.tokenizer_.encode(" king")
+    ends = np.array([not lm.tokenizer_.token(t)[:1].isalnum() for t in range(len(lm.tokenizer_))])
+    after = np.exp(lm.next(lm.start("the king")).astype(float))[ends].sum()
+    expected = np.exp(log_p[king]) * after / np.exp(log_p[spelled].astype(float)).sum()
+    assert lm.complete_word("the k")["king"] == pytest.approx(expected, rel=0.02)
