@@ -27,7 +27,7 @@ COMMANDS = [
 
 
 def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
-    made, folder = prepared(place / "made"), place / "folder"
+    made, folder = prepared(place.parent / "made"), place / "folder"
     kinds = {function.__name__: function for function in (bytes_flipped, cut, replaced_by_device, setting, array_value,
              array_shape, header, tokenizer)}  # fmt: skip
     while True:

@@ -12,7 +12,7 @@ from torture.harness import PAPER, QUICK, Attempt, command, documents, prepared
 
 
 def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
-    made, disk = prepared(place / "made"), place / "disk"
+    made, disk = prepared(place.parent / "made"), place / "disk"
     disk.mkdir(exist_ok=True)
     text = f"{made['train.txt']} --split line"
     while True:

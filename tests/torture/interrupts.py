@@ -17,7 +17,7 @@ STATUSES = {signal.SIGINT: (0, 130), signal.SIGTERM: (0, 143, -15)}
 
 
 def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
-    made = prepared(place / "made")
+    made = prepared(place.parent / "made")
     lines = {
         "help": "train --help",
         "train": f"train {made['train.txt']} --split line --out {place / 'out'} --force {QUICK}",

@@ -61,14 +61,15 @@ def absent_or(sound: Callable[[Path], bool]) -> Callable[[Path], bool]:
 
 
 def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
-    made, scratch = prepared(place / "made"), place / "scratch"
+    made, scratch = prepared(place.parent / "made"), place / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
-    made["both"] = place / "made" / "both"
+    made["both"] = place.parent / "made" / "both"
     if not made["both"].exists():
         command(f"merge {made['model']} {made['other']} --out {made['both']}")
     usual: dict[str, float] = {}
     while True:
-        for victim in victims(made, place / "out"):
+        every = victims(made, place / "out")
+        for victim in rng.sample(every, len(every)):
             if victim.name not in usual:
                 reset(place / "out", victim.before)
                 ended = command(victim.line, scratch=scratch)

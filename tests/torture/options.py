@@ -21,7 +21,7 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
     from saffu.cli.commands import COMMANDS
     from saffu.cli.options import Parser
 
-    made, out = prepared(place / "made"), place / "out"
+    made, out = prepared(place.parent / "made"), place / "out"
     text = f"{made['dev.txt']} --split line"
     lines = {
         "train": [f"train {text} --out {out} --force --max-tokens 300 {QUICK}"],
@@ -33,7 +33,6 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
         "explain": [f"explain {made['model']} the", f"explain {made['network']} the"],
         "embed": [f"embed {made['model']} the", f"embed {made['network']} the"],
         "info": [f"info {made['model']}"],
-        "update": [f"update {made['model']} {made['nothing']}"] if "nothing" in made else [],
         "merge": [f"merge {made['model']} {made['other']} --out {out} --force"],
         "pairs": [f"pairs {made['model']} {made['dev.txt']}"],
         "compare": [f"compare {made['model']} --out {place / 'curves'}"],

@@ -13,7 +13,7 @@ from torture.harness import QUICK, Attempt, command, documents, forked, prepared
 
 
 def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
-    made, folder = prepared(place / "made"), place / "folder"
+    made, folder = prepared(place.parent / "made"), place / "folder"
     parts = [place / f"part{number}.txt" for number in range(3)]
     for part in parts:
         part.write_text(sentences(rng, 10))

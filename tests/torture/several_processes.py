@@ -16,7 +16,7 @@ from torture.harness import NETWORK, Attempt, documents, prepared
 
 
 def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
-    made, out = prepared(place / "made"), place / "out"
+    made, out = prepared(place.parent / "made"), place / "out"
     line = f"train {made['train.txt']} --dev {made['dev.txt']} --split line --out {out} --force {NETWORK}"
     while True:
         for kill in (False, True):
@@ -41,9 +41,9 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
 def waited(processes: list[subprocess.Popen[str]], limit: float = 120) -> bool:
     """Wait for the end, as torchrun does: when one process has failed, the others are terminated. Whether they hang."""
     end = time.monotonic() + limit
-    while any(process.poll() is None for process in processes) and time.monotonic() < end:
+    while None in (statuses := [process.poll() for process in processes]) and time.monotonic() < end:
         time.sleep(0.05)
-        if any(process.returncode for process in processes):
+        if any(statuses):
             time.sleep(3)
             for process in processes:
                 process.terminate()

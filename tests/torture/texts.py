@@ -15,7 +15,7 @@ PIECES = [
 
 
 def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
-    made, out = prepared(place / "made"), place / "out"
+    made, out = prepared(place.parent / "made"), place / "out"
     while True:
         path = place / rng.choice(["text.txt", "text.txt", "text.jsonl", "text.csv", "text.txt.gz", "text"])
         data = content(rng)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     import argparse
 
-NO_MEMORY = "out of memory|allocate memory|size calculation overflow|start new thread|thread pool"
+NO_MEMORY = "out of memory|allocate memory|size calculation overflow|start new thread|thread pool|map segment"
 INSTALL = {"torch": "torch", "matplotlib": "matplotlib", "transformers": "transformers", "tensorboard": "tensorboard"}
 
 
@@ -53,8 +53,10 @@ def run(words: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except MemoryError:
         return complain("not enough memory; use less text (--max-tokens) or smaller settings")
-    except ModuleNotFoundError as error:
-        if error.name not in INSTALL:
+    except ImportError as error:
+        if re.search(NO_MEMORY, str(error)):
+            return complain("not enough memory to load a library; raise the limit on memory")
+        if error.name not in INSTALL or not isinstance(error, ModuleNotFoundError):
             raise
         return complain(f"this needs the package {error.name}; install it with: pip install {INSTALL[error.name]}")
     except OSError as error:

@@ -1,0 +1,29 @@
+"""The torture suite in short: a few attempts of every attack (`make torture` runs it for minutes or hours)."""
+
+import random
+import sys
+from importlib import import_module
+from itertools import islice
+
+import pytest
+
+from torture.__main__ import ATTACKS
+
+ATTEMPTS = {"kills": 8, "interrupts": 3, "options": 20, "texts": 10, "crafted": 32, "races": 3, "full_disk": 4}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("torture")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="forks, limits memory, and looks into /proc")
+@pytest.mark.filterwarnings("ignore")  # of forking
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attack(place, name):
+    (place / name).mkdir()
+    attempts = import_module(f"torture.{name}").attack(random.Random(0), place / name)
+    found = list(islice(attempts, ATTEMPTS.get(name, 2)))
+    attempts.close()
+    assert [attempt for attempt in found if attempt[1]] == []
