@@ -1,4 +1,4 @@
-# make setup | demo | test | test-hf | torture | format | clean.   Needs Python >= 3.10 and make; everything else goes into .venv.
+# make setup | demo | test | test-hf | torture | bench | format | clean.   Needs Python >= 3.10 and make; everything else goes into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 HF := .venv-hf
 
-.PHONY: setup demo test test-hf torture format clean
+.PHONY: setup demo test test-hf torture bench format clean
 
 setup: $(STAMP)
 

@@ -30,6 +30,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     help = "build the n-gram baselines from this text instead"
     parser.add_argument("--baseline-text", nargs="+", metavar="FILE", help=help)
     parser.add_argument("--max-tokens", type=count, metavar="N", help="use only the first N tokens (1e6, 500k, 2M)")
+    parser.add_argument("--no-cache", action="store_true", help="predict without the recency cache")
     add_device(parser)
     add_output_options(parser)
     add_text_options(parser)
@@ -46,6 +47,10 @@ def run(options: argparse.Namespace) -> None:
     if not (options.text or every):
         raise SaffuError("no text to evaluate on; pass some: saffu eval MODEL TEXT")
     how = Reading.of(options, lm.source_)
+    if options.no_cache:
+        if not hasattr(lm.model_, "without_cache"):
+            raise SaffuError("this model has no recency cache; omit --no-cache")
+        lm.model_ = lm.model_.without_cache()
     with Text(options.text, how) as text:
 
         def tokenized(lines: Iterable[Any], max_tokens: int | None = None) -> TokenCorpus:
@@ -67,7 +72,8 @@ def run(options: argparse.Namespace) -> None:
         return
     part = f", the first {score.targets:,} tokens" if options.max_tokens else f", {score.targets:,} tokens"
     print(f"{described(corpus)}{part}, {score.bytes:,} bytes")
-    scores = {"this model": score} | {f"{name} baseline": baseline for name, baseline in baselines.items()}
+    title = "this model, no cache" if options.no_cache else "this model"
+    scores = {title: score} | {f"{name} baseline": baseline for name, baseline in baselines.items()}
     rows = [[name, f"{s.perplexity:.2f}", f"{s.bits_per_byte:.3f}"] for name, s in scores.items()]
     print(table(["", "perplexity", "bits/byte"], rows))
     if not baselines:
