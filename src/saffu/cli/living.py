@@ -50,6 +50,8 @@ def add_forget_options(parser: Parser, words: Sequence[str]) -> None:
     add_change_options(parser, words)
     help = "skip documents that the model does not count instead of failing"
     parser.add_argument("--skip-uncounted", action="store_true", help=help)
+    help = "drop the network trained next to the counts, which cannot forget"
+    parser.add_argument("--drop-network", action="store_true", help=help)
 
 
 def add_merge_options(parser: Parser, _: Sequence[str]) -> None:
@@ -73,7 +75,7 @@ def update(options: argparse.Namespace) -> None:
 def forget(options: argparse.Namespace) -> None:
     with changed_model(options) as (lm, corpus):
         try:
-            forgotten = lm.forget(corpus, options.skip_uncounted)
+            forgotten = lm.forget(corpus, options.skip_uncounted, options.drop_network)
         except SaffuError as error:
             if lm.source_.get("hold_out") and lm.source_.get("split") != "line":
                 raise SaffuError(f"{error}; {CUT}") from None
