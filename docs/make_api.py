@@ -10,26 +10,43 @@ SOURCE = HERE.parent / "src" / "saffu"
 PAGE = HERE / "api.md"
 
 CONTENTS = {
-    "The model": [("model", "SaffuLM"), ("__init__", "load")],
-    "Settings": [("config", "SaffuConfig"), ("config", "TrainingConfig"), ("generate", "Sampling")],
-    "What a model tells": [
-        ("evaluate", "Score"),
-        ("explain", "Explanation"),
-        ("explain", "Term"),
-        ("embeddings", "Embeddings"),
+    "The model": [("model.language_model", "SaffuLM"), ("__init__", "load")],
+    "Settings": [
+        ("model.solutions", "preset"),
+        ("calibrated.config", "CalibratedConfig"),
+        ("companion.config", "CompanionConfig"),
+        ("paper.config", "PaperConfig"),
+        ("training.config", "TrainingConfig"),
+        ("text.tokenizer", "TokenizerConfig"),
+        ("tools.generate", "Sampling"),
     ],
-    "Minimal pairs": [("pairs", "evaluate_pairs"), ("pairs", "read_pairs"), ("pairs", "Pair"), ("pairs", "PairScore")],
+    "Results": [
+        ("tools.evaluate", "Score"),
+        ("tools.scores", "LineScore"),
+        ("tools.words", "WordScore"),
+        ("interface", "Explanation"),
+        ("interface", "Term"),
+        ("tools.word_vectors", "WordVectors"),
+    ],
+    "Minimal pairs": [
+        ("tools.minimal_pairs", "evaluate_pairs"),
+        ("tools.minimal_pairs", "read_pairs"),
+        ("tools.minimal_pairs", "Pair"),
+        ("tools.minimal_pairs", "PairScore"),
+    ],
     "Text": [
-        ("text", "find_files"),
-        ("text", "read_documents"),
-        ("text", "default_corpus"),
-        ("tokenizer", "Tokenizer"),
-        ("corpus", "TokenCorpus"),
+        ("text.sources", "find_files"),
+        ("text.documents", "read_lines"),
+        ("text.documents", "read_records"),
+        ("text.default_corpus", "default_corpus"),
+        ("text.tokenizer", "Tokenizer"),
+        ("text.corpus", "TokenCorpus"),
     ],
+    "The interface of all models": [("interface", "Model"), ("interface", "Sums")],
     "Errors": [("errors", "SaffuError"), ("errors", "NotFittedError")],
 }
 
-SPOKEN = {"__init__", "__getitem__"}
+DOCUMENTED = {"__init__", "__getitem__"}  # private names that readers need
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -37,7 +54,7 @@ def page() -> str:
     lines = [
         "# API",
         "",
-        "Written from the docstrings by `docs/make_api.py`. `import saffu` gives the names without a module.",
+        "Generated from the docstrings by `docs/make_api.py`. `import saffu` provides the names without a module.",
     ]
     for title, names in CONTENTS.items():
         lines += ["", f"## {title}"]
@@ -47,29 +64,29 @@ def page() -> str:
 
 
 def section(module: str, name: str) -> list[str]:
-    text = (SOURCE / f"{module}.py").read_text("utf-8")
+    text = (SOURCE / f"{module.replace('.', '/')}.py").read_text("utf-8")
     node = next(n for n in ast.parse(text).body if isinstance(n, Function | ast.ClassDef) and n.name == name)
     public = f'"{name}"' in (SOURCE / "__init__.py").read_text("utf-8") or module == "__init__"
-    where = "saffu" if public else f"saffu.{module}"
+    title = f"### `saffu.{name}`" if public else f"### `saffu.{module}.{name}`"
     if isinstance(node, Function):
-        return [f"### `{where}.{name}`", *described(node, name)]
-    lines = [f"### `{where}.{name}`", "", documentation(node)]
-    fields = [field for field in node.body if isinstance(field, ast.AnnAssign) and is_public(field)]
+        return [title, "", f"`{name}({arguments(node)})`", "", documentation(node)]
+    lines = [title, "", documentation(node)]
+    fields = [field for field in node.body if isinstance(field, ast.AnnAssign) and is_documented(field)]
     if is_dataclass(node) and fields:
         lines += ["", *table(fields, text.splitlines())]
-    for method in node.body:
-        spoken = isinstance(method, Function) and (not method.name.startswith("_") or method.name in SPOKEN)
-        if spoken and ast.get_docstring(method):
-            lines += ["", f"#### `{shown(method, name)}`", "", documentation(method)]
+    for method in methods(node):
+        lines += ["", f"#### `{signature(method, name)}`", "", documentation(method)]
     return lines
 
 
-def described(node: Function, name: str) -> list[str]:
-    return ["", f"`{name}({arguments(node)})`", "", documentation(node)]
+def methods(node: ast.ClassDef) -> list[ast.FunctionDef]:
+    """The public methods with a docstring."""
+    found = [method for method in node.body if isinstance(method, ast.FunctionDef) and ast.get_docstring(method)]
+    return [method for method in found if not method.name.startswith("_") or method.name in DOCUMENTED]
 
 
-def shown(method: Function, owner: str) -> str:
-    """How a method is called: "lm.fit(documents)", a property without brackets."""
+def signature(method: Function, owner: str) -> str:
+    """How a method is called: "fit(documents)"; a property has no brackets."""
     decorators = {ast.unparse(decorator) for decorator in method.decorator_list}
     if decorators & {"property", "cached_property"}:
         return method.name
@@ -81,7 +98,7 @@ def shown(method: Function, owner: str) -> str:
 
 
 def arguments(node: Function) -> str:
-    """The arguments with their defaults; types are in the source, and most are told by the names."""
+    """The arguments with their defaults, without types, which are in the source."""
     bare = ast.parse(ast.unparse(node)).body[0]
     assert isinstance(bare, Function)
     for argument in [*bare.args.posonlyargs, *bare.args.args, *bare.args.kwonlyargs, bare.args.vararg, bare.args.kwarg]:
@@ -92,7 +109,7 @@ def arguments(node: Function) -> str:
 
 
 def documentation(node: Function | ast.ClassDef) -> str:
-    """The docstring; what is indented or an example becomes code."""
+    """The docstring; indented and aligned paragraphs and examples become code."""
     paragraphs = (ast.get_docstring(node) or "").split("\n\n")
     code = re.compile(r"^(    |>>> )")
     parts = []
@@ -100,13 +117,15 @@ def documentation(node: Function | ast.ClassDef) -> str:
         lines = paragraph.split("\n")
         aligned = sum("   " in line.strip() for line in lines) > len(lines) / 2
         is_example = lines[0].startswith(">>>") or (len(lines) == 1 and "(" in lines[0] and " → " in lines[0])
-        is_code = all(code.match(line) for line in lines) or is_example or (aligned and len(lines) > 1)
+        is_list = all(line.startswith("    ") for line in lines[1:]) and lines[0].endswith(":") and len(lines) > 1
+        is_code = all(code.match(line) for line in lines) or is_example or is_list or (aligned and len(lines) > 1)
         parts.append("```\n" + paragraph + "\n```" if is_code else paragraph)
     return "\n\n".join(parts)
 
 
-def is_public(field: ast.AnnAssign) -> bool:
-    return isinstance(field.target, ast.Name) and not field.target.id.startswith("_")
+def is_documented(field: ast.AnnAssign) -> bool:
+    public = isinstance(field.target, ast.Name) and not field.target.id.startswith("_")
+    return public and not ast.unparse(field.annotation).startswith("ClassVar")
 
 
 def is_dataclass(node: ast.ClassDef) -> bool:
@@ -114,7 +133,7 @@ def is_dataclass(node: ast.ClassDef) -> bool:
 
 
 def table(fields: list[ast.AnnAssign], source: list[str]) -> list[str]:
-    """Name, default and meaning of each field; the meaning is in `setting(…)` or in the comment beside it."""
+    """Name, default, and meaning of each field; the meaning is in `setting(…)` or in the comment next to it."""
     rows = ["| | default | |", "| --- | --- | --- |"]
     for field in fields:
         default, meaning = "", ""
@@ -126,10 +145,10 @@ def table(fields: list[ast.AnnAssign], source: list[str]) -> list[str]:
             if value is not None and not isinstance(value, ast.Call):
                 default = ast.unparse(value)
             before = source[field.lineno - 2].strip()
-            beside = source[field.lineno - 1].partition("  # ")[2]
-            meaning = beside or (before.removeprefix("# ") if before.startswith("# ") else "")
-        cells = (ast.unparse(field.target), default, meaning.replace("|", "\\|"))
-        rows.append(f"| `{cells[0]}` | {f'`{cells[1]}`' if cells[1] else ''} | {cells[2]} |")
+            after = source[field.lineno - 1].partition("  # ")[2]
+            meaning = after or (before.removeprefix("# ") if before.startswith("# ") else "")
+        meaning = meaning.replace("|", "\\|").replace("<", "&lt;")
+        rows.append(f"| `{ast.unparse(field.target)}` | {f'`{default}`' if default else ''} | {meaning} |")
     return rows
 
 
