@@ -115,6 +115,14 @@ def test_updating_counts_new_text_and_keeps_the_network(trained, dev):
     assert lm.model_.side is trained.model_.side
 
 
+def test_more_training_never_makes_a_model_worse(trained, counted, dev):
+    lm = copy.copy(trained)
+    lm.config = CompanionConfig(**lm.config.to_dict() | {"epochs": 0.2, "decay": 50.0})  # a harmful setting
+    lm.backprop(texts(1, 600), texts(2, 120))
+    assert lm.model_.side is not None
+    assert lm.score(dev).bits_per_byte <= trained.score(dev).bits_per_byte
+
+
 def test_forgetting_needs_the_network_to_be_dropped(trained, counted, dev):
     lm = copy.copy(trained)
     with pytest.raises(SaffuError, match="cannot forget it; use `drop_network`"):

@@ -83,7 +83,7 @@ class Training:
         if group.size > 1:
             raise SaffuError("a network next to counts is trained in one process; run the command without torchrun")
         self.text = {"corpus": corpus.fingerprint(), "dev": dev.fingerprint()}
-        self.model, self.best, self.config = model, model.without_network(), model.config
+        self.model, self.best, self.config = model, model, model.config
         self.source, self.group, self.before, self.corpus = source, group, seconds, corpus
         self.dev, self.progress, self.device = excerpt(dev, DEV_TARGETS[model.device.type]), Progress(), model.device
         began = time.perf_counter()
@@ -140,6 +140,9 @@ class Training:
         progress = self.progress
         if not progress.steps:
             progress.best = self.counted_score.bits_per_byte
+            if self.model.side is not None:  # trained before
+                before = score(self.model.side.network, self.model.side.gate, self.dev, self.dev_flat)[0]
+                progress.best = self._score_of(before).bits_per_byte
         self._since = saved = time.perf_counter()
         with progress_bar("train", total=1000, unit="‰") as bar:
             while not progress.ended:
