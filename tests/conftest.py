@@ -14,6 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny arrays: a second thread on
 
 import numpy as np
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 from saffu import CalibratedConfig, PaperConfig, SaffuLM
 from saffu.model import solutions
@@ -21,6 +22,9 @@ from saffu.settings import Settings
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 from toy_model import TOY, ToyConfig
+
+hypothesis_settings.register_profile("saffu", deadline=None)  # a busy machine is not a failure
+hypothesis_settings.load_profile("saffu")
 
 solutions.PRESETS["toy"] = TOY
 

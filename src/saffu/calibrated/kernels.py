@@ -113,6 +113,7 @@ def _load() -> ctypes.CDLL:
         ),
         "saffu_merge_rows": (i64, [p, p, p, p, p, p, i64, i32, i32, p, p, p]),
         "saffu_build_table": (None, [p, p, p, i32, i32, p, i64, p, i64, i64, p, p, p, p]),
+        "saffu_check_level": (i32, [p, p, p, p, p, p, i64, i64, i64, p, i64, i64]),
         "saffu_score": (None, [POINTER(Model), p, p, i64, i64, i64, p, p]),
         "saffu_moments": (None, [POINTER(Model), p, p, i64, p, i64, i32, i32, p]),
         "saffu_score_both": (None, [POINTER(Model), p, p, i64, p, i64, p]),

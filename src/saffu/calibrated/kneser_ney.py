@@ -156,21 +156,20 @@ class Table:
         """The table whose `arrays()` these are; shapes and offsets are checked before any kernel follows them."""
         try:
             distances = tuple(int(d) for d in arrays["distances"])
-            depth, levels = len(distances), []
+            depth = len(distances)
+            levels: list[dict[str, Array]] = []
             for number in range(1, depth + 1):
                 missing = ["token"] * (number == 1) + ["child"] * (number == depth)
                 names = [name for name in LEVEL_ARRAYS if name not in missing]
                 level = {name: arrays[f"{number}.{name}"] for name in names}
                 contexts, followers = len(level["backoff"]), len(level["follow"])
-                begin, follow = level["begin"], level["follow"]
                 sound = all(level[name].dtype == LEVEL_ARRAYS[name] and level[name].ndim == 1 for name in names)
-                sound = sound and offsets_are_sound(begin, contexts, followers) and len(level["mass"]) == followers
+                sound = sound and len(level["begin"]) == contexts + 1 and len(level["mass"]) == followers
                 sound = sound and len(level.get("token", level["backoff"])) == contexts
-                sound = sound and (not followers or int(follow.max()) < vocabulary)
                 sound = sound and (number > 1 or contexts == vocabulary)
-                sound = sound and within(level["backoff"], 1e-20) and within(level["mass"], 0)
-                if number < depth:
-                    sound = sound and offsets_are_sound(level["child"], contexts, len(arrays[f"{number + 1}.backoff"]))
+                sound = sound and len(level.get("child", level["begin"])) == contexts + 1
+                deeper = len(arrays[f"{number + 1}.backoff"]) if number < depth else 0
+                sound = sound and level_is_sound(level, deeper, levels[-1]["child"] if levels else None, vocabulary)
                 if not sound:
                     raise ValueError(f"level {number}")
                 levels.append(level)
@@ -195,10 +194,13 @@ class Table:
         return view
 
 
-def offsets_are_sound(offsets: Array, entries: int, total: int) -> bool:
-    """Whether offsets of this many entries ascend from 0 to `total`."""
-    ends = len(offsets) == entries + 1 and int(offsets[0]) == 0 and int(offsets[-1]) == total
-    return ends and bool((offsets[1:] >= offsets[:-1]).all())
+def level_is_sound(level: Mapping[str, Array], deeper: int, parent: Array | None, vocabulary: int) -> bool:
+    """Whether kernels can follow a level that has `deeper` contexts below it, and `parent` offsets into it."""
+    pointers = [pointer(level.get(name), dtype) for name, dtype in LEVEL_ARRAYS.items()]
+    contexts, parents = len(level["backoff"]), 0 if parent is None else len(parent) - 1
+    above = pointer(parent, np.uint32)
+    followers = len(level["follow"])
+    return bool(library.saffu_check_level(*pointers, contexts, followers, deeper, above, parents, vocabulary))
 
 
 def within(numbers: Array, least: float) -> bool:

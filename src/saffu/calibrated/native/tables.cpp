@@ -156,4 +156,27 @@ void saffu_build_table(const int64_t *offsets, const void *keys, const uint32_t 
         build_table(offsets, (const Wide *)keys, counts, columns, rank, vocabulary, prune, lo, hi, discounts,
                     statistics, sizes, arrays);
 }
+
+// Whether kernels can follow a level that came from a file: offsets that ascend from zero to `followers` and, unless null,
+// to `children`; followers within the vocabulary and sorted; the tokens of siblings, if given, sorted; shares and backoffs
+// that are proper numbers. `parent` holds the offsets by which the level above finds its contexts here; null at level 1.
+int32_t saffu_check_level(const uint16_t *token, const uint32_t *child, const uint32_t *begin, const float *backoff,
+                          const uint16_t *follow, const float *mass, int64_t contexts, int64_t followers,
+                          int64_t children, const uint32_t *parent, int64_t parents, int64_t vocabulary) {
+    if (begin[0] != 0 || begin[contexts] != followers) return 0;
+    if (child && (child[0] != 0 || child[contexts] != children)) return 0;
+    for (int64_t i = 0; i < contexts; i++) {
+        if (begin[i + 1] < begin[i] || begin[i + 1] > followers) return 0;
+        if (child && (child[i + 1] < child[i] || child[i + 1] > children)) return 0;
+        if (!(backoff[i] > 0 && backoff[i] < 2)) return 0;
+        for (int64_t j = begin[i]; j < begin[i + 1]; j++) {
+            if (follow[j] >= vocabulary || (j > begin[i] && follow[j] <= follow[j - 1])) return 0;
+            if (!(mass[j] >= 0 && mass[j] < 2)) return 0;
+        }
+    }
+    for (int64_t p = 0; parent && p < parents; p++)  // the level above has been checked before
+        for (int64_t i = parent[p] + 1; i < parent[p + 1]; i++)
+            if (token[i] <= token[i - 1]) return 0;
+    return 1;
+}
 }
