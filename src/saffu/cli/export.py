@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from saffu.cli.options import Command, Parser, add_model, add_text_options, require_output
+from saffu.cli.options import Command, Parser, add_model, add_text_options, integer, require_output
 from saffu.cli.output import model_facts, print_json
 from saffu.cli.reading import Reading, Text
 from saffu.errors import SaffuError
@@ -18,16 +18,19 @@ if TYPE_CHECKING:
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
     add_model(parser)
-    parser.add_argument(
-        "--to", choices=("hf",), default="hf", metavar="hf", help="hf: transformers and lm_eval (default)"
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
+    help = "hf: a folder for transformers and lm_eval; arpa: the n-gram counts as a file for KenLM [hf]"
+    parser.add_argument("--to", choices=("hf", "arpa"), default="hf", metavar="hf|arpa", help=help)
+    parser.add_argument("--out", type=Path, required=True, metavar="PATH", help="output folder, or ARPA file")
     parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
     parser.add_argument("--json", action="store_true", help="print one JSON object to stdout")
     help = "instead of MODEL, export models fitted to the first words of its training text, to DIR/chck_1M, …"
     parser.add_argument("--checkpoints", nargs="+", metavar="TEXT", help=help)
     help = "checkpoints, in millions of words [1,2,…,10,20,…,100]"
     parser.add_argument("--sizes", type=sizes, metavar="N,N,…", help=help)
+    arpa = parser.add_argument_group("ARPA")
+    arpa.add_argument("--order", type=integer(2, 6), metavar="N", help="longest n-grams to write [all, up to 6]")
+    help = "leave out n-grams of three tokens or more that were counted N times or less [0]"
+    arpa.add_argument("--prune", type=integer(0), metavar="N", help=help)
     add_text_options(parser)
 
 
@@ -46,6 +49,11 @@ def sizes(text: str) -> list[int]:
 def run(options: argparse.Namespace) -> None:
     from saffu import load
 
+    if options.to == "arpa":
+        export_arpa(load(options.model), options)
+        return
+    if options.order is not None or options.prune is not None:
+        raise SaffuError("--order and --prune need --to arpa")
     if options.checkpoints:
         export_checkpoints(load(options.model), options)
         return
@@ -61,6 +69,23 @@ def run(options: argparse.Namespace) -> None:
     print(f"wrote {options.out} ({size / 1e6:.1f} MB); load it with")
     for loader in ("AutoModelForCausalLM", "AutoTokenizer"):
         print(f'  {loader}.from_pretrained("{options.out.as_posix()}", trust_remote_code=True)')
+
+
+def export_arpa(lm: SaffuLM, options: argparse.Namespace) -> None:
+    """Write the n-gram counts as an ARPA file."""
+    from saffu.tools.arpa import write_arpa
+
+    if options.checkpoints or options.sizes:
+        raise SaffuError("--checkpoints and --sizes need --to hf")
+    if options.out.is_dir():
+        raise SaffuError(f"{options.out} is a folder; pass --out FILE")
+    if options.out.exists() and not options.force:
+        raise SaffuError(f"{options.out} exists; pass --force to overwrite it, or another --out")
+    sizes = write_arpa(lm.references_, lm.tokenizer_, options.out, options.order, options.prune or 0)
+    if options.json:
+        print_json(model_facts(lm) | {"out": options.out, "bytes": options.out.stat().st_size, "ngrams": sizes})
+        return
+    print(f"wrote {options.out} ({options.out.stat().st_size / 1e6:.1f} MB): {sum(sizes):,} n-grams of tokens")
 
 
 def export_checkpoints(lm: SaffuLM, options: argparse.Namespace) -> None:
@@ -80,9 +105,11 @@ def export_checkpoints(lm: SaffuLM, options: argparse.Namespace) -> None:
 
 COMMAND = Command(
     "export",
-    "export a model for transformers and lm_eval",
-    "MODEL --out DIR [options]",
-    "saffu export model --out model-hf\nsaffu export model --checkpoints text/*.txt --sizes 1,2,5,10 --out checkpoints",
+    "export a model for transformers and lm_eval, or for KenLM",
+    "MODEL --out PATH [options]",
+    "saffu export model --out model-hf\n"
+    "saffu export model --to arpa --out model.arpa\n"
+    "saffu export model --checkpoints text/*.txt --sizes 1,2,5,10 --out checkpoints",
     add_options,
     run,
 )

@@ -1,0 +1,39 @@
+"""saffu export --to arpa."""
+
+import json
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def model(fitted, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    fitted("calibrated").save(tmp_path / "model")
+
+
+def test_arpa_files(saffu, tmp_path):
+    shown = saffu("export model --to arpa --out model.arpa")
+    assert shown.status == 0 and shown.out.startswith("wrote model.arpa") and "n-grams" in shown.out
+    head = (tmp_path / "model.arpa").read_text("utf-8").splitlines()[:5]
+    assert head[0] == "\\data\\" and head[4].startswith("ngram 4=")
+    facts = json.loads(saffu("export model --to arpa --out model.arpa --order 3 --force --json").out)
+    assert len(facts["ngrams"]) == 3 and facts["bytes"] == (tmp_path / "model.arpa").stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("export model --to arpa --out model", "--out FILE"),
+        ("export model --to arpa --out here", "pass --force"),
+        ("export model --to arpa --out x --order 5", "--order must be from 2 to 4"),
+        ("export model --to arpa --out x --order 7", "at most 6"),
+        ("export model --out x --order 3", "need --to arpa"),
+        ("export model --to arpa --out x --sizes 1", "need --to hf"),
+        ("export model --to srilm --out x", "invalid choice"),
+    ],
+)
+def test_misuse(saffu, tmp_path, line, message):
+    (tmp_path / "here").write_text("")
+    result = saffu(line)
+    assert result.status == 2 and message in result.err and result.err.count("\n") == 1
+    assert not (tmp_path / "x").exists()
