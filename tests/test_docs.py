@@ -47,7 +47,8 @@ WORDS = [
 
 def commands_of(text: str) -> list[str]:
     """The command lines of a page's code blocks that run saffu, without comments and prompts."""
-    lines = [line for _, block in BLOCK.findall(text) for line in block.replace("\\\n", " ").splitlines()]
+    blocks = [block for _, block in BLOCK.findall(text)] + re.findall(r"^    (saffu .*)$", text, re.MULTILINE)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     lines = [line.removeprefix("$ ").split("  #")[0].strip() for line in lines]
     return [line for line in lines if re.search(r"(^|\| )saffu [a-z]", line)]
 
@@ -81,6 +82,12 @@ def test_pages_name_only_options_that_exist():
     for page in PAGES:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z_-]*[a-z]", page.read_text("utf-8")))
         assert named <= known, f"{page.name} names {sorted(named - known)}"
+
+
+def test_pages_name_only_commands_that_exist():
+    for page in PAGES:
+        for name in re.findall(r"`saffu ([a-z]+)", page.read_text("utf-8")):
+            assert name in COMMANDS, f"{page.name} names saffu {name}"
 
 
 def test_every_command_shows_examples_that_parse(monkeypatch):
