@@ -41,7 +41,7 @@ def content(rng: random.Random) -> bytes:
     if kind < 0.1:
         return rng.randbytes(rng.randint(0, 300))
     if kind < 0.15:
-        return b"word" * rng.choice([10**5, 10**6])  # one long line, without a place to cut it
+        return b"word" * rng.choice([10**4, 10**5])  # one long line, without a place to cut it
     if kind < 0.2:
         return b"a few words " * rng.choice([10**4, 10**5])
     text = "".join(rng.choices(PIECES, k=rng.choice([0, 1, 3, 30, 300])))

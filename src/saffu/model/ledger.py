@@ -140,6 +140,8 @@ class Ledger:
     def from_arrays(cls, arrays: Mapping[str, Array]) -> Ledger:
         """The inverse of `arrays`."""
         pages = {}
+        if not arrays or len(arrays) % 3:
+            raise SaffuError("the ledger is damaged; restore the folder or train again")
         for number in range(len(arrays) // 3):
             salt, hashes, times = (arrays[f"{number}.{part}"] for part in ("salt", "hashes", "times"))
             fits = salt.shape == (HASH,) and hashes.shape == (len(times), HASH) and times.shape == (len(hashes),)

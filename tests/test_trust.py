@@ -1,0 +1,272 @@
+"""What a user must be able to rely on, across rooms: nothing silently wrong, no tracebacks, nothing left behind."""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import saffu as package
+from conftest import sentences
+from saffu.arrays import load_arrays, to_safetensors
+from saffu.errors import SaffuError
+
+QUICK = "--order 3 --slots 3 --word-classes 20"
+SMALL = "--block 4 --radius 2 --block-dimension 12 --radius-dimension 12 --hidden-dimension 12"
+linux = pytest.mark.skipif(sys.platform != "linux", reason="pipes and devices of Linux")
+
+
+@pytest.fixture
+def texts(tmp_path, monkeypatch):
+    """Files a.txt, b.txt (300 documents each), dev.txt, and secret.txt in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(["a.txt", "b.txt", "dev.txt"]):
+        (tmp_path / name).write_text("\n".join(sentences(number, 300)) + "\n")
+    (tmp_path / "secret.txt").write_text("a xylophonist xylophonist\nthe xylophonist xylophonist\n")
+    return tmp_path
+
+
+@pytest.fixture
+def copied(fitted, tmp_path):
+    """`copied(kind)`: a folder with a model of each kind."""
+
+    def copy(kind):
+        folder = tmp_path / kind
+        fitted(kind).save(folder)
+        return folder
+
+    return copy
+
+
+def sign(folder, **changes):
+    """Change config.json, and make all checksums fit."""
+    document = json.loads((folder / "config.json").read_text()) | changes
+    names = [name for name in document["checksums"] if name != "config.json"]
+    document["checksums"] = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    own = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+    document["checksums"]["config.json"] = own
+    (folder / "config.json").write_text(json.dumps(document))
+
+
+def one_line(result, message=""):
+    assert result.status == 2
+    assert result.err.startswith("saffu: ")
+    assert result.err.count("\n") == 1
+    assert message in result.err
+
+
+# Text
+
+
+@linux
+def test_pipes_lose_nothing(texts):
+    command = f"{sys.executable} -m saffu train a.txt <(cat b.txt) - --split line --hold-out 0 --out m {QUICK} --json"
+    done = subprocess.run(["bash", "-c", f"{command} < dev.txt"], capture_output=True, check=True, text=True)
+    assert json.loads(done.stdout)["trained_on"]["documents"] == 900
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train '' --out m",
+        "train a.txt --dev '' --out m",
+        "train a.txt --out ''",
+        "train a.txt --out m --encoder ''",
+        "info ''",
+        "pairs m ''",
+        "merge m '' --out n",
+        "compare ''",
+        "report ''",
+    ],
+)
+def test_empty_names_are_not_the_current_folder(saffu, texts, line):
+    one_line(saffu(line), "empty")
+    assert not (texts / "m").exists()
+
+
+@pytest.mark.parametrize("dev", ["a.txt", "./a.txt", "copy.txt", "a.txt dev.txt"])
+def test_held_out_text_is_not_training_text(saffu, texts, dev):
+    shutil.copy("a.txt", "copy.txt")
+    one_line(saffu(f"train a.txt b.txt --dev {dev} --out m"))
+
+
+@linux
+@pytest.mark.slow
+def test_a_killed_training_leaves_no_text(texts):
+    (texts / "scratch").mkdir()
+    script = (
+        "import os, signal; from saffu.text.corpus import TokenCorpus as C; build = C.build\n"
+        "def killed(*a, **k):\n    build(*a, **k); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "C.build = killed; from saffu.cli.main import main; main(['train', '-', '--out', 'm'])"
+    )
+    environment = os.environ | {"TMPDIR": str(texts / "scratch")}
+    with (texts / "a.txt").open() as text:
+        done = subprocess.run([sys.executable, "-c", script], stdin=text, env=environment, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert list((texts / "scratch").iterdir()) == []
+
+
+# Forgetting
+
+
+def test_forgetting_states_what_stays(saffu, texts):
+    assert saffu(f"train a.txt secret.txt --split line --hold-out 0 --out own {QUICK}").status == 0
+    result = saffu("forget own secret.txt")
+    assert "may remain as a token in tokenizer.json" in result.out
+    assert "xylophonist" in (texts / "own" / "tokenizer.json").read_text()
+    saffu(f"train b.txt --split line --hold-out 0 --out public {QUICK}")
+    saffu(f"train a.txt secret.txt --split line --hold-out 0 --tokenizer public --out private {QUICK}")
+    result = saffu("forget private secret.txt")
+    assert "the encoder stays as it was fitted" in result.out
+    assert "tokenizer.json" not in result.out
+    assert "xylophonist" not in (texts / "private" / "tokenizer.json").read_text()
+    saffu("train a.txt secret.txt --split line --hold-out 0 --encoder public --out shared")
+    assert saffu("forget shared secret.txt").out.count("\n") == 1
+
+
+# Folders
+
+
+@pytest.mark.parametrize("kind", ["calibrated", "paper"])
+def test_edited_settings_are_noticed(copied, kind):
+    path = copied(kind) / "config.json"
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
+    with pytest.raises(SaffuError, match="damaged or was edited"):
+        package.load(path.parent)
+
+
+@linux
+@pytest.mark.parametrize("kind", ["calibrated", "paper"])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "log.jsonl"])
+@pytest.mark.parametrize("target", ["fifo", "/dev/zero", "/"])
+def test_only_regular_files_are_read(copied, kind, name, target):
+    path = copied(kind) / name
+    path.unlink()
+    if target == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(target)
+    with pytest.raises(SaffuError, match=r"not a regular file|not a model folder|cannot read"):
+        package.load(path.parent)
+
+
+@pytest.mark.parametrize(("name", "value"), [("block", 16000), ("hidden_dimension", 16000), ("radius", 2**40)])
+def test_settings_that_do_not_fit_allocate_nothing(copied, monkeypatch, name, value):
+    torch = pytest.importorskip("torch")
+    folder = copied("paper")
+    settings = json.loads((folder / "config.json").read_text())["settings"]
+    sign(folder, settings=settings | {name: value})
+    monkeypatch.setattr(torch.Tensor, "new_ones", only_on_meta(torch.Tensor.new_ones))
+    with pytest.raises(SaffuError):
+        package.load(folder)
+
+
+def only_on_meta(method):
+    def checked(tensor, *sizes):
+        assert tensor.device.type == "meta" or max(sizes) < 1000
+        return method(tensor, *sizes)
+
+    return checked
+
+
+@pytest.mark.parametrize("kind", ["calibrated", "paper"])
+@pytest.mark.parametrize("file", ["model", "sums", "references", "ledger"])
+@pytest.mark.parametrize("change", ["drop", "flatten", "empty", "type"])
+def test_arrays_that_do_not_fit_are_one_line(saffu, copied, tmp_path, kind, file, change):
+    folder = copied(kind)
+    path = folder / f"{file}.safetensors"
+    whole = load_arrays(path)
+    (tmp_path / "more.txt").write_text("the old dog\n")
+    for name in sorted(whole)[:: max(1, len(whole) // 6)]:
+        arrays = dict(whole)
+        if change == "drop":
+            del arrays[name]
+        elif change == "flatten":
+            arrays[name] = arrays[name].reshape(1, -1)
+        elif change == "empty":
+            arrays[name] = arrays[name].reshape(-1)[:0]
+        else:
+            arrays[name] = arrays[name].astype("u1" if arrays[name].dtype != "u1" else "i8")
+        path.write_bytes(b"".join(bytes(piece) for piece in to_safetensors(arrays)))
+        sign(folder)
+        result = saffu(["update", folder, tmp_path / "more.txt"])
+        assert result.status in (0, 2)
+        if result.status:
+            one_line(result)
+        else:
+            assert name.endswith("estimated") or change == "type" or arrays[name].size == whole[name].size, name
+
+
+@pytest.mark.parametrize("shape", [[0, 2**62, 2**62], [1] * 70, [10**18, 10**18], [-1], [2.5], "x", None, [[1]]])
+def test_hostile_headers(copied, shape):
+    path = copied("calibrated") / "model.safetensors"
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header["frequencies"]["shape"] = shape
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
+    sign(path.parent)
+    with pytest.raises(SaffuError, match="damaged or not a safetensors file"):
+        package.load(path.parent)
+
+
+def test_tokenizers_have_no_other_parts(copied, fitted):
+    path = copied("calibrated") / "tokenizer.json"
+    document = json.loads(path.read_text())
+    document["normalizer"] = {"type": "Replace", "pattern": {"Regex": "(a*)*b"}, "content": ""}
+    path.write_text(json.dumps(document))
+    sign(path.parent)
+    assert package.load(path.parent).tokenizer_.to_json() == fitted("calibrated").tokenizer_.to_json()
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--order 100000000000000000000000",
+        "--word-classes 4294967296",
+        f"--preset paper {SMALL} --block-dimension 4294967296",
+        f"--preset paper {SMALL} --hidden-dimension 4294967296",
+        f"--preset paper {SMALL} --document-shards 4294967296",
+        f"--preset paper {SMALL} --set smoothing=1e308",
+        f"--preset paper {SMALL} --backprop --learning-rate 1e308",
+        f"--preset paper {SMALL} --backprop --batch-size 100000000000000000000000",
+        f"--preset paper {SMALL} --backprop --set init_scale=1e308",
+    ],
+)
+def test_absurd_numbers_are_one_line(saffu, texts, options):
+    one_line(saffu(f"train a.txt --out m {options}"))
+
+
+@pytest.mark.parametrize("name", [r"$\foo$", "$", "a_b^c"])
+def test_names_are_not_formulas(saffu, texts, name):
+    pytest.importorskip("matplotlib")
+    text = f"a.txt --dev dev.txt --split line --preset paper {SMALL} --backprop --max-folds 1"
+    assert saffu(f"train {text} --out run").status == 0
+    assert saffu(["compare", "run", "--names", name, "--title", name, "--out", "curves"]).status == 0
+    assert Path("curves.png").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "allowed"), [(signal.SIGINT, (130,)), (signal.SIGTERM, (143, -15))])
+@pytest.mark.parametrize("module", ["saffu.cli.commands", "saffu.text.corpus", "saffu.calibrated.kernels", "numpy"])
+def test_signals_while_importing(texts, number, allowed, module):
+    script = (
+        "import os, sys, builtins; usual = builtins.__import__\n"
+        "def interrupted(name, *rest, **named):\n"
+        f"    if name == {module!r}: os.kill(os.getpid(), {int(number)})\n"
+        "    return usual(name, *rest, **named)\n"
+        "builtins.__import__ = interrupted\n"
+        "from saffu.cli.main import main; main(['train', 'a.txt', '--out', 'm'])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False, text=True)
+    assert done.returncode in allowed
+    assert "Traceback" not in done.stderr
