@@ -43,15 +43,11 @@ def seen(context: Sequence[int], distances: Iterable[int]) -> Row:
 def rows(documents: Iterable[Sequence[int]], distances: Sequence[int]) -> Counter[Row]:
     """One row per token: its context and the token itself.
 
-    >>> for row in rows([[7, 8, 3]], [1, 2]):
-    ...     print(row)
-    (3, 0, 7)
-    (7, 3, 8)
-    (8, 7, 3)
+    >>> list(rows([[7, 8, 3]], [1, 2]))
+    [(3, 0, 7), (7, 3, 8), (8, 7, 3)]
     """
-    return Counter(
-        (*seen(document[:place], distances), token) for document in documents for place, token in enumerate(document)
-    )
+    places = ((document, place) for document in documents for place in range(len(document)))
+    return Counter((*seen(document[:place], distances), document[place]) for document, place in places)
 
 
 def marginal(

@@ -185,7 +185,11 @@ def announce(log: Log, corpus: TokenCorpus, dev: TokenCorpus, vocabulary: int, s
 @contextmanager
 def backprop_log(options: argparse.Namespace, log: Log, dev: TokenCorpus) -> Iterator[Callable[[Row], None]]:
     """What to call after each fold. An interruption ends with the command that resumes the run."""
-    board = open_tensorboard(options.tensorboard) if options.tensorboard and log.visible else None
+    board = None
+    if options.tensorboard and log.visible:
+        from saffu.training.tensorboard import open_tensorboard
+
+        board = open_tensorboard(options.tensorboard)
     if dev.targets > DEV_SAMPLE:
         log.say(f"while training, a sample of the {dev.targets:,} held-out tokens is scored")
 
@@ -214,14 +218,6 @@ def backprop_log(options: argparse.Namespace, log: Log, dev: TokenCorpus) -> Ite
     finally:
         if board:
             board.close()
-
-
-def open_tensorboard(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise SaffuError("TensorBoard is not installed; install it with: pip install tensorboard") from None
-    return SummaryWriter(folder)
 
 
 def finish(lm: SaffuLM, folder: Path, options: argparse.Namespace, log: Log) -> None:
