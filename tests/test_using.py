@@ -1,0 +1,92 @@
+"""The recipes of docs/using-saffu.md run, in order, and give what the page says."""
+
+import gzip
+import json
+import math
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import saffu
+from conftest import sentences
+from saffu.calibrated.kneser_ney import KneserNey
+
+PAGE = (Path(__file__).parent.parent / "docs" / "using-saffu.md").read_text("utf-8")
+COMMANDS = re.findall(r"^\$ (.+)$", PAGE, re.MULTILINE)
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+SMALL = " --order 4 --slots 2 --word-classes 10 --hold-out 0"
+LABELS = ["", *" abcdefghijklmnopqrstuvwxyz."]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Texts, and all that the commands of the page write."""
+    folder = tmp_path_factory.mktemp("using")
+    noise = [" ".join(reversed(line.split())) for line in sentences(9, 300)]
+    texts = {"text": sentences(1, 600), "good": sentences(2, 400), "average": noise, "stories": sentences(3, 300)}
+    texts |= {"talk": noise, "unknown": sentences(4, 50), "crawl": [*sentences(5, 60), *noise[:60]]}
+    for name, lines in texts.items():
+        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    records = "".join(json.dumps({"url": n, "text": line}) + "\n" for n, line in enumerate(texts["crawl"]))
+    (folder / "crawl.jsonl.gz").write_bytes(gzip.compress(records.encode()))
+    for command in COMMANDS:
+        line = re.sub(r"(^|\| )saffu ", rf"\1{shlex.quote(sys.executable)} -m saffu ", command)
+        line += SMALL if "saffu train" in line else ""
+        done = subprocess.run(["bash", "-c", f"set -o pipefail; {line}"], cwd=folder, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), command
+    return folder
+
+
+@pytest.mark.slow
+def test_commands(folder):
+    texts = {path.stem: path.read_text().splitlines() for path in folder.glob("*.txt")}
+    clean = [json.loads(line) for line in (folder / "clean.jsonl").read_text().splitlines()]
+    assert {record["url"] for record in clean} >= set(range(50)) and all(row["bits_per_byte"] < 2.5 for row in clean)
+    assert sum(line in texts["crawl"][:60] for line in texts["clean"]) > 40 and len(texts["clean"]) < 70
+    ratios = [json.loads(line)["log_ratio_per_byte"] for line in (folder / "ratios.jsonl").read_text().splitlines()]
+    assert len(ratios) == 50 and np.mean(ratios) > 1
+    header, *rows = [line.split("\t") for line in (folder / "surprisals.tsv").read_text().splitlines()]
+    assert header == ["id", "position", "word", "tokens", "bits"]
+    assert [row[2] for row in rows if row[0] == "7" and row[2] != "<eod>"] == texts["stories"][6].split()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", BLOCKS, ids=[f"block {n}" for n in range(1, len(BLOCKS) + 1)])
+def test_python(folder, monkeypatch, block):
+    assert len([line for line in block.splitlines() if line]) <= 10
+    for name in ("pandas", "pyctcdecode", "kenlm"):
+        if re.search(rf"(import|from) {name}\b", block):
+            pytest.importorskip(name, reason=f"pip install {name}")
+    monkeypatch.chdir(folder)
+    said = "the old king saw the sea"
+    acoustics = np.full((2 * len(said), len(LABELS)), math.log(1e-4))
+    for place, letter in enumerate(said):
+        acoustics[2 * place, LABELS.index(letter)] = acoustics[2 * place + 1, 0] = math.log(0.9)
+    names = {"labels": LABELS, "log_probabilities": acoustics}
+    exec(block, names)
+    lm = saffu.load("model")
+    if "clean" in names:
+        assert 50 < len(names["clean"]) < 100 and names["clean"].text.iloc[0] in sentences(5, 60)
+    if "reading" in names:
+        assert names["words"].bits.sum() == pytest.approx(lm.score_lines(["the old king saw the house ."])[0].bits)
+        assert list(names["reading"].word) == ["the", "old", "king", "saw", "the", "house", "."]
+    if "best" in names:
+        assert names["nbest"][names["best"]][0] == "the old king saw the sea ."
+    if "following" in names:
+        assert names["following"] in (" saw", " found", " liked")
+    if "decoder" in names:
+        assert names["text"] == said
+    if "log10" in names:
+        counted = KneserNey(lm.references_, 4).log_probabilities(lm.tokenize(["the old king saw the sea ."]))
+        assert names["log10"] == pytest.approx(counted.sum() / math.log(10), abs=1e-4)
+    if "more" in names:
+        assert names["more"] > 0.5
+    if "complete_word" in block:
+        words = lm.complete_word("the old ki")
+        assert next(iter(words)) == "king" and words["king"] > 0.9
+        assert set(lm.complete_word("the old ", number=3)) <= {"dog", "cat", "girl", "king"}
