@@ -13,7 +13,7 @@ from pathlib import Path
 from torture.harness import QUICK, Attempt, prepared
 
 STARTED = "import sys, saffu; print('started', flush=True); from saffu.cli.main import main; main(sys.argv[1:])"
-STATUSES = {signal.SIGINT: (0, 130), signal.SIGTERM: (0, 143, -15)}
+STATUSES = {signal.SIGINT: (0, 130, -2), signal.SIGTERM: (0, 143, -15)}  # negative: when Python is ending
 
 
 def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
