@@ -59,7 +59,7 @@ def test_commands(folder):
 @pytest.mark.parametrize("block", BLOCKS, ids=[f"block {n}" for n in range(1, len(BLOCKS) + 1)])
 def test_python(folder, monkeypatch, block):
     assert len([line for line in block.splitlines() if line]) <= 10
-    for name in ("pandas", "pyctcdecode", "kenlm"):
+    for name in ("pandas", "pyctcdecode", "kenlm", "sklearn"):
         if re.search(rf"(import|from) {name}\b", block):
             pytest.importorskip(name, reason=f"pip install {name}")
     monkeypatch.chdir(folder)
@@ -67,7 +67,7 @@ def test_python(folder, monkeypatch, block):
     acoustics = np.full((2 * len(said), len(LABELS)), math.log(1e-4))
     for place, letter in enumerate(said):
         acoustics[2 * place, LABELS.index(letter)] = acoustics[2 * place + 1, 0] = math.log(0.9)
-    names = {"labels": LABELS, "log_probabilities": acoustics}
+    names = {"labels": LABELS, "log_probabilities": acoustics, "texts": sentences(1, 200)}
     exec(block, names)
     lm = saffu.load("model")
     if "clean" in names:
@@ -86,6 +86,8 @@ def test_python(folder, monkeypatch, block):
         assert names["log10"] == pytest.approx(counted.sum() / math.log(10), abs=1e-4)
     if "more" in names:
         assert names["more"] > 0.5
+    if "search" in names:
+        assert names["lm"].config.order in (3, 5) and names["lm"].trained_on_["documents"] == 200
     if "complete_word" in block:
         words = lm.complete_word("the old ki")
         assert next(iter(words)) == "king" and words["king"] > 0.9

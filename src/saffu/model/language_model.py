@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from saffu.errors import NotFittedError, SaffuError
 from saffu.files import Content
 from saffu.interface import Array, Explanation, Model, State
-from saffu.model import fitting, living
+from saffu.model import estimator, fitting, living
 from saffu.model import folder as folders
 from saffu.model.ledger import Ledger
 from saffu.model.solutions import PRESETS, check
@@ -88,13 +88,17 @@ class SaffuLM:
     def set_params(self, **parameters: Any) -> SaffuLM:
         """Change arguments of the constructor, and discard what was learned."""
         given = {**self._parameters, **parameters}
-        vars(self).clear()
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
         SaffuLM.__init__(self, **given)
         return self
 
     def __sklearn_clone__(self) -> SaffuLM:
         """An unfitted copy; an `encoder` stays fitted."""
         return type(self)(**self._parameters)
+
+    __sklearn_is_fitted__, __sklearn_tags__ = estimator.is_fitted, estimator.tags
+    __copy__, __reduce__ = estimator.shallow_copy, estimator.reduced
 
     if not TYPE_CHECKING:  # a type checker knows the attributes from their declarations
 
