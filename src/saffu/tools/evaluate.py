@@ -86,10 +86,9 @@ def evaluate_references(counts: NgramCounts, corpus: TokenCorpus) -> dict[str, S
 
     require_text(corpus)
     scores = {}
-    for name, order in REFERENCES.items():
-        if order <= counts.order:
-            log_p = KneserNey(counts, order).log_probabilities(corpus)
-            scores[name] = Score(-float(log_p.sum()), corpus.targets, corpus.bytes)
+    for name in [name for name, order in REFERENCES.items() if order <= counts.order]:
+        log_p = KneserNey(counts, REFERENCES[name]).log_probabilities(corpus)
+        scores[name] = Score(-float(log_p.sum()), corpus.targets, corpus.bytes)
     if corpus.lines > corpus.documents:  # running text has a past, from which the longest n-grams can profit too
         shares, cache = np.exp(log_p), recency_shares(corpus, counts.frequencies())
         mixed = np.log((1 - CACHE_WEIGHT) * shares + CACHE_WEIGHT * cache)
