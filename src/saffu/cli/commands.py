@@ -10,6 +10,7 @@ from saffu import __version__
 from saffu.cli import (
     ablate,
     compare,
+    completion,
     download,
     embed,
     eval,
@@ -30,7 +31,8 @@ from saffu.errors import SaffuError
 MODELS = (train.COMMAND, living.UPDATE, living.FORGET, living.MERGE, info.COMMAND, export.COMMAND)
 USES = (eval.COMMAND, score.COMMAND, generate.COMMAND, explain.COMMAND, embed.COMMAND, pairs.COMMAND)
 EXPERIMENTS = (download.COMMAND, reproduce.COMMAND, ablate.COMMAND, report.COMMAND, compare.COMMAND)
-GROUPS = {"make and change models": MODELS, "use models": USES, "experiments": EXPERIMENTS}
+SHELL = (completion.COMMAND,)
+GROUPS = {"make and change models": MODELS, "use models": USES, "experiments": EXPERIMENTS, "the shell": SHELL}
 COMMANDS = {command.name: command for group in GROUPS.values() for command in group}
 
 
