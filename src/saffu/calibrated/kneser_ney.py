@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
@@ -182,11 +183,15 @@ class Table:
             raise SaffuError(f"a table of n-grams is damaged ({error}); restore the folder or train again") from None
         return cls(distances, levels, unigram, arrays["discounts"], arrays["estimated"])
 
+    @cached_property
+    def _distances(self) -> Array:
+        """For kernels, which keep its address."""
+        return np.array(self.distances, dtype=np.int32)
+
     def native(self, classes: Array | None = None, exact: int = 0) -> kernels.View:
         """For kernels, which see contexts by class if classes are given; the arrays must outlive it."""
         view = kernels.View(len(self.levels), exact)
-        self.__dict__["_distances"] = distances = np.array(self.distances, dtype=np.int32)
-        view.distances, view.classes = pointer(distances, np.int32), pointer(classes, np.uint16)
+        view.distances, view.classes = pointer(self._distances, np.int32), pointer(classes, np.uint16)
         view.unigram = pointer(self.unigram, np.float32)
         for number, level in enumerate(self.levels):
             for name, array in level.items():
