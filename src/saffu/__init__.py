@@ -1,4 +1,4 @@
-"""saffu: language models whose weights are counted, not trained.
+"""saffu: small language models of your own text, counted first and then, if you like, trained.
 
 >>> import saffu
 >>> saffu.preset("calibrated").preset

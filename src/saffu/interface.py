@@ -38,7 +38,7 @@ class Sums(Protocol):
     def __add__(self: S, other: S) -> S: ...
 
     def __sub__(self: S, other: S) -> S:
-        """Refused with a SaffuError where a count would fall below zero."""
+        """Raises SaffuError if a count would fall below zero."""
         ...
 
     def arrays(self) -> Arrays:

@@ -16,7 +16,7 @@ def hide_progress(hidden: bool = True) -> None:
 
 
 def progress_bar(title: str | None, total: int | None = None, unit: str = " tokens", **options: Any) -> tqdm[Any]:
-    """A bar that disappears when it is done; none at all without a title, or where standard error is no terminal.
+    """A bar that disappears when it is done; none at all without a title, or unless standard error is a terminal.
 
     >>> with progress_bar(None, total=2) as bar:
     ...     _ = bar.update(2)

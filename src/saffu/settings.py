@@ -19,7 +19,7 @@ def setting(
 ) -> Any:
     """A field with its meaning and its limits, low ≤ value ≤ high; `off` also allows 0.
 
-    A `rare` setting is no option of the command line; it is given as --set name=value.
+    A `rare` setting does not get a command-line option of its own; pass it as --set name=value.
     """
     return field(default=default, metadata={"meaning": meaning, "low": low, "high": high, "off": off, "rare": rare})
 

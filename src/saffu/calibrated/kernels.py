@@ -126,7 +126,10 @@ def _load() -> ctypes.CDLL:
         "saffu_exchange": (i64, [p, p, p, i64, i64, p, i64, i64, i32, p]),
     }
     for name, (result, arguments) in signatures.items():
-        function = getattr(loaded, name)
+        try:
+            function = getattr(loaded, name)
+        except AttributeError:
+            raise SaffuError("saffu's compiled kernels are of another version; install saffu again") from None
         function.restype, function.argtypes = result, arguments
     return loaded
 

@@ -1,6 +1,6 @@
 """The calibrated model: a product of counted views, decided class first and then token.
 
-The paper's closed form is naive Bayes: every slot of a context votes with full weight, though slots repeat each other.
+The paper's closed form is naive Bayes: every slot of a context counts with full weight, though slots repeat each other.
 Here each part of the context that is worth counting is a *view*, a Kneser–Ney model p_v of what it sees:
 
     slots      one token at a distance k: the paper's radial unit, one-hot, decoded straight to the vocabulary

@@ -198,7 +198,7 @@ class NgramCounts:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array]) -> NgramCounts:
-        """The counts whose `arrays()` these are; refused if they cannot be."""
+        """The counts whose `arrays()` these are; raises SaffuError if they cannot be."""
         try:
             order, vocabulary = (int(number) for number in arrays["shape"])
             offsets, keys, counts = (np.ascontiguousarray(arrays[name]) for name in ("offsets", "keys", "counts"))
@@ -248,7 +248,7 @@ def keys_are_sound(order: int, vocabulary: int, offsets: Array, keys: Array) -> 
 
 
 def checked_ids(corpus: TokenCorpus, vocabulary: int) -> Array:
-    """A corpus's token ids as kernels take them; refused if one is a marker or beyond the vocabulary."""
+    """Token ids of a corpus as kernels take them; raises SaffuError if one is a marker or beyond the vocabulary."""
     starts = corpus.starts
     if int(starts[0]) != 0 or int(starts[-1]) != len(corpus.ids) or not bool((starts[1:] >= starts[:-1]).all()):
         raise ValueError("a corpus must start at 0 and end with its last token")

@@ -256,7 +256,7 @@ def add_model(parser: Parser) -> None:
 
 
 def add_device(parser: Parser) -> None:
-    parser.add_argument("--device", metavar="NAME", help="cpu, cuda, or cuda:N; paper's preset only [cpu]")
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda, or cuda:N; for models with a network [cpu]")
 
 
 def device_of(options: argparse.Namespace) -> str:
