@@ -60,7 +60,11 @@ def parse(words: Sequence[str]) -> argparse.Namespace | None:
 
 def top_help() -> str:
     """What `saffu --help` prints."""
-    lines = ["usage: saffu COMMAND [options]", "", "Small language models of your own text: counted first, then, if you like, trained."]
+    lines = [
+        "usage: saffu COMMAND [options]",
+        "",
+        "Small language models of your own text: counted first, then, if you like, trained.",
+    ]
     for title, commands in GROUPS.items():
         lines += ["", f"{title}:", *(f"  {command.name:<11} {command.purpose}" for command in commands)]
     return "\n".join(
