@@ -176,7 +176,7 @@ def only_on_meta(method):
 
 @pytest.mark.parametrize("kind", ["calibrated", "paper"])
 @pytest.mark.parametrize("file", ["model", "sums", "references", "ledger"])
-@pytest.mark.parametrize("change", ["drop", "flatten", "empty", "type"])
+@pytest.mark.parametrize("change", ["drop", "flatten", "empty", "scalar", "type"])
 def test_arrays_that_do_not_fit_are_one_line(saffu, copied, tmp_path, kind, file, change):
     folder = copied(kind)
     path = folder / f"{file}.safetensors"
@@ -188,6 +188,8 @@ def test_arrays_that_do_not_fit_are_one_line(saffu, copied, tmp_path, kind, file
             del arrays[name]
         elif change == "flatten":
             arrays[name] = arrays[name].reshape(1, -1)
+        elif change == "scalar":
+            arrays[name] = arrays[name].reshape(-1)[:1].reshape(())
         elif change == "empty":
             arrays[name] = arrays[name].reshape(-1)[:0]
         else:

@@ -38,15 +38,19 @@ def run(names: list[str], minutes: float, seed: int, place: Path) -> dict[str, d
     for folder in names:
         (place / folder).mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 60 * minutes
-    while time.monotonic() < end:
-        name = min(attacks, key=lambda name: reports[name]["seconds"])  # equal shares of the time
-        began = time.monotonic()
-        tried, wrong = next(attacks[name])
-        reports[name]["seconds"] += time.monotonic() - began
-        reports[name]["attempts"][tried] += 1
-        if wrong:
-            reports[name]["problems"].append({"tried": tried, "wrong": wrong})
-            print(f"{name}: {tried}: {wrong}", file=sys.stderr, flush=True)
+    try:
+        while time.monotonic() < end:
+            name = min(attacks, key=lambda name: reports[name]["seconds"])  # equal shares of the time
+            began = time.monotonic()
+            tried, wrong = next(attacks[name])
+            reports[name]["seconds"] += time.monotonic() - began
+            reports[name]["attempts"][tried] += 1
+            if wrong:
+                reports[name]["problems"].append({"tried": tried, "wrong": wrong})
+                print(f"{name}: {tried}: {wrong}", file=sys.stderr, flush=True)
+    finally:
+        for attack in attacks.values():
+            attack.close()
     return reports
 
 

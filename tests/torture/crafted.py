@@ -119,7 +119,7 @@ def array_shape(rng: random.Random, folder: Path) -> str:
                 "flat": lambda: array.reshape(1, -1),
                 "scalar": lambda: array.reshape(-1)[:1].reshape(()),
                 "type": lambda: array.astype(rng.choice(["u1", "i8", "f4", "f8", "u2", "i4", "u8", "f2", "?"])),
-                "other": lambda: rng.choice(others),
+                "other": lambda: rng.choice(others or [array]),
             }[how]()
             if array.size and array.ndim
             else array.reshape(-1)

@@ -66,8 +66,10 @@ class ModelFolder:
             return None
         try:
             learned = read(self.arrays(file), int(self.manifest["vocabulary"]))
-        except KeyError as error:
-            raise SaffuError(f"{self.path / file} is damaged: it has no {error}; {RESTORE}") from None
+        except SaffuError:
+            raise
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise SaffuError(f"{self.path / file} is damaged ({error}); {RESTORE}") from None
         finally:
             self.require_unchanged()
         return learned
