@@ -139,6 +139,6 @@ def test_examples_can_be_parsed():
 
     for command in COMMANDS.values():
         for line in command.examples.splitlines():
-            words = shlex.split(line.split("|")[-1].split("#")[0].split(">")[0])
+            words = shlex.split(line.split("|")[-1].split("#")[0].split(" > ")[0])
             assert words[0] == "saffu"
             assert parse(words[1:]).command.name == words[1]

@@ -106,6 +106,7 @@ def add_model_options(parser: Parser, preset: str) -> None:
     config, other = config_class(preset), next(name for name in PRESETS if name != preset)
     add_settings(parser.add_argument_group(f"model (--preset {preset})"), config)
     usual: list[Settings] = [config(), usual_tokenizer(preset)]
+    add_settings(parser.add_argument_group("tokenizer"), type(usual[1]))
     counted = {entry.name for entry in own_settings(config)}
     title = "backpropagation" if preset == "paper" else "training a network next to the counts"
     group = parser.add_argument_group(title)

@@ -26,7 +26,7 @@ from saffu.model.transformers.predictor import VECTORS, hidden_size
 from saffu.settings import Settings
 from saffu.text.corpus import Line
 from saffu.text.documents import Lines
-from saffu.text.tokenizer import EOD, FRG, PAD, SOD, SPECIAL_TOKENS, Tokenizer
+from saffu.text.tokenizer import EOD, FRG, PAD, SOD, SPECIAL_TOKENS, Tokenizer, WordTokenizer
 
 MODELING = "modeling_saffu.py"
 TOKENIZER_CLASS = "PreTrainedTokenizerFast"
@@ -44,6 +44,8 @@ def export_hf(lm: SaffuLM, folder: str | Path) -> None:
     """Write a folder for transformers. Atomic."""
     if lm.config.preset not in DESCRIPTIONS:
         raise SaffuError(f"models of the preset {lm.config.preset} cannot be exported; fit a calibrated or paper model")
+    if isinstance(lm.tokenizer_, WordTokenizer):
+        raise SaffuError("models of words cannot be exported to transformers; train without `words_as_tokens`")
     folders.settle(lm)
     vectors = lm.model_.vectors()["company"] if lm.config.preset == "calibrated" else None
     files: dict[str, Content] = {

@@ -23,6 +23,8 @@ from saffu.settings import Settings, setting
 
 PAD, SOD, FRG, EOD = 0, 1, 2, 3
 SPECIAL_TOKENS = ("<pad>", "<sod>", "<frg>", "<eod>")
+UNKNOWN = "<unk>"  # a token of word-level vocabularies only
+MOST_WORDS = 2**16 - EOD - 2  # of word-level vocabularies: an id takes two bytes
 
 FULL_SIZE_LIMIT = 2**17  # the library allocates this many tokens at once, so it cannot be unbounded
 COUNTED_LIMIT = 2**21  # distinct words held while counting; beyond it, those seen once are dropped
@@ -57,6 +59,7 @@ class TokenizerConfig(Settings):
         2**12, "number of frequent words whose merges are kept; 0 keeps all merges", rare=True
     )
     bpe_count: Literal["tokens", "types"] = setting("tokens", "count a word as often as it occurs, or once", rare=True)
+    words_as_tokens: bool = setting(False, "whole words as tokens; those that occur once, and all others, are <unk>")
 
 
 class Tokenizer:
@@ -79,6 +82,8 @@ class Tokenizer:
     ) -> Tokenizer:
         """Learn a vocabulary from documents, or from their lines: merges are within words, so both give the same."""
         config = config or TokenizerConfig()
+        if config.words_as_tokens:
+            return WordTokenizer.train(progress_bar(progress, unit=" lines", iterable=texts))
         counts = count_words(progress_bar(progress, unit=" lines", iterable=texts))
         if not counts:
             raise SaffuError("the text has no words to learn a vocabulary from; add some text")
@@ -101,6 +106,8 @@ class Tokenizer:
         """Load a tokenizer that `to_json` wrote: rebuild it from its merges, so that nothing else can take effect."""
         try:
             model = json.loads(text)["model"]
+            if model["type"] == "WordLevel":
+                return WordTokenizer.from_vocabulary(model["vocab"])
             merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in model["merges"]]
             made = {left + right for left, right in merges}
             if model["vocab"] != vocabulary(merges) or made & {*SPECIAL_TOKENS} or not {*"".join(made)} <= BYTES.keys():
@@ -151,6 +158,57 @@ class Tokenizer:
     def token(self, id: int) -> str:
         """Return a token as people read it: " the", or "<eod>"."""
         return self.decode([id]) or self._names[id]
+
+    def name(self, id: int) -> str:
+        """Return a token as tokenizer.json spells it: "Ġthe"."""
+        return self._names[id]
+
+
+class WordTokenizer(Tokenizer):
+    """Words between white space as tokens, from a closed vocabulary: any other word is `<unk>`, which loses text.
+
+    >>> words = WordTokenizer(["the", "cat"])
+    >>> words.encode("the black cat"), words.decode([5, 4, 6])
+    ([5, 4, 6], ' the <unk> cat')
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        names = [*SPECIAL_TOKENS, UNKNOWN, *words]
+        self._names = dict(enumerate(names))
+        self._ids = {word: id for id, word in enumerate(names) if id > EOD}  # "<eod>" in a text is a word like others
+        self._pieces = {id: f" {name}".encode() if id > EOD else b"" for id, name in enumerate(names)}
+
+    @classmethod
+    def train(
+        cls, texts: Iterable[str], config: TokenizerConfig | None = None, progress: str | None = None
+    ) -> WordTokenizer:
+        """Take the words that occur twice or more, and at most 65,531 of them; all words if none does."""
+        counts = Counter(word for text in texts for word in text.split())
+        counts.pop(UNKNOWN, None)
+        if not counts:
+            raise SaffuError("the text has no words to learn a vocabulary from; add some text")
+        frequent = Counter({word: count for word, count in counts.items() if count > 1}) or counts
+        return cls(most_frequent(frequent, MOST_WORDS))
+
+    @classmethod
+    def from_vocabulary(cls, ids: Mapping[str, int]) -> WordTokenizer:
+        names = sorted(ids, key=lambda name: ids[name])
+        words = names[EOD + 2 :]
+        if names[: EOD + 2] != [*SPECIAL_TOKENS, UNKNOWN] or [ids[name] for name in names] != [*range(len(names))]:
+            raise SaffuError("not a saffu tokenizer (special tokens are missing); train one with saffu")
+        return cls(words)
+
+    def to_json(self) -> str:
+        vocabulary = {name: id for id, name in self._names.items()}
+        backend = tokenizers.Tokenizer(models.WordLevel(vocab=vocabulary, unk_token=UNKNOWN))
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        return str(backend.to_str())
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[self._ids.get(word, EOD + 1) for word in text.split()] for text in texts]
+
+    def encode_bytes(self, data: bytes) -> list[int]:
+        return self.encode(data.decode("utf-8", "replace"))
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:

@@ -2,7 +2,8 @@
 
 The file holds the interpolated Kneser–Ney model of a model's n-gram counts, at the level of tokens. A line of text is a
 sentence: `<eod>` is written as `<s>` before a line and as `</s>` after it, so n-grams across lines are left out. Tokens
-are written in the characters of tokenizer.json ("Ġ" is the space), without white space.
+are written in the characters of tokenizer.json ("Ġ" is the space), without white space. If tokens are words, the file
+is an ordinary word-level model, with a probability for `<unk>`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from saffu.errors import SaffuError
 from saffu.interface import Array
 from saffu.progress import progress_bar
-from saffu.text.tokenizer import BYTE_CHARACTERS, EOD, Tokenizer
+from saffu.text.tokenizer import EOD, UNKNOWN, Tokenizer, WordTokenizer
 
 if TYPE_CHECKING:  # compiled kernels are loaded only where n-grams are used
     from saffu.calibrated.kneser_ney import Table
@@ -58,9 +59,9 @@ def write_arpa(
 
 def token_names(tokenizer: Tokenizer) -> list[str]:
     """Every token as ARPA files name it. A token that spells "<s>", "</s>", or "<unk>" begins with "‹" instead."""
-    pieces = (tokenizer.decode_bytes([token]) for token in range(len(tokenizer)))
-    names = ["".join(BYTE_CHARACTERS[byte] for byte in piece) for piece in pieces]
-    return [name.replace("<", "‹") if name in ("<s>", "</s>", "<unk>") else name for name in names]
+    reserved = {"<s>", "</s>", UNKNOWN} - ({UNKNOWN} if isinstance(tokenizer, WordTokenizer) else set())
+    names = [tokenizer.name(token) for token in range(len(tokenizer))]
+    return [name.replace("<", "‹") if name in reserved else name for name in names]
 
 
 class Arpa:
@@ -83,7 +84,7 @@ class Arpa:
         """Write header, n-grams, and end."""
         extra = self.missing_contexts()
         predicted = len(self.before) - EOD
-        sizes = [predicted + 2]
+        sizes = [predicted + 1 + (UNKNOWN not in self.after)]
         for level, across, added in zip(self.table.levels, self.across, extra[1:], strict=True):
             sizes.append(int(np.diff(level["begin"])[~across].sum()) + len(added))
         file.write("\\data\\\n" + "".join(f"ngram {n}={size}\n" for n, size in enumerate(sizes, 1)))
@@ -100,7 +101,8 @@ class Arpa:
         return sizes
 
     def unigrams(self) -> Iterator[str]:
-        yield f"{NEVER}\t<unk>\n"
+        if UNKNOWN not in self.after:  # every word can be spelled with tokens
+            yield f"{NEVER}\t{UNKNOWN}\n"
         tokens = np.arange(EOD, len(self.before))
         log_p, backoff = np.log10(self.probabilities(tokens[:, None][:, :0], tokens)), self.log_backoff(tokens[:, None])
         yield f"{NEVER}\t<s>\t{backoff[0]:.7f}\n{log_p[0]:.7f}\t</s>\n"

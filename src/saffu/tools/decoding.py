@@ -17,7 +17,7 @@ from unicodedata import category
 import numpy as np
 
 from saffu.interface import Array, Model, State
-from saffu.text.tokenizer import EOD, Tokenizer
+from saffu.text.tokenizer import EOD, Tokenizer, WordTokenizer
 from saffu.tools.generate import encode_prompt
 from saffu.tools.scores import Scorer
 from saffu.tools.words import WHITE_SPACE, log_boundary
@@ -132,6 +132,8 @@ def complete_word(model: Model, tokenizer: Tokenizer, prompt: str, number: int =
     """
     typed = _UNFINISHED.findall(prompt)[0]
     start = model.start(encode_prompt(tokenizer, prompt[: len(prompt) - len(typed)]))
+    if isinstance(tokenizer, WordTokenizer):  # whose tokens have a space in front of them even at the start of a line
+        typed = f" {typed.lstrip()}"
     words = _completions(model, Spelling.of(tokenizer), start, typed.encode())
     best = sorted(words.items(), key=lambda item: (-item[1], item[0]))[:number]
     return {word.decode("utf-8", "replace"): share for word, share in best}
