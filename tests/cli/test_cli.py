@@ -299,7 +299,7 @@ def test_malformed_records_can_be_skipped(saffu, tmp_path):
     (tmp_path / "r.jsonl").write_text("\n".join(["{broken", *lines]) + "\n")
     result = saffu(f"train r.jsonl --field body --bad-records skip --hold-out 0 --out m --json {SMALL}")
     assert facts(result)["trained_on"]["documents"] == 100
-    assert "skipped 1 malformed record of" in result.err
+    assert "skipped 1 malformed record: number" in result.err
 
 
 def test_options_may_stand_anywhere(saffu, model):

@@ -145,7 +145,7 @@ def test_records_keep_their_fields(saffu, tmp_path):
     result = saffu("score model r.jsonl --field body --json --bad-records skip")
     assert [row["url"] for row in rows(result)] == ["u", "u"]
     assert all(row["body"] == LINES[0] and row["n"] == [1, None] and row["bits"] > 0 for row in rows(result))
-    assert "1 malformed record of r.jsonl" in result.err and "2 blank records" in result.err
+    assert "r.jsonl: skipped 1 malformed record: number 5\n" in result.err and "2 blank records" in result.err
     refused = saffu("score model r.jsonl --field body --json")
     assert refused.status == 2 and "record 5 is not a JSON object" in refused.err
     words = rows(saffu("score model r.jsonl --field body --json --bad-records skip --words"))

@@ -12,6 +12,7 @@ from saffu.errors import SaffuError
 from saffu.text import documents as module
 from saffu.text.corpus import lines_of
 from saffu.text.documents import Lines, documents_from, hold_out, read_lines, read_records
+from saffu.text.records import Skipped
 
 any_line = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r\0\ufeff"), max_size=6)
 some_lines = st.lists(st.sampled_from(["", " ", "a", "b c", "{}x"]) | any_line, max_size=30)
@@ -221,10 +222,11 @@ def test_malformed_records(tmp_path: Path, name: str, content: str, message: str
     with pytest.raises(SaffuError, match=f"{message}.*; fix it, or set `bad_records` to skip") as error:
         read(tmp_path, content, name=name)
     assert "\n" not in str(error.value)
-    skipped: dict[str, int] = {}
+    skipped: dict[str, Skipped] = {}
     for _ in range(2):  # a second pass does not count twice
         assert read(tmp_path, content, name=name, bad_records="skip", skipped=skipped) == ["a"]
-        assert skipped == {str(tmp_path / name): 1}
+        number = int(message.split("record ")[1].split()[0])
+        assert skipped == {str(tmp_path / name): Skipped(1, [number])}
 
 
 def test_halves_of_characters_are_replaced(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from saffu.format import plural
 
 if TYPE_CHECKING:
     from saffu.text.corpus import Line, TokenCorpus
+    from saffu.text.records import Skipped
     from saffu.text.tokenizer import Tokenizer
 
 STDIN = "-"
@@ -51,7 +52,7 @@ class Text:
         from saffu.text.sources import Sources
 
         self.how = how
-        self.skipped: dict[str, int] = {}
+        self.skipped: dict[str, Skipped] = {}
         self.sources = Sources(names) if names else None
         self._default = None if names else list(default_corpus())  # gathering takes longer than tokenizing
 
@@ -79,9 +80,8 @@ class Text:
             self.sources.close()
 
     def warn_of_skipped(self) -> None:
-        for name, number in self.skipped.items():
-            if number:
-                warn(f"skipped {plural(number, 'malformed record')} of {name}")
+        for name, skipped in self.skipped.items():
+            warn(f"{name}: skipped {skipped}")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from saffu.errors import SaffuError
 from saffu.format import plural
 
 if TYPE_CHECKING:
+    from saffu.text.records import Skipped
     from saffu.tools.scores import Scorer
 
 COLUMNS = {
@@ -76,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
     writer = csv.writer(sys.stdout, delimiter="\t", lineterminator="\n")
     if not (options.json or only_text):
         writer.writerow(["id", *columns])
-    skipped: dict[str, int] = {}
+    skipped: dict[str, Skipped] = {}
     number = blank = kept = total = 0
     for batch in batches(records(options, skipped), lambda record: len(record[0])):
         for (text, fields), rows in zip(batch, ROWS[options.unit](scorer, other, batch), strict=True):
@@ -97,8 +98,8 @@ def run(options: argparse.Namespace) -> None:
                 else:
                     writer.writerow([cell(name), *(cell(row[column]) for column in columns)])
         sys.stdout.flush()
-    for source, count in skipped.items():
-        warn(f"skipped {plural(count, 'malformed record')} of {source}")
+    for source, malformed in skipped.items():
+        warn(f"{source}: skipped {malformed}")
     if blank:
         warn(f"skipped {plural(blank, 'blank record')}")
     if total and sys.stderr.isatty() and not options.quiet:
@@ -116,7 +117,7 @@ def require_columns(options: argparse.Namespace, wanted: Sequence[str], columns:
             raise SaffuError(f"rows have no number {name!r} to filter by; use {', '.join(numbers)}")
 
 
-def records(options: argparse.Namespace, skipped: dict[str, int]) -> Iterator[Record]:
+def records(options: argparse.Namespace, skipped: dict[str, Skipped]) -> Iterator[Record]:
     """Texts and their other fields. Standard input is read as it comes, so that results come before it ends."""
     from saffu.text.documents import read_records
     from saffu.text.sources import Source, Sources

@@ -15,6 +15,7 @@ from saffu.text.corpus import SPLITS, Line, lines_of, split_lines
 from saffu.text.records import (
     BadRecords,
     Record,
+    Skipped,
     csv_records,
     is_valid,
     json_records,
@@ -49,7 +50,7 @@ def read_lines(
     field: str | None = None,
     errors: str = "strict",
     bad_records: str = "error",
-    skipped: dict[str, int] | None = None,
+    skipped: dict[str, Skipped] | None = None,
 ) -> Iterator[Line]:
     r"""Read the lines of sources, one at a time, each with whether it begins a document.
 
@@ -60,7 +61,7 @@ def read_lines(
 
     Text is UTF-8; errors="replace" reads undecodable bytes as U+FFFD. A record of a .jsonl, .csv, .tsv, or .parquet
     file is split like a file; `field` names its text (default: "text"). With bad_records="skip", malformed records are
-    left out, and their number is put into `skipped` under the source's name.
+    left out and counted in `skipped` under the source's name.
     """
     _require_choice("split", split, SPLITS)
     for text, _ in _texts(sources, field, errors, bad_records, skipped, all_fields=False):
@@ -73,7 +74,7 @@ def read_records(
     field: str | None = None,
     errors: str = "strict",
     bad_records: str = "error",
-    skipped: dict[str, int] | None = None,
+    skipped: dict[str, Skipped] | None = None,
 ) -> Iterator[Record]:
     """Read the text and the other fields of each record; every non-blank line of plain text is one without fields."""
     for text, others in _texts(sources, field, errors, bad_records, skipped, all_fields=True):
@@ -88,7 +89,7 @@ def _texts(
     field: str | None,
     errors: str,
     bad_records: str,
-    skipped: dict[str, int] | None,
+    skipped: dict[str, Skipped] | None,
     all_fields: bool,
 ) -> Iterator[tuple[str | Iterator[str], dict[str, Any]]]:
     """The texts of sources: of plain text the lines of the whole source, of records a string and the other fields."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from saffu.errors import SaffuError
+from saffu.format import plural
 from saffu.text.sources import Source, import_extra
 
 Record = tuple[str, dict[str, Any]]
@@ -20,7 +21,23 @@ RawRecord = tuple[int, Any, dict[str, Any]]
 """The number of a record, what its text field holds, and its other fields."""
 
 LONGEST_FIELD = 1 << 26  # characters of a CSV field; an unclosed quote would otherwise swallow the whole file
-SHOWN_FIELDS = 12
+SHOWN_FIELDS, SHOWN_RECORDS = 12, 3
+
+
+@dataclass
+class Skipped:
+    """The malformed records of one source that were skipped.
+
+    >>> str(Skipped(4, [2, 3, 7]))
+    '4 malformed records: number 2, 3, 7, …'
+    """
+
+    count: int = 0
+    first: list[int] = field(default_factory=list)  # the numbers of the first ones; lines, in JSON Lines
+
+    def __str__(self) -> str:
+        numbers = ", ".join(map(str, self.first)) + (", …" if self.count > len(self.first) else "")
+        return f"{plural(self.count, 'malformed record')}: number {numbers}"
 
 
 @dataclass
@@ -29,7 +46,7 @@ class BadRecords:
 
     source: str
     skip: bool = False
-    skipped: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, Skipped] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.skipped.pop(self.source, None)  # of an earlier pass
@@ -37,7 +54,10 @@ class BadRecords:
     def add(self, number: int, problem: str) -> None:
         if not self.skip:
             raise SaffuError(f"{self.source}: record {number} {problem}; fix it, or set `bad_records` to skip")
-        self.skipped[self.source] = self.skipped.get(self.source, 0) + 1
+        skipped = self.skipped.setdefault(self.source, Skipped())
+        skipped.count += 1
+        if len(skipped.first) < SHOWN_RECORDS:
+            skipped.first.append(number)
 
 
 def text_field(wanted: str | None, names: Collection[str], where: str) -> str:
