@@ -159,14 +159,19 @@ def test_threads_do_not_matter(corpora, monkeypatch):
     for threads in (1, 2, 3):
         monkeypatch.setenv("SAFFU_THREADS", str(threads))
         scores.append(fitted(train, vocabulary).model.log_probabilities(dev))
-    assert (scores[1] == scores[0]).all()
-    assert (scores[2] == scores[0]).all()
+    assert scores[1] == pytest.approx(scores[0], abs=1e-6)
+    assert scores[2] == pytest.approx(scores[0], abs=1e-6)
 
 
-def test_fits_repeat_exactly(corpora):
+def test_fits_repeat(corpora):
+    """Counts, classes, and tables exactly; exponents up to the rounding of sums in linear algebra."""
     train, _, vocabulary = corpora
     first, second = (fitted(train, vocabulary).model.arrays() for _ in range(2))
-    assert all(first[name].tobytes() == second[name].tobytes() for name in first)
+    for name, array in first.items():
+        if name in ("encoder.plain", "encoder.cached", "encoder.trust"):
+            assert second[name] == pytest.approx(array, abs=1e-6), name
+        else:
+            assert second[name].tobytes() == array.tobytes(), name
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ of its context a view has seen, and with how many followers, chooses among its e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from saffu.errors import SaffuError
 from saffu.interface import Arrays, Explanation, Floats
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
+from saffu.threads import in_parallel
 
 DocumentState = tuple[int, bytes, bytes]
 """How many tokens a document has so far; the last of them, as two bytes each; how its last tokens were predicted."""
@@ -89,10 +90,11 @@ class CalibratedModel:
         tables: Sequence[Table],
         frequencies: Array,
         counts: int,
-        sums: CalibratedSums | None,
+        sums: CalibratedSums | Callable[[], CalibratedSums] | None,
     ):
+        """`counts`: how many distinct counts there are; `sums`: these counts, or what reads them when needed."""
         self.config, self.encoder, self.tables, self.frequencies = config, encoder, list(tables), frequencies
-        self.counts, self.sums = counts, sums  # how many distinct counts there are, and those counts
+        self.counts, self._sums = counts, sums
         self.views = views_of(config)
         self.vocabulary = len(frequencies)
 
@@ -107,6 +109,17 @@ class CalibratedModel:
             tables.append(Table.solve(sums.of(view, classes), view.distances, ranks.ranks, config.prune, unigram))
         counts = sums.memory.distinct + sum(pairs.distinct for pairs in sums.pairs.values())
         return cls(config, encoder, tables, frequencies, counts, sums)
+
+    @property
+    def sums(self) -> CalibratedSums | None:
+        """The counts that all tables follow from."""
+        if callable(self._sums):
+            self._sums = self._sums()
+        return self._sums
+
+    @sums.setter
+    def sums(self, sums: CalibratedSums | None) -> None:
+        self._sums = sums
 
     @cached_property
     def ranks(self) -> Ranks:
@@ -216,7 +229,7 @@ class CalibratedModel:
     def without_cache(self) -> CalibratedModel:
         """The same model, not using its recency cache."""
         config = replace(self.config, cache=0)
-        return CalibratedModel(config, self.encoder, self.tables, self.frequencies, self.counts, self.sums)
+        return CalibratedModel(config, self.encoder, self.tables, self.frequencies, self.counts, self._sums)
 
     def explain(self, context: Sequence[int]) -> Explanation:
         """What each view adds to ln p of every token; the terms add up exactly."""
@@ -266,10 +279,11 @@ class CalibratedModel:
         if frequencies.shape != (vocabulary,) or frequencies.dtype != np.int64:
             raise SaffuError("the model's frequencies are damaged; restore the folder or train again")
         views = views_of(config)
-        tables = [Table.from_arrays(part(f"table {number}."), vocabulary) for number in range(len(views))]
+        parts = [part(f"table {number}.") for number in range(len(views))]
+        tables = in_parallel(lambda arrays: Table.from_arrays(arrays, vocabulary), parts)
         if any(table.distances != view.distances for table, view in zip(tables, views, strict=True)):
             raise SaffuError("the model's tables do not fit its settings; restore the folder or train again")
-        held = None if sums is None else CalibratedSums.from_arrays(config, sums)
+        held = None if sums is None else partial(CalibratedSums.from_arrays, config, sums)
         return cls(config, encoder, tables, frequencies, counts, held)
 
     @property
