@@ -127,8 +127,8 @@ def complete_word(model: Model, tokenizer: Tokenizer, prompt: str, number: int =
     """The most likely words that the last, unfinished word of a prompt may become, and their probabilities.
 
     Every sequence of tokens counts whose bytes begin with the unfinished word, so the result does not depend on how
-    that would be tokenized. A word ends before white space, punctuation, or the end of the line. Beginnings that hold
-    less than 1/10,000 of the probability are not followed, so the probabilities of all words add up to less than 1.
+    that would be tokenized. A word ends before white space, punctuation, or the end of the line. The search is limited
+    (LEAST_SHARE, MOST_STEPS, MOST_TOKENS), and what was not followed is missing from the sum of the probabilities.
     """
     typed = _UNFINISHED.findall(prompt)[0]
     start = model.start(encode_prompt(tokenizer, prompt[: len(prompt) - len(typed)]))
