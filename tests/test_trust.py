@@ -272,3 +272,20 @@ def test_signals_while_importing(texts, number, allowed, module):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False, text=True)
     assert done.returncode in allowed
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_torch_is_imported():
+    pytest.importorskip("torch")
+    script = (
+        "import sys, signal\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'torch._C': signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from saffu.cli import commands, main; commands.parse = lambda words: __import__('torch')\n"
+        "main.os._exit = lambda status: (print('exit', status), sys.stdout.flush(), sys.exit(9))\n"
+        "main.main(['info', 'x'])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False, text=True)
+    assert done.stdout == "exit 130\n"

@@ -37,7 +37,7 @@ def victims(made: dict[str, Path], out: Path) -> list[Victim]:
         Victim("replace", f"train {text} --out {out} --force {QUICK}", made["other"], changed(40, 300), changed(300)),
         Victim(
             "backprop", f"train {text} --out {out} --force {NETWORK}", None, fresh, changed(300),
-            f"train --preset paper --resume {out}",
+            f"train --resume {out}",
         ),
         Victim("update", f"update {out} {made['more.txt']}", made["model"], changed(300, 340), changed(340)),
         Victim("forget", f"forget {out} {made['more.txt']}", made["both"], changed(300, 340), changed(300)),

@@ -19,15 +19,17 @@ INSTALL = {"torch": "torch", "matplotlib": "matplotlib", "transformers": "transf
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit: 0 success, 2 user error, 130 interrupted, 143 terminated."""
-    status, previous = 130, None
+    status, previous = 130, {}
     try:  # also around the imports: Ctrl-C is never a traceback
-        previous = signal.signal(signal.SIGTERM, _terminate)
+        for number, handler in ((signal.SIGTERM, _terminate), (signal.SIGINT, _interrupt)):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and background jobs have it
+                previous[number] = signal.signal(number, handler)
         status = run(sys.argv[1:] if arguments is None else list(arguments))
     except KeyboardInterrupt as interrupt:
         complain(str(interrupt) or "interrupted; no partial output was left behind")
     finally:
-        if previous is not None:
-            signal.signal(signal.SIGTERM, previous)
+        for number, usual in previous.items():
+            signal.signal(number, usual)
     sys.exit(status)
 
 
@@ -100,6 +102,15 @@ def as_typed(message: str, options: argparse.Namespace | None) -> str:
         return "--" + name.replace("_", "-") if name in named else match[0]
 
     return re.sub(r"`(\w+)`", option, message)
+
+
+def _interrupt(*_: object) -> None:
+    """Raise KeyboardInterrupt; but torch, while it is imported, would abort the process instead of passing it on."""
+    torch = sys.modules.get("torch")
+    if torch is not None and getattr(torch.__spec__, "_initializing", False):
+        complain("interrupted; no partial output was left behind")
+        os._exit(130)
+    raise KeyboardInterrupt
 
 
 def _terminate(*_: object) -> NoReturn:
