@@ -96,6 +96,13 @@ def test_ctrl_c_while_parsing(capsys, monkeypatch):
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_ctrl_c_that_python_wraps(status_of):
+    def action():
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    assert status_of(action) == (130, "saffu: interrupted; no partial output was left behind\n")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no such pipes")
 def test_a_closed_pipe_is_quiet():
     command = f"{sys.executable} -m saffu train --help | true; test ${{PIPESTATUS[0]}} = 0"

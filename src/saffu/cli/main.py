@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     import argparse
 
+INTERRUPTED = "interrupted; no partial output was left behind"
 NO_MEMORY = "out of memory|allocate memory|size calculation overflow|start new thread|thread pool|map segment"
 INSTALL = {"torch": "torch", "matplotlib": "matplotlib", "transformers": "transformers", "tensorboard": "tensorboard"}
 
@@ -26,7 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
                 previous[number] = signal.signal(number, handler)
         status = run(sys.argv[1:] if arguments is None else list(arguments))
     except KeyboardInterrupt as interrupt:
-        complain(str(interrupt) or "interrupted; no partial output was left behind")
+        complain(str(interrupt) or INTERRUPTED)
+    except Exception as error:
+        if not isinstance(error.__cause__, KeyboardInterrupt):  # Python wraps one that meets the making of a class
+            raise
+        complain(INTERRUPTED)
     finally:
         for number, usual in previous.items():
             signal.signal(number, usual)
@@ -108,7 +113,7 @@ def _interrupt(*_: object) -> None:
     """Raise KeyboardInterrupt; but torch, while it is imported, would abort the process instead of passing it on."""
     torch = sys.modules.get("torch")
     if torch is not None and getattr(torch.__spec__, "_initializing", False):
-        complain("interrupted; no partial output was left behind")
+        complain(INTERRUPTED)
         os._exit(130)
     raise KeyboardInterrupt
 
