@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 import resource
@@ -42,7 +43,7 @@ class Ended:
         if "Traceback" in self.err or "terminate called" in self.err:
             return f"status {self.status}: {last}"
         if self.status not in allowed:
-            return f"ends with status {self.status}: {last}"
+            return f"ends with status {self.status}: {self.err[-2000:] if self.status < 0 else last}"
         if self.status == 2 and not last.startswith("saffu: "):
             return f"status 2 without its line, but {last!r}"
         return f"uses {self.megabytes:.0f} MB" if self.megabytes > megabytes else ""
@@ -101,6 +102,7 @@ def _child(work: Callable[[], object], out: int, err: int, begin: int) -> None:
             os.dup2(source, target)
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
+        faulthandler.enable(2)
         os.close(begin)
         work()
         status = 0
