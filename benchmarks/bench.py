@@ -78,6 +78,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         held_out = TokenCorpus.build(dev(), tokenizer)
         lm = saffu.SaffuLM(saffu.preset(preset), tokenizer=tokenizer)
         timed(facts, "fit_s", lambda: lm.fit(corpus))
+        facts["fit_peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
         facts |= {"tokens": corpus.targets, "vocabulary": len(tokenizer), "parameters": lm.parameters_}
         score(facts, "", lm, held_out)
         if preset == "calibrated":
@@ -91,7 +92,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         folder = Path(scratch) / "model"
         timed(facts, "save_s", lambda: lm.save(folder))
         facts["folder_mb"] = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
-        facts["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
         command = [sys.executable, "-c", LOAD, str(folder)]
         timed(facts, "load_and_score_a_line_s", lambda: subprocess.run(command, check=True, capture_output=True))
     return facts

@@ -13,7 +13,7 @@ from saffu.calibrated.kneser_ney import Table
 from saffu.calibrated.views import View
 from saffu.text.tokenizer import EOD
 
-HEAVY = 24  # followers from which a context keeps its sums by class
+HEAVY = 64  # followers from which a context keeps its sums by class
 
 
 class Ranks:

@@ -103,10 +103,11 @@ class CalibratedModel:
         """The model with this encoder that follows from these counts."""
         ranks, tables, frequencies = Ranks(encoder.output_classes), [], sums.memory.frequencies()
         prior = np.exp(log_prior(frequencies, ranks))
-        for view in views_of(config):
+        for view in reversed(views_of(config)):  # the largest intermediate counts while there are few tables yet
             classes = encoder.context_classes[view.classes] if view.classes else None
             unigram = prior if view.is_slot else None  # so that a slot which was never seen says nothing
             tables.append(Table.solve(sums.of(view, classes), view.distances, ranks.ranks, config.prune, unigram))
+        tables.reverse()
         counts = sums.memory.distinct + sum(pairs.distinct for pairs in sums.pairs.values())
         return cls(config, encoder, tables, frequencies, counts, sums)
 
