@@ -38,3 +38,24 @@ def test_the_environment_lowers_the_number_of_cores(monkeypatch):
     for limit, expected in [("1", 1), ("0", 1), ("100000", allowed), ("many", allowed)]:
         monkeypatch.setenv("SAFFU_THREADS", limit)
         assert cores() == expected
+
+
+def test_no_work_goes_on_after_an_interrupt_that_meets_the_start_of_a_thread(monkeypatch):
+    entered, left, start = [], [], threading.Thread.start
+
+    def interrupted(thread):
+        start(thread)
+        while not entered:
+            pass
+        raise KeyboardInterrupt
+
+    def work(number, stopped):
+        entered.append(number)
+        while not stopped():
+            pass
+        left.append(number)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_in_threads(work, 2)
+    assert entered == left == [0]

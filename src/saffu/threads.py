@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -22,7 +22,8 @@ def cores() -> int:
 def run_in_threads(work: Callable[[int, Callable[[], bool]], Result], workers: int) -> list[Result]:
     """What `work(number, stopped)` gives for each worker; it must end early once `stopped()` is true.
 
-    If one of them fails, or the user interrupts, the others stop and the error reaches the caller.
+    If one of them fails, or the user interrupts, the others stop and the error reaches the caller. No work goes on
+    after that, so that its arrays may be freed; a pool alone does not wait for a thread that it is just starting.
 
     >>> run_in_threads(lambda number, stopped: number * 10, 3)
     [0, 10, 20]
@@ -30,14 +31,38 @@ def run_in_threads(work: Callable[[int, Callable[[], bool]], Result], workers: i
     stop = threading.Event()
     if workers == 1:
         return [work(0, stop.is_set)]
-    with ThreadPoolExecutor(workers) as pool:
-        tasks = [pool.submit(work, number, stop.is_set) for number in range(workers)]
-        for task in tasks:
-            task.add_done_callback(lambda task: stop.set() if task.exception() else None)
+    change, running = threading.Condition(), 0
+
+    def guarded(number: int) -> Result:
+        nonlocal running
+        with change:
+            if stop.is_set():
+                raise CancelledError
+            running += 1
         try:
-            return [task.result() for task in tasks]
-        finally:
+            return work(number, stop.is_set)
+        except BaseException:
             stop.set()
+            raise
+        finally:
+            with change:
+                running -= 1
+                change.notify_all()
+
+    try:
+        with ThreadPoolExecutor(workers) as pool:
+            try:
+                tasks = [pool.submit(guarded, number) for number in range(workers)]
+                wait(tasks)
+            finally:
+                stop.set()
+    finally:
+        with change:
+            change.wait_for(lambda: not running)
+    for task in tasks:
+        if not isinstance(task.exception(), CancelledError | None):
+            task.result()  # raises the error that stopped the others
+    return [task.result() for task in tasks]
 
 
 def in_parallel(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
@@ -46,5 +71,14 @@ def in_parallel(work: Callable[[Item], Result], items: Sequence[Item]) -> list[R
     >>> in_parallel(len, ["a", "bcd"])
     [1, 3]
     """
-    with ThreadPoolExecutor(min(cores(), max(1, len(items)))) as pool:
-        return list(pool.map(work, items))
+    results: dict[int, Result] = {}
+    waiting = iter(range(len(items)))  # shared: whoever is free takes the next
+
+    def some(_: int, stopped: Callable[[], bool]) -> None:
+        for place in waiting:
+            results[place] = work(items[place])
+            if stopped():
+                return
+
+    run_in_threads(some, min(cores(), max(1, len(items))))
+    return [results[place] for place in range(len(items))]
