@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from training_data import CONFIG, DEV, QUICK, TRAIN, VOCABULARY, started
 
 from saffu.paper.fit import fit
 from saffu.paper.model import PaperModel
 from saffu.tools.evaluate import evaluate
 from saffu.training import cuda_graph
 from saffu.training.loop import Backprop
+from training_data import CONFIG, DEV, QUICK, TRAIN, VOCABULARY, started
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

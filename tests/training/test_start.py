@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from training_data import CONFIG, DEV, QUICK, TRAIN, VOCABULARY, started
 
 from saffu.errors import SaffuError
 from saffu.paper.fit import fit
@@ -14,6 +13,7 @@ from saffu.tools.evaluate import evaluate
 from saffu.training.config import TrainingConfig
 from saffu.training.loop import Backprop
 from saffu.training.start import start
+from training_data import CONFIG, DEV, QUICK, TRAIN, VOCABULARY, started
 
 COLD = TrainingConfig(init="random", seed=1)
 
