@@ -179,6 +179,8 @@ class Table:
                 raise ValueError("unigram")
             if not within(unigram[: vocabulary - EOD], 1e-30) or arrays["discounts"].shape != (depth + 1, 4):
                 raise ValueError("unigram")
+            if arrays["estimated"].shape != (depth + 1,) or arrays["estimated"].dtype != np.bool_:
+                raise ValueError("unigram")
         except (KeyError, ValueError, TypeError, IndexError) as error:
             raise SaffuError(f"a table of n-grams is damaged ({error}); restore the folder or train again") from None
         return cls(distances, levels, unigram, arrays["discounts"], arrays["estimated"])

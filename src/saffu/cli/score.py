@@ -75,11 +75,11 @@ def run(options: argparse.Namespace) -> None:
     histogram = Histogram(0.05 if options.unit == "lines" else 0.25)
     measured = "bits_per_byte" if options.unit == "lines" else "bits"
     writer = csv.writer(sys.stdout, delimiter="\t", lineterminator="\n")
-    if not (options.json or only_text):
-        writer.writerow(["id", *columns])
     skipped: dict[str, Skipped] = {}
     number = blank = kept = total = 0
     for batch in batches(records(options, skipped), lambda record: len(record[0])):
+        if not (number or options.json or only_text):
+            writer.writerow(["id", *columns])
         for (text, fields), rows in zip(batch, ROWS[options.unit](scorer, other, batch), strict=True):
             number += 1
             blank += not rows

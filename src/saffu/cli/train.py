@@ -75,7 +75,7 @@ def add_options(parser: Parser, words: Sequence[str]) -> None:
     add_output_options(parser)
     group = add_text_options(parser, USUAL_SPLIT[preset])
     group.add_argument("--dev", nargs="+", metavar="FILE", help="held-out text")
-    help = "without --dev, hold out every Nth document; 0 for none [20]"
+    help = "without --dev, hold out every Nth document, or stretch of a file; 0 for none [20]"
     group.add_argument("--hold-out", type=integer(0), default=20, metavar="N", help=help)
     group.add_argument("--max-tokens", type=count, metavar="N", help="use only the first N tokens (1e6, 500k, 2M)")
     add_model_options(parser, preset)

@@ -17,7 +17,7 @@ class CompanionConfig(CalibratedConfig):
 
     minutes: float = setting(0.0, "minutes in all, counting included, to train a network next to the counts")
     epochs: float = setting(0.0, "passes over the text, instead of or in addition to a limit in minutes")
-    depth: int = setting(0, "layers of the network, each 64 wide per layer; 0 to choose by text and time", high=24)
+    depth: int = setting(0, "number of layers, the width being 64 times that; 0 to choose by text and time", high=24)
     network_dropout: float | None = setting(None, "dropout of the network", high=0.95, rare=True)
     decay: float | None = setting(None, "weight decay of the network's matrices", rare=True)
     context: int = setting(256, "tokens that the network sees at once", low=8, high=4096, rare=True)

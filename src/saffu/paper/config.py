@@ -90,7 +90,11 @@ class PaperConfig(Settings):
         "document", "how far a radius reaches: to the start of the document, or to the marker of the block", rare=True
     )
     smoothing: float = setting(
-        1e-3, "constant added to co-occurrence counts so that none is zero", low=1e-12, high=1e6, rare=True
+        1e-3,
+        "constant for co-occurrences that are zero; the final decoder adds it to all",
+        low=1e-12,
+        high=1e6,
+        rare=True,
     )
     dtype: Literal["float32", "float64"] = setting(
         "float32", "dtype of the values being counted; sums are always float64", rare=True
