@@ -64,7 +64,7 @@ def export_hf(lm: SaffuLM, folder: str | Path) -> None:
 def without_counts(lm: SaffuLM) -> SaffuLM:
     """A copy that predicts the same, without the counts, n-grams, and ledger of the training text."""
     bare, model = copy.copy(lm), copy.copy(lm.model_)
-    vars(model)["sums"] = None
+    model.sums = None  # type: ignore[misc]
     bare.model_, bare.ledger_, bare.statistics_ = model, None, Statistics(lm.frequencies_, None)
     return bare
 
