@@ -39,6 +39,8 @@ def run(options: argparse.Namespace) -> None:
         mean = ["mean of the files", "", "", f"{facts['mean_accuracy']:.1%}", ""]
         lines.append(mean + ([f"{facts['trigram_mean_accuracy']:.1%}"] if baseline else []))
     print(table(head, lines))
+    if facts["ties"]:
+        print(f"(a tie counts as half; with ties as wrong, {facts['strict_accuracy']:.1%} of all pairs)")
     if not baseline:
         print("(this model stores no n-gram baselines)")
 

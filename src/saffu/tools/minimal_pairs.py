@@ -61,6 +61,11 @@ class PairScore:
         return (self.right + self.ties / 2) / self.pairs
 
     @property
+    def strict_accuracy(self) -> float:
+        """Fraction of all pairs; a tie counts as wrong, as in some evaluation harnesses."""
+        return self.right / self.pairs
+
+    @property
     def tie_rate(self) -> float:
         return self.ties / self.pairs
 
@@ -193,5 +198,5 @@ def overall(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _facts(prefix: str, score: PairScore) -> dict[str, Any]:
-    names = ("right", "ties", "accuracy", "tie_rate")
+    names = ("right", "ties", "accuracy", "strict_accuracy", "tie_rate")
     return {prefix + name: getattr(score, name) for name in names}
