@@ -184,3 +184,11 @@ def test_rows_come_before_the_input_ends(tmp_path, fitted):
         process.stdout.close()
         process.stdin.close()
         assert (process.wait(), process.stderr.read()) == (0, b"")
+
+
+def test_a_file_without_text_is_an_error_but_an_empty_pipe_is_not(saffu, tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    result = saffu(f"score model {tmp_path / 'empty.txt'}")
+    assert (result.status, result.out) == (2, "")
+    assert "no text to score" in result.err
+    assert saffu("score model -", "").status == 0

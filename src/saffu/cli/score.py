@@ -98,6 +98,8 @@ def run(options: argparse.Namespace) -> None:
                 else:
                     writer.writerow([cell(name), *(cell(row[column]) for column in columns)])
         sys.stdout.flush()
+    if not number and options.text not in ([], ["-"]):  # a pipe may well be empty
+        raise SaffuError("there is no text to score; pass at least one line that is not blank")
     for source, malformed in skipped.items():
         warn(f"{source}: skipped {malformed}")
     if blank:
