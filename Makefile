@@ -1,4 +1,4 @@
-# make setup | demo | test | test-hf | torture | bench | format | clean.   Needs Python >= 3.10 and make; everything else goes into .venv.
+# make setup | demo | test | test-hf | torture | bench | numbers | format | clean.   Needs Python >= 3.10 and make; everything else goes into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 HF := .venv-hf
 
-.PHONY: setup demo test test-hf torture bench format clean
+.PHONY: setup demo test test-hf torture bench numbers format clean
 
 setup: $(STAMP)
 
@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard src/saffu/cal
 demo: setup
 	$(BIN)/saffu train --out demo-model --force
 	$(BIN)/saffu eval demo-model
-	$(BIN)/saffu generate demo-model --samples 5 --seed 1
+	$(BIN)/saffu generate demo-model --samples 3 --seed 1
 
 test: setup
 	$(BIN)/ruff check src tests benchmarks docs/*.py hatch_build.py
@@ -42,6 +42,11 @@ torture: setup
 
 bench: setup
 	$(BIN)/python benchmarks/bench.py $(BENCH)
+
+# Numbers, tables, and figures of README.md and docs/, from docs/results.
+numbers: setup
+	$(BIN)/python -m saffu.experiments.pages
+	$(BIN)/python docs/make_numbers.py
 
 format: setup
 	$(BIN)/ruff check --fix src tests benchmarks docs/*.py hatch_build.py
