@@ -126,6 +126,7 @@ class Term:
     seen: tuple[int, ...] = ()  # the tokens it saw, oldest first
     weight: float | None = None  # its exponent, or the attention it gets
     slots: int = 1  # how many slots it stands for: `<pad>` fills many
+    of_class: Floats | None = None  # (N,) the part of `values` that predicts a token's class; None without classes
 
 
 @dataclass(frozen=True, eq=False)

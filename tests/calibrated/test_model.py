@@ -108,6 +108,9 @@ def test_explanations_add_up(config):
         assert explanation.log_probabilities[EOD:] == pytest.approx(expected[EOD:], abs=1e-5)
         total = np.sum([term.values for term in explanation.terms], axis=0)
         assert total[EOD:] == pytest.approx(explanation.log_probabilities[EOD:], abs=1e-9)
+        levels = [term.of_class for term in explanation.terms if term.of_class is not None]
+        by_class = np.exp(np.sum(levels, axis=0)[model.ranks.tokens[model.ranks.first[:-1]]])  # of each class, once
+        assert by_class.sum() == pytest.approx(1, abs=1e-9)
         for shares in explanation.details.values():
             sums = np.sum([term.values for term in shares], axis=0)
             assert sums[EOD:] == pytest.approx(1, abs=1e-9)

@@ -35,6 +35,7 @@ def as_rows(counts: NgramCounts) -> Counter:
             nearest = [bucket] if counts.order > 1 else []
             rows.append((*nearest, *digits(counts.keys[place], counts.order)))
     assert rows == sorted(set(rows))
+    assert counts.rows().tolist() == [list(row) for row in rows]
     assert counts.counts.dtype == np.uint32
     assert (counts.counts > 0).all()
     return Counter(dict(zip(rows, counts.counts.tolist(), strict=True)))

@@ -95,6 +95,16 @@ def test_completion_is_independent_of_tokenization(fitted):
     assert sum(whole.values()) > 0.9
 
 
+def test_a_search_for_few_words_finds_the_best_of_many(fitted):
+    lm = fitted("calibrated")
+    for typed in ("the ", "a small", "th"):
+        many = lm.complete_word(typed, 10_000)
+        for number in (1, 3):
+            few = lm.complete_word(typed, number)
+            assert list(few) == list(many)[:number]
+            assert list(few.values()) == pytest.approx([many[word] for word in few], rel=0.01)
+
+
 def test_completion_against_all_continuations(fitted):
     """Of words that are one token, the share is p(token) p(the word ends) over all that spell the prefix."""
     lm = fitted("toy")

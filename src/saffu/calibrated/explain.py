@@ -57,15 +57,16 @@ def explain(model: CalibratedModel, context: Sequence[int]) -> Explanation:
             (a, b), over, under = exponents[:, place.start + seen], split(np.log(share)), split(np.log(below))
             parts.append((name, (), float(a), (a * (over[0] - under[0]), b * (over[1] - under[1]))))
     scores = gamma[0] * prior[0], gamma[1] * prior[1]
-    terms = [Term("prior", joined(*scores), weight=gamma[0])]
+    flat = np.zeros(layout.predicted)
+    terms = [Term("prior", joined(*scores), weight=gamma[0], of_class=joined(scores[0], flat))]
     for name, seen_tokens, weight, evidence in parts:
         scores = scores[0] + evidence[0], scores[1] + evidence[1]
-        terms.append(Term(name, joined(*evidence), seen_tokens, weight))
+        terms.append(Term(name, joined(*evidence), seen_tokens, weight, of_class=joined(evidence[0], flat)))
     normalizers = (
         -np.full(layout.number, np.logaddexp.reduce(scores[0])),
         -np.repeat(np.logaddexp.reduceat(scores[1], first[:-1]), widths),
     )
-    terms.append(Term("normalizer", joined(*normalizers)))
+    terms.append(Term("normalizer", joined(*normalizers), of_class=joined(normalizers[0], flat)))
     log_p = joined(scores[0] + normalizers[0], scores[1] + normalizers[1], -np.inf)
     if model.config.cache:
         log_p, correction = mixed(model, context, log_p)

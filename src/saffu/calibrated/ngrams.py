@@ -111,6 +111,13 @@ class NgramCounts:
         """How many different rows there are."""
         return len(self.counts)
 
+    def rows(self) -> Array:
+        """Every row as its tokens, (rows, order) uint16: the context, nearest token first, and then the target."""
+        words = self.keys if self.keys.ndim == 2 else self.keys[:, None]
+        digits = np.ascontiguousarray(words).view(np.uint16)[:, : max(1, self.order - 1)]  # the target first
+        nearest = np.repeat(np.arange(self.vocabulary, dtype=np.uint16), np.diff(self.offsets))
+        return np.column_stack([nearest, digits[:, ::-1]]) if self.order > 1 else digits
+
     def marginal(self, columns: Sequence[int], classes: Array | None = None, exact: int = 0) -> NgramCounts:
         """The counts of a poorer view: only the context tokens at these places (1: nearest), as their class if given.
 

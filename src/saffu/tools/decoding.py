@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from heapq import heappop, heappush
+from heapq import heappop, heappush, nlargest
 from itertools import count
 from typing import Any
 from unicodedata import category
@@ -128,26 +128,46 @@ def complete_word(model: Model, tokenizer: Tokenizer, prompt: str, number: int =
 
     Every sequence of tokens counts whose bytes begin with the unfinished word, so the result does not depend on how
     that would be tokenized. A word ends before white space, punctuation, or the end of the line. The search is limited
-    (LEAST_SHARE, MOST_STEPS, MOST_TOKENS), and what was not followed is missing from the sum of the probabilities.
+    (LEAST_SHARE, MOST_STEPS, MOST_TOKENS) and ends once no other word can be among the `number` most likely; what was
+    not followed is missing from the sum of the probabilities.
+    """
+    before, typed = unfinished(prompt)
+    return word_completions(model, tokenizer, model.start(encode_prompt(tokenizer, before)), typed, number)
+
+
+def unfinished(prompt: str) -> tuple[str, str]:
+    """A prompt without its last, unfinished word, and that word with the space before it.
+
+    >>> unfinished("the old ki"), unfinished("the old "), unfinished("th")
+    (('the old', ' ki'), ('the old', ' '), ('', 'th'))
     """
     typed = _UNFINISHED.findall(prompt)[0]
-    start = model.start(encode_prompt(tokenizer, prompt[: len(prompt) - len(typed)]))
+    return prompt[: len(prompt) - len(typed)], typed
+
+
+def word_completions(
+    model: Model, tokenizer: Tokenizer, state: State, typed: str, number: int = 10
+) -> dict[str, float]:
+    """`complete_word` where a document already stands in a state, before what was typed of a word."""
     if isinstance(tokenizer, WordTokenizer):  # whose tokens have a space in front of them even at the start of a line
         typed = f" {typed.lstrip()}"
-    words = _completions(model, Spelling.of(tokenizer), start, typed.encode())
+    words = _completions(model, Spelling.of(tokenizer), state, typed.encode(), number)
     best = sorted(words.items(), key=lambda item: (-item[1], item[0]))[:number]
     return {word.decode("utf-8", "replace"): share for word, share in best}
 
 
-def _completions(model: Model, spelling: Spelling, start: State, prefix: bytes) -> dict[bytes, float]:
+def _completions(model: Model, spelling: Spelling, start: State, prefix: bytes, number: int) -> dict[bytes, float]:
     """Best-first search over sequences of tokens; the share of each finished word among all that spell the prefix."""
     found: defaultdict[bytes, float] = defaultdict(float)
     order, covered = count(), 0.0  # the probability of all sequences that spell the prefix
-    paths: list[tuple[float, int, State, bytes]] = [(0.0, next(order), start, b"")]
+    least = 0.0  # the probability of the last word among the best
+    paths: list[tuple[float, int, State, int | None, bytes]] = [(0.0, next(order), start, None, b"")]
     for _ in range(MOST_STEPS):
-        if not paths or math.exp(-paths[0][0]) < LEAST_SHARE * covered:
+        if not paths or math.exp(-paths[0][0]) < max(LEAST_SHARE * covered, least):
             break
-        cost, _, state, spelled = heappop(paths)
+        cost, _, state, last, spelled = heappop(paths)
+        if last is not None:
+            state = model.advance(state, last)
         p = np.exp(model.next_log_probabilities([state])[0].astype(np.float64) - cost)
         rest = prefix[len(spelled) :]
         if rest or not spelled:
@@ -158,9 +178,9 @@ def _completions(model: Model, spelling: Spelling, start: State, prefix: bytes) 
             word = spelled.strip(WHITE_SPACE)
             if word:
                 found[word] += float(p[EOD:][~spelling.continues[EOD:]].sum())
+                least = nlargest(number, found.values())[-1] if len(found) >= number else 0.0
             tokens = np.flatnonzero(spelling.continues)
+        tokens = tokens[p[tokens] > max(LEAST_SHARE * covered / 10, least)]
         for token in tokens[np.argsort(-p[tokens], kind="stable")[:MOST_TOKENS]].tolist():
-            if p[token] > LEAST_SHARE * covered / 10:
-                longer = spelled + spelling.pieces[token]
-                heappush(paths, (-math.log(p[token]), next(order), model.advance(state, token), longer))
+            heappush(paths, (-math.log(p[token]), next(order), state, token, spelled + spelling.pieces[token]))
     return {word: share / covered for word, share in found.items()}
