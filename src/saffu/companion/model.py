@@ -15,16 +15,15 @@ from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.views import CalibratedSums
 from saffu.companion.config import CompanionConfig
 from saffu.companion.gate import mixed
-from saffu.companion.rows import window_start
 from saffu.companion.scoring import Flat, score
 from saffu.companion.side import PREFIX, TrainedSide
+from saffu.companion.window import Window, moved, read, window_of
 from saffu.errors import SaffuError
 from saffu.interface import Array, Arrays, Explanation, Floats, Term
 from saffu.text.corpus import TokenCorpus
-from saffu.text.tokenizer import EOD, PAD
 
-CompanionState = tuple[Any, int, tuple[int, ...]]
-"""The counted model's state, how many tokens a document has so far, and those that the network still sees."""
+CompanionState = tuple[Any, int, Window]
+"""The counted model's state, how many tokens a document has so far, and the network's window."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,15 +89,13 @@ class CompanionModel:
     def start(self, context: Iterable[int] = ()) -> CompanionState:
         """The state of a document that begins with these tokens."""
         tokens = [int(token) for token in context]
-        begin = window_start(len(tokens), self.config.context)
-        return self.counted.start(tokens), len(tokens), tuple(tokens[max(0, begin - 1) :])
+        return self.counted.start(tokens), len(tokens), window_of(tokens, self.config.context)
 
     def advance(self, state: CompanionState, token: int) -> CompanionState:
         """The state after one more token."""
-        counted, age, tail = state
-        before, after = (window_start(a, self.config.context) for a in (age, age + 1))
-        dropped = max(0, after - 1) - max(0, before - 1)
-        return self.counted.advance(counted, token), age + 1, (*tail, int(token))[dropped:]
+        counted, age, window = state
+        window = moved(window, age, int(token), self.config.context)
+        return self.counted.advance(counted, token), age + 1, window
 
     def next_log_probabilities(self, states: Sequence[CompanionState]) -> Array:
         """ln p of every token after each state, (states, N) float32; −inf for the markers."""
@@ -112,13 +109,7 @@ class CompanionModel:
         """Counted and trained ln p (states, N), and the gate's logit (states,)."""
         assert self.side is not None
         counted, certainty = self.counted.next_log_probabilities_and_certainty([state[0] for state in states])
-        windows = [
-            [EOD, *tail] if window_start(age, self.config.context) == 0 else list(tail) for _, age, tail in states
-        ]
-        length = max(len(window) for window in windows)
-        inputs = torch.tensor([window + [PAD] * (length - len(window)) for window in windows], device=self.device)
-        ends = torch.tensor([len(window) - 1 for window in windows], device=self.device)
-        hidden = self.side.network.hidden(inputs, torch.zeros_like(inputs))[torch.arange(len(states)), ends]
+        hidden = read(self.side.network, (window for _, _, window in states))
         sure = torch.from_numpy(certainty).to(self.device)
         on_device = torch.from_numpy(counted).to(self.device)
         return on_device, self.side.network.log_probabilities(hidden), self.side.gate(hidden, sure)

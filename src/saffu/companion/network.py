@@ -16,6 +16,7 @@ needs the logits of its own class only, which is what makes training on a CPU fa
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -78,32 +79,63 @@ class Network(nn.Module):
     def hidden(self, inputs: Tensor, documents: Tensor) -> Tensor:
         """h (rows, T, d) after each input token (rows, T); tokens of other `documents` (rows, T) are not seen."""
         length = inputs.shape[1]
-        turn = rotation(length, inputs.device, self.dtype)
+        turn = rotation(torch.arange(length, device=inputs.device), self.dtype)
         apart = F.pad(documents[:, None, :, None] != documents[:, None, None, :], (1, 0))  # (rows, 1, T, 1 + T)
+        by_distance = causal_bias(self.distance[:, :, :length])
+        biases = torch.cat([self.sink[:, :, None, None].expand(-1, -1, length, 1), by_distance], 3).to(self.dtype)
+        return self._layers(inputs, (bias.masked_fill(apart, -torch.inf) for bias in biases), turn)[0]
+
+    def extended(self, inputs: Tensor, past: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """As `hidden`, for inputs (rows, T) that continue one document each, of which `past` was read before.
+
+        `past` (layers, 2, rows, heads, P, 64) holds the keys and values of the `lengths` (rows,) tokens before, padded
+        at their end. Returns h (rows, T, d), and the keys and values of the inputs (layers, 2, rows, heads, T, 64).
+        """
+        places = lengths[:, None] + torch.arange(inputs.shape[1], device=inputs.device)  # (rows, T)
+        before = torch.arange(past.shape[4], device=inputs.device).expand(len(inputs), -1)
+        padding = before >= lengths[:, None]
+        distance = places[:, :, None] - torch.cat([before.masked_fill(padding, 1 << 30), places], 1)[:, None]
+        unseen = F.pad(distance < 0, (1, 0))[:, None]  # (rows, 1, T, 1 + P + T)
+        distance = distance.clamp(0, self.context - 1)
+
+        def bias(layer: int) -> Tensor:
+            to_sink = self.sink[layer, :, None, None].expand(len(inputs), -1, inputs.shape[1], 1)
+            scores = torch.cat([to_sink, self.distance[layer][:, distance].transpose(0, 1)], 3)
+            return scores.masked_fill(unseen, -torch.inf).to(self.dtype)
+
+        turn = rotation(places[:, None], self.dtype)
+        hidden, kept = self._layers(inputs, (bias(layer) for layer in range(len(past))), turn, past)
+        return hidden, torch.stack([torch.stack(own) for own in kept])
+
+    def _layers(
+        self, inputs: Tensor, biases: Iterable[Tensor], turn: tuple[Tensor, Tensor], past: Tensor | None = None
+    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """h (rows, T, d), and each layer's keys and values (rows, heads, T, 64).
+
+        `biases`, by layer, are added to the scores of the sink and of all keys: (rows, heads, T, 1 + keys).
+        """
         attention, mlp = self.attention.to(self.dtype), self.mlp.to(self.dtype)
         x = self._drop(F.embedding(inputs, self.embedding).to(self.dtype))
-        biases = self._biases(length)
-        for layer in range(len(attention)):
-            bias = biases[layer].masked_fill(apart, -torch.inf)
-            x = x + self._drop(self._attend(norm(x), attention[layer], bias, turn))
+        kept = []
+        for layer, bias in enumerate(biases):
+            query, key, value = self._mapped(norm(x), attention[layer, :3], turn)
+            kept.append((key, value))
+            if past is not None:
+                key, value = torch.cat([past[layer, 0], key], 2), torch.cat([past[layer, 1], value], 2)
+            key, value = F.pad(key, (0, 0, 1, 0)), F.pad(value, (0, 0, 1, 0))  # the sink: a key and a value of zeros
+            heads = F.scaled_dot_product_attention(query, key, value, bias, scale=HEAD**-0.5)
+            x = x + self._drop(heads.transpose(1, 2).flatten(2) @ attention[layer, 3].T)
             up = F.relu(norm(x) @ mlp[layer, 0].T).square()
             x = x + self._drop(up @ mlp[layer, 1])
-        return norm(x)
+        return norm(x), kept
 
-    def _biases(self, length: int) -> Tensor:
-        """What is added to the scores of the sink and of T keys: (layers, heads, T, 1 + T)."""
-        by_distance = causal_bias(self.distance[:, :, :length])
-        return torch.cat([self.sink[:, :, None, None].expand(-1, -1, length, 1), by_distance], 3).to(self.dtype)
-
-    def _attend(self, x: Tensor, maps: Tensor, bias: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    def _mapped(self, x: Tensor, maps: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys, and values (rows, heads, T, 64) of inputs (rows, T, d)."""
         rows, length, width = x.shape
         query, key, value = (
-            (x @ maps[:3].reshape(3 * width, width).T).view(rows, length, 3, self.heads, HEAD).permute(2, 0, 3, 1, 4)
-        )  # (rows, heads, T, 64)
-        query, key = rotated(norm(query), turn), rotated(norm(key), turn)
-        key, value = F.pad(key, (0, 0, 1, 0)), F.pad(value, (0, 0, 1, 0))  # the sink: a key and a value of zeros
-        seen = F.scaled_dot_product_attention(query, key, value, bias, scale=HEAD**-0.5)
-        return seen.transpose(1, 2).reshape(rows, length, width) @ maps[3].T
+            (x @ maps.reshape(3 * width, width).T).view(rows, length, 3, self.heads, HEAD).permute(2, 0, 3, 1, 4)
+        )
+        return rotated(norm(query), turn), rotated(norm(key), turn), value
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training) if self.dropout else x
@@ -137,10 +169,11 @@ class Network(nn.Module):
             log_p = F.log_softmax(logits, 1)
         else:
             of_classes = F.log_softmax(F.linear(hidden.float(), self.class_map, self.class_bias), 1)
-            ordered = logits[:, self.order]
-            sizes = np.diff(self.first).tolist()
-            within = torch.cat([F.log_softmax(part, 1) for part in ordered.split(sizes, 1)], 1)
-            log_p = within[:, self.rank] + of_classes[:, self.class_of]
+            own = self.class_of.expand_as(logits)
+            highest = torch.full_like(of_classes, -math.inf).scatter_reduce(1, own, logits, "amax")
+            logits = logits - highest[:, self.class_of]
+            totals = torch.zeros_like(of_classes).scatter_add(1, own, logits.exp())
+            log_p = logits + (of_classes - totals.log())[:, self.class_of]
         return F.pad(log_p, (EOD, 0), value=-math.inf)
 
 
@@ -166,10 +199,10 @@ def causal_bias(distance: Tensor) -> Tensor:
     return tiled[..., : length * (2 * length - 1)].view(*outer, length, 2 * length - 1)[..., :length]
 
 
-def rotation(length: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (T, 32) of rotary positions."""
-    speeds = ROTARY_BASE ** -(torch.arange(0, HEAD, 2, device=device) / HEAD)
-    angles = torch.arange(length, device=device)[:, None] * speeds
+def rotation(places: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (…, 32) of rotary positions (…)."""
+    speeds = ROTARY_BASE ** -(torch.arange(0, HEAD, 2, device=places.device) / HEAD)
+    angles = places[..., None] * speeds
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
