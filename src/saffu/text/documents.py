@@ -84,6 +84,18 @@ def read_records(
             yield from ((line, {}) for _, line in split_lines(text, "line"))
 
 
+def bad_sources(sources: Iterable[Source], **how: Any) -> dict[str, str]:
+    """The sources that cannot be read to their end the way `read_lines` would, and why; all are read to find out."""
+    bad = {}
+    for source in sources:
+        try:
+            for _ in read_lines([source], **how):
+                pass
+        except SaffuError as error:
+            bad[source.name] = str(error)
+    return bad
+
+
 def _texts(
     sources: Iterable[Source | str | Path],
     field: str | None,
@@ -160,12 +172,15 @@ def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise SaffuError(f"`{name}` must be one of {', '.join(choices)}, got {value!r}")
 
 
-def hold_out(lines: Iterable[Line], every: int, held_out: bool, stretch: int = STRETCH) -> Iterator[Line]:
+def hold_out(
+    lines: Iterable[Line], every: int, held_out: bool, stretch: int = STRETCH, after: tuple[int, int] = (0, 0)
+) -> Iterator[Line]:
     """Divide text into a part to train on and a part that is held out; yields one of the two.
 
     Documents are cut into stretches of at most `stretch` lines, and every nth stretch is held out (none if `every` is
     0). Where lines of the other part have been removed, a new document begins. The first stretches are shorter, a
-    hundredth of the text so far, so that something is held out of a small text too.
+    hundredth of the text so far, so that something is held out of a small text too. Of a text that is read in parts,
+    a later part comes `after` so many lines and stretches.
 
     >>> lines = [(number == 0, str(number)) for number in range(6)]
     >>> list(hold_out(lines, every=3, held_out=False))
@@ -175,15 +190,25 @@ def hold_out(lines: Iterable[Line], every: int, held_out: bool, stretch: int = S
     """
     if every < 0 or every == 1:
         raise SaffuError(f"`hold_out` must be at least 2, or 0 to hold out nothing, got {every}")
-    number, left, chosen = 0, 0, False
-    for seen, (begins, text) in enumerate(lines):
-        if begins or left == 0:
-            number, left, before = number + 1, max(1, min(stretch, seen // 100)), chosen
-            chosen = every > 0 and number % every == 0
-            begins = begins or chosen != before
-        left -= 1
+    before = False
+    for number, (begins, text) in stretches(lines, stretch, after):
+        chosen = every > 0 and number % every == 0
         if chosen == held_out:
-            yield begins, text
+            yield begins or chosen != before, text
+        before = chosen
+
+
+def stretches(
+    lines: Iterable[Line], stretch: int = STRETCH, after: tuple[int, int] = (0, 0)
+) -> Iterator[tuple[int, Line]]:
+    """Each line with the number, from 1, of the stretch that `hold_out` sees it in."""
+    first, number = after
+    left = 0
+    for seen, (begins, text) in enumerate(lines, first):
+        if begins or left == 0:
+            number, left = number + 1, max(1, min(stretch, seen // 100))
+        left -= 1
+        yield number, (begins, text)
 
 
 def documents_from(documents: Any, field: str | None = None) -> Lines:

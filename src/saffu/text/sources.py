@@ -14,7 +14,7 @@ import sys
 import tempfile
 import weakref
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +112,10 @@ class Sources:
 
     def __len__(self) -> int:
         return len(self._sources)
+
+    def leave_out(self, names: Container[str]) -> None:
+        """Forget the sources with these names."""
+        self._sources = [source for source in self._sources if source.name not in names]
 
     def close(self) -> None:
         for spool in self._spools:

@@ -81,12 +81,17 @@ class Tokenizer:
         cls, texts: Iterable[str], config: TokenizerConfig | None = None, progress: str | None = None
     ) -> Tokenizer:
         """Learn a vocabulary from documents, or from their lines: merges are within words, so both give the same."""
-        config = config or TokenizerConfig()
-        if config.words_as_tokens:
-            return WordTokenizer.train(progress_bar(progress, unit=" lines", iterable=texts))
-        counts = count_words(progress_bar(progress, unit=" lines", iterable=texts))
+        config, lines = config or TokenizerConfig(), progress_bar(progress, unit=" lines", iterable=texts)
+        return cls.from_counts(counted_words(lines, config), config)
+
+    @classmethod
+    def from_counts(cls, counts: Mapping[str, int], config: TokenizerConfig) -> Tokenizer:
+        """Learn a vocabulary from how often each word occurs: see `counted_words`."""
         if not counts:
             raise SaffuError("the text has no words to learn a vocabulary from; add some text")
+        if config.words_as_tokens:  # those that occur twice or more; all if none does
+            repeated = {word: count for word, count in counts.items() if count > 1}
+            return WordTokenizer(most_frequent(repeated or counts, MOST_WORDS))
         frequent = most_frequent(counts, config.bpe_words)
         merges = learn_merges({word: counts[word] if config.bpe_count == "tokens" else 1 for word in frequent})
         kept = config.bpe_kept_words
@@ -179,18 +184,6 @@ class WordTokenizer(Tokenizer):
         self._pieces = {id: f" {name}".encode() if id > EOD else b"" for id, name in enumerate(names)}
 
     @classmethod
-    def train(
-        cls, texts: Iterable[str], config: TokenizerConfig | None = None, progress: str | None = None
-    ) -> WordTokenizer:
-        """Take the words that occur twice or more, and at most 65,531 of them; all words if none does."""
-        counts = Counter(word for text in texts for word in text.split())
-        counts.pop(UNKNOWN, None)
-        if not counts:
-            raise SaffuError("the text has no words to learn a vocabulary from; add some text")
-        frequent = Counter({word: count for word, count in counts.items() if count > 1}) or counts
-        return cls(most_frequent(frequent, MOST_WORDS))
-
-    @classmethod
     def from_vocabulary(cls, ids: Mapping[str, int]) -> WordTokenizer:
         names = sorted(ids, key=lambda name: ids[name])
         words = names[EOD + 2 :]
@@ -209,6 +202,13 @@ class WordTokenizer(Tokenizer):
 
     def encode_bytes(self, data: bytes) -> list[int]:
         return self.encode(data.decode("utf-8", "replace"))
+
+
+def counted_words(texts: Iterable[str], config: TokenizerConfig) -> Counter[str]:
+    """What a tokenizer is learned from; the counts of parts of a text add."""
+    if config.words_as_tokens:
+        return Counter(word for text in texts for word in text.split() if word != UNKNOWN)
+    return count_words(texts)
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:
