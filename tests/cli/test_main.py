@@ -4,6 +4,7 @@ import argparse
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 
 import pytest
@@ -52,6 +53,22 @@ def raising(error):
 )
 def test_errors_are_one_line(status_of, error, status, line):
     assert status_of(raising(error)) == (status, line)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_that_meets_a_finalizer_is_not_ignored(status_of, number, status):
+    class Dying:
+        def __del__(self):
+            signal.raise_signal(number)
+
+    def action():
+        del_me = Dying()
+        del del_me
+        threading.Event().wait(60)
+
+    ended, err = status_of(action)
+    assert ended == status
+    assert "Traceback" not in err
 
 
 def test_errors_of_files_name_the_file(status_of):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import weakref
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, c_double, c_int32, c_int64, c_void_p
 from pathlib import Path
@@ -32,10 +31,11 @@ class Buffer(Structure):
     _fields_ = [("data", c_void_p), ("bytes", c_int64)]
 
     def array(self, dtype: npt.DTypeLike, shape: Sequence[int] = (-1,)) -> Array:
-        """The memory as an array that frees it when it is no longer used."""
+        """A copy of the memory, which is freed."""
         memory = (ctypes.c_char * self.bytes).from_address(self.data or 0)
-        weakref.finalize(memory, library.saffu_free, c_void_p(self.data))
-        return np.frombuffer(memory, dtype=dtype).reshape(shape) if self.bytes else np.zeros(0, dtype).reshape(shape)
+        copy = np.frombuffer(bytearray(memory), dtype=dtype).reshape(shape)
+        library.saffu_free(self.data)
+        return copy
 
 
 class Level(Structure):

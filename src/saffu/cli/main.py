@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import io
 import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -20,8 +22,9 @@ INSTALL = {"torch": "torch", "matplotlib": "matplotlib", "transformers": "transf
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit: 0 success, 2 user error, 130 interrupted, 143 terminated."""
-    status, previous = 130, {}
+    status, previous, hook = 130, {}, sys.unraisablehook
     try:  # also around the imports: Ctrl-C is never a traceback
+        sys.unraisablehook = _send_again
         for number, handler in ((signal.SIGTERM, _terminate), (signal.SIGINT, _interrupt)):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and background jobs have it
                 previous[number] = signal.signal(number, handler)
@@ -35,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     finally:
         for number, usual in previous.items():
             signal.signal(number, usual)
+        sys.unraisablehook = hook
     sys.exit(status)
 
 
@@ -122,3 +126,22 @@ def _terminate(*_: object) -> NoReturn:
     """Exit on SIGTERM with scratch folders removed on the way; a second SIGTERM kills at once."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.exit(143)
+
+
+def _send_again(event: sys.UnraisableHookArgs) -> None:
+    """Send a signal again whose exception met a finalizer, where Python ignores it."""
+    if event.exc_type not in (KeyboardInterrupt, SystemExit):
+        sys.__unraisablehook__(event)
+        return
+    number = signal.SIGINT if event.exc_type is KeyboardInterrupt else signal.SIGTERM
+    signal.signal(number, _interrupt if number == signal.SIGINT else _terminate)
+
+    def send() -> None:
+        time.sleep(0.01)  # the finalizer has to end first
+        if sys.platform == "win32":
+            _thread.interrupt_main(number)
+        else:  # wakes up a call that waits
+            signal.pthread_kill(main_thread, number)
+
+    main_thread = _thread.get_ident()
+    _thread.start_new_thread(send, ())
