@@ -140,6 +140,14 @@ def test_edited_settings_are_noticed(copied, kind):
         package.load(path.parent)
 
 
+def test_files_next_to_a_model_are_checked(saffu, fitted, tmp_path):
+    fitted("calibrated").save(tmp_path / "m", {"notes.json": b"{}"})
+    assert saffu(["info", tmp_path / "m", "--check"]).status == 0
+    (tmp_path / "m" / "notes.json").write_bytes(b"[]")
+    assert saffu(["info", tmp_path / "m"]).status == 0
+    one_line(saffu(["info", tmp_path / "m", "--check"]), "notes.json is damaged")
+
+
 @linux
 @pytest.mark.parametrize("kind", ["calibrated", "paper"])
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "log.jsonl"])

@@ -14,7 +14,7 @@ Files that predicting does not need are opened when they are first used.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 MODEL, SUMS, REFERENCES = "model.safetensors", "sums.safetensors", "references.safetensors"
 LEDGER, TOKENIZER, LOG = "ledger.safetensors", "tokenizer.json", "log.jsonl"
+PARTS = (files.MANIFEST, MODEL, SUMS, REFERENCES, LEDGER, TOKENIZER, LOG)  # of a model; other files are next to it
 
 
 class ModelFolder:
@@ -74,10 +75,10 @@ class ModelFolder:
             self.require_unchanged()
         return learned
 
-    def verify(self) -> None:
-        """Compare every file with its checksum."""
+    def verify(self, skip: Container[str] = (files.MANIFEST,)) -> None:
+        """Compare every file with its checksum, except some that have been verified."""
         for name, expected in self.manifest["checksums"].items():
-            if name != files.MANIFEST:
+            if name not in skip:
                 with open_regular(self.path / name) as file:
                     if checksum(file) != expected:
                         self.require_unchanged()
@@ -138,6 +139,7 @@ def read(kind: type[SaffuLM], path: Path, device: str, check: bool) -> SaffuLM:
         try:
             lm = _read(kind, folder, device)
             if check:
+                folder.verify(skip=PARTS)
                 settle(lm)
         except SaffuError:
             if not folder.was_replaced():
