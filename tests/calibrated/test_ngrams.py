@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ from hypothesis import strategies as st
 
 from calibrated_data import documents_of
 from conftest import corpus_of
-from saffu.calibrated import ngrams, reference
-from saffu.calibrated.ngrams import NgramCounts, even_cuts
+from saffu.calibrated import reference, storage
+from saffu.calibrated.kernels import Buffer, library, pointer
+from saffu.calibrated.ngrams import NgramCounts
+from saffu.calibrated.rows import checked_ids, count_rows, even_cuts, merge_rows, regroup_rows, subtract_rows
 from saffu.errors import SaffuError
 from saffu.text.corpus import TokenCorpus
 
@@ -220,8 +223,7 @@ def test_parts_and_threads_do_not_matter(monkeypatch, threads, parts):
     expected = NgramCounts.count(corpus, 4, 60)
     expected_classes = expected.marginal([2, 3], classes)
     monkeypatch.setenv("SAFFU_THREADS", threads)
-    monkeypatch.setattr(ngrams, "PARTS", parts)
-    monkeypatch.setattr(ngrams, "cores", lambda: int(threads))
+    monkeypatch.setattr(storage, "PARTS", parts)
     counts = NgramCounts.count(corpus, 4, 60)
     assert same(counts, expected)
     assert same(counts.marginal([2, 3], classes), expected_classes)
@@ -253,3 +255,33 @@ def test_cuts_cover_everything_once(weights, parts):
     assert cuts[-1] == len(weights)
     assert cuts == sorted(set(cuts))
     assert len(cuts) <= parts + 1
+
+
+def test_kernels_without_memory_raise():
+    """More buckets than any machine can hold."""
+    corpus, keys, counts = corpus_of([[4, 5]]), Buffer(), Buffer()
+    ids, starts = checked_ids(corpus, VOCABULARY), np.array([0, 3])
+    arguments = [pointer(ids, np.uint16), pointer(starts, np.int64), 1, pointer(starts, np.int64), 1]
+    with pytest.raises(MemoryError):
+        library.saffu_count_rows(*arguments, None, 1, 2, 0, 1 << 60, None, keys, counts)
+    assert NgramCounts.count(corpus, 2, VOCABULARY).distinct == 3
+
+
+@given(corpora, corpora, st.integers(2, 6), st.data())
+def test_ranges_of_buckets_join_to_the_whole(first, second, order, data):
+    """Counted, regrouped, merged, and subtracted range by range, whatever the ranges."""
+    cuts = [0, *sorted(data.draw(st.sets(st.integers(1, VOCABULARY - 1)))), VOCABULARY]
+    ranges = list(pairwise(cuts))
+    wholes = [NgramCounts.count(corpus, order, VOCABULARY) for corpus in (first, second)]
+    parts = [[count_rows(c, order, VOCABULARY, r) for r in ranges] for c in (first, second)]
+    for whole, pieces in zip(wholes, parts, strict=True):
+        assert same(NgramCounts.joined(order, VOCABULARY, pieces), whole)
+        assert sum(piece.frequencies(VOCABULARY) for piece in pieces).tolist() == whole.frequencies().tolist()
+    sums = [merge_rows(runs) for runs in zip(*parts, parts[0], strict=True)]
+    assert same(NgramCounts.joined(order, VOCABULARY, sums), wholes[0] + wholes[1] + wholes[0])
+    left = [subtract_rows(total, piece) for total, piece in zip(sums, parts[1], strict=True)]
+    assert same(NgramCounts.joined(order, VOCABULARY, left), wholes[0] + wholes[0])
+    columns = data.draw(st.lists(st.integers(1, order - 1), unique=True, min_size=1))
+    classes = np.arange(VOCABULARY) // 2
+    views = [merge_rows([regroup_rows(piece, columns, r, classes) for piece in parts[0]]) for r in ranges]
+    assert same(NgramCounts.joined(len(columns) + 1, VOCABULARY, views), wholes[0].marginal(columns, classes))

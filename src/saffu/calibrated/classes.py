@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,21 +18,30 @@ CANDIDATES = 32  # nearest classes that a token may move to
 SWEEPS = 4  # of such moves over all tokens
 
 
+def near_pairs(memory: NgramCounts) -> list[NgramCounts]:
+    """Pairs of tokens one apart and, if the memory reaches as far, two apart."""
+    return [memory.marginal([distance]) for distance in range(1, min(3, memory.order))]
+
+
 def token_vectors(memory: NgramCounts, dimensions: int = DIMENSIONS) -> Array:
-    """A unit vector for each token, by the company it keeps: (N, dimensions) float32.
+    """A unit vector for each token, by the company it keeps: (N, dimensions) float32."""
+    return vectors_of_pairs(near_pairs(memory), dimensions)
+
+
+def vectors_of_pairs(near: Sequence[NgramCounts], dimensions: int = DIMENSIONS) -> Array:
+    """Unit vectors (N, dimensions) float32 from pairs of tokens one and two apart.
 
     Tokens are described by the square roots of their neighbors' shares (one and two places before and after), and the
     descriptions are compressed to the subspace that holds most of them.
     """
-    blocks = []
-    for distance in range(1, min(3, memory.order)):
-        pairs = memory.marginal([distance])
-        before = np.repeat(np.arange(memory.vocabulary), np.diff(pairs.offsets))
+    blocks, vocabulary = [], near[0].vocabulary
+    for pairs in near:
+        before = np.repeat(np.arange(vocabulary, dtype=np.uint16), np.diff(pairs.offsets))
         for token, transposed in ((before, False), (pairs.keys, True)):
-            totals = np.bincount(token, pairs.counts, memory.vocabulary)
+            totals = np.bincount(token, pairs.counts, vocabulary)
             shares = np.sqrt(pairs.counts / (totals[token] + 1)).astype(np.float32)
             blocks.append(Block(pairs.offsets, pairs.keys, shares, transposed))
-    vectors = compressed(blocks, memory.vocabulary, dimensions)
+    vectors = compressed(blocks, vocabulary, dimensions)
     return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
 
 
@@ -108,19 +118,17 @@ class Company:
     count: Array  # uint32
 
     @classmethod
-    def after(cls, memory: NgramCounts) -> Company:
-        """What follows each token."""
-        pairs = memory.marginal([1])
+    def after(cls, pairs: NgramCounts) -> Company:
+        """What follows each token, from pairs of adjacent tokens."""
         return cls(pairs.offsets, pairs.keys, pairs.counts)
 
     @classmethod
-    def before(cls, memory: NgramCounts) -> Company:
+    def before(cls, pairs: NgramCounts) -> Company:
         """What precedes each token."""
-        after = cls.after(memory)
-        order = np.argsort(after.neighbor, kind="stable")
-        sizes = np.bincount(after.neighbor, minlength=memory.vocabulary)
-        preceding = np.repeat(np.arange(memory.vocabulary, dtype=np.uint16), np.diff(after.begin))
-        return cls(np.concatenate([[0], sizes.cumsum()]), preceding[order], after.count[order])
+        order = np.argsort(pairs.keys, kind="stable")
+        sizes = np.bincount(pairs.keys, minlength=pairs.vocabulary)
+        preceding = np.repeat(np.arange(pairs.vocabulary, dtype=np.uint16), np.diff(pairs.offsets))
+        return cls(np.concatenate([[0], sizes.cumsum()]), preceding[order], pairs.counts[order])
 
     def exchange(self, classes: Array, candidates: Array, first: int) -> Array:
         """Classes of the tokens from `first` on, improved by moving one token at a time (Kneser & Ney 1993).

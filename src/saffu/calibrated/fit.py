@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from saffu.calibrated.classes import Company, context_classes, output_classes, token_vectors
+from saffu.calibrated.classes import Company, context_classes, near_pairs, output_classes, vectors_of_pairs
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.exponents import Moments, calibrated
 from saffu.calibrated.kernels import CACHES, EVIDENCE, Array, library, pointer
 from saffu.calibrated.layout import exponent_slices
 from saffu.calibrated.model import CalibratedModel, Encoder
-from saffu.calibrated.ngrams import checked_ids
+from saffu.calibrated.ngrams import NgramCounts
+from saffu.calibrated.rows import checked_ids
 from saffu.calibrated.views import MEMORY, CalibratedSums, View, views_of
 from saffu.errors import SaffuError
 from saffu.interface import Floats, Stage
@@ -36,8 +37,8 @@ def fit(corpus: TokenCorpus, vocabulary: int, config: CalibratedConfig) -> Itera
     """Count a corpus and solve its model, in one stage."""
     if not corpus.targets:
         raise SaffuError("the corpus holds no text; give at least one non-empty document")
-    encoder, warnings = fit_encoder(corpus, vocabulary, config)
-    model = CalibratedModel.from_sums(config, encoder, CalibratedSums.count(corpus, config, vocabulary))
+    encoder, sums, warnings = fit_encoder(corpus, vocabulary, config)
+    model = CalibratedModel.from_sums(config, encoder, sums)
     facts: dict[str, Any] = {"exponents": exponents_by_part(model)}
     guessed = [view.name for view, table in zip(model.views, model.tables, strict=True) if not table.estimated.all()]
     if guessed:
@@ -45,12 +46,28 @@ def fit(corpus: TokenCorpus, vocabulary: int, config: CalibratedConfig) -> Itera
     yield Stage("calibrated", model, facts | ({"warnings": warnings} if warnings else {}))
 
 
-def fit_encoder(corpus: TokenCorpus, vocabulary: int, config: CalibratedConfig) -> tuple[Encoder, list[str]]:
-    """Classes from the counts of all but the held-out text, exponents from how these counts predict that text."""
-    views, held_out = views_of(config), held_out_ranges(corpus)
-    known = CalibratedSums.count(corpus, config, vocabulary, complement(held_out, corpus.targets))
-    vectors, frequencies = token_vectors(known.memory), known.memory.frequencies()
-    before, after = Company.before(known.memory), Company.after(known.memory)
+def fit_encoder(
+    corpus: TokenCorpus, vocabulary: int, config: CalibratedConfig
+) -> tuple[Encoder, CalibratedSums, list[str]]:
+    """Classes from the counts of all but the held-out text, exponents from how these counts predict that text.
+
+    Also the counts of all text.
+    """
+    held_out = held_out_ranges(corpus)
+    sums = CalibratedSums.count(corpus, config, vocabulary, complement(held_out, corpus.targets))
+    encoder = class_encoder(config, near_pairs(sums.memory), sums.memory.frequencies())
+    measurable = len(held_out) > 0 and sums.memory.distinct > 0
+    if measurable:
+        encoder = calibrated_encoder(CalibratedModel.from_sums(config, encoder, sums), corpus, held_out)
+    if len(held_out):
+        sums = sums + CalibratedSums.count(corpus, config, vocabulary, held_out)
+    return encoder, sums, [] if measurable else ["too little text to measure exponents; default values are used"]
+
+
+def class_encoder(config: CalibratedConfig, near: Sequence[NgramCounts], frequencies: Array) -> Encoder:
+    """Classes from pairs of tokens one and two apart, and the exponents that calibration starts from."""
+    views, vectors = views_of(config), vectors_of_pairs(near)
+    before, after = Company.before(near[0]), Company.after(near[0])
     sizes = sorted({view.classes for view in views if view.classes}, reverse=True)
     classes = dict(
         zip(sizes, in_parallel(lambda n: context_classes(vectors, frequencies, n, after), sizes), strict=True)
@@ -60,19 +77,18 @@ def fit_encoder(corpus: TokenCorpus, vocabulary: int, config: CalibratedConfig) 
         start[where] = 0.7 if view.name == MEMORY else 0.1
     plain = np.tile(start, (2, 1))
     outputs = output_classes(vectors, frequencies, config.output_classes, before)
-    encoder = Encoder(outputs, classes, plain, with_caches(plain, views), np.full(EVIDENCE, -DISTRUST))
-    if not len(held_out) or not known.memory.distinct:
-        return encoder, ["too little text to measure exponents; default values are used"]
-    model = CalibratedModel.from_sums(config, encoder, known)
-    model.sums = None  # its tables are all that calibration needs
-    del known
-    trial = Calibration(model, corpus, held_out)
-    plain = trial.solve(plain, with_cache=False)
-    encoder = replace(encoder, plain=plain, cached=with_caches(plain, views))
-    if config.cache:
+    return Encoder(outputs, classes, plain, with_caches(plain, views), np.full(EVIDENCE, -DISTRUST))
+
+
+def calibrated_encoder(model: CalibratedModel, corpus: TokenCorpus, held_out: Array) -> Encoder:
+    """The model's encoder with exponents fitted to `held_out` ranges (n, 2), which its counts have not seen."""
+    trial, encoder = Calibration(model, corpus, held_out), model.encoder
+    plain = trial.solve(encoder.plain, with_cache=False)
+    encoder = replace(encoder, plain=plain, cached=with_caches(plain, model.views))
+    if model.config.cache:
         encoder = replace(encoder, cached=trial.solve(encoder.cached, with_cache=True))
         encoder = replace(encoder, trust=trial.trust(encoder))
-    return encoder, []
+    return encoder
 
 
 def with_caches(plain: Floats, views: list[View]) -> Floats:

@@ -105,14 +105,14 @@ def _load() -> ctypes.CDLL:
         ) from None
     p, i32, i64 = c_void_p, c_int32, c_int64
     signatures: dict[str, tuple[Any, list[Any]]] = {
-        "saffu_free": (None, [p]),
         "saffu_count_rows": (None, [p, p, i64, p, i64, p, i32, i32, i64, i64, p, POINTER(Buffer), POINTER(Buffer)]),
+        "saffu_trim": (None, []),
         "saffu_regroup_rows": (
             None,
-            [p, p, p, i64, i32, i32, p, i32, i32, p, i32, i64, i64, p, POINTER(Buffer), POINTER(Buffer)],
+            [p, p, p, i64, i64, i32, i32, p, i32, i32, p, i32, i64, i64, p, POINTER(Buffer), POINTER(Buffer)],
         ),
         "saffu_merge_rows": (i64, [p, p, p, p, p, p, i64, i32, i32, p, p, p]),
-        "saffu_build_table": (None, [p, p, p, i32, i32, p, i64, p, i64, i64, p, p, p, p]),
+        "saffu_build_levels": (None, [p, p, p, i64, i32, i32, p, i64, p, p, p, p, p]),
         "saffu_check_level": (i32, [p, p, p, p, p, p, i64, i64, i64, p, i64, i64]),
         "saffu_score": (None, [POINTER(Model), p, p, i64, i64, i64, p, p]),
         "saffu_moments": (None, [POINTER(Model), p, p, i64, p, i64, i32, i32, p]),
@@ -125,13 +125,21 @@ def _load() -> ctypes.CDLL:
         "saffu_sparse_product": (None, [p, p, p, i64, p, i64, i32, p]),
         "saffu_exchange": (i64, [p, p, p, i64, i64, p, i64, i64, i32, p]),
     }
+    loaded.saffu_free.argtypes = [p]
     for name, (result, arguments) in signatures.items():
         try:
             function = getattr(loaded, name)
         except AttributeError:
             raise SaffuError("saffu's compiled kernels are of another version; install saffu again") from None
-        function.restype, function.argtypes = result, arguments
+        function.restype, function.argtypes, function.errcheck = result, arguments, require_memory
     return loaded
+
+
+def require_memory(result: Any, *_: object) -> Any:
+    """What a kernel gives; raises MemoryError if it ran out of memory."""
+    if library.saffu_out_of_memory():
+        raise MemoryError
+    return result
 
 
 library = _load()

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from saffu.calibrated import kernels
+from saffu.calibrated import kernels, storage
 from saffu.calibrated.kernels import CACHES, EVIDENCE, Array, library, pointer
-from saffu.calibrated.kneser_ney import Table
+from saffu.calibrated.tables import Table
 from saffu.calibrated.views import View
 from saffu.text.tokenizer import EOD
 
@@ -109,7 +109,7 @@ class NativeModel:
             return
         heavy = np.full(len(followers), -1, dtype=np.int32)
         heavy[chosen] = np.arange(len(chosen))
-        rows = np.empty((len(chosen), ranks.number), dtype=np.float32)
+        rows = storage.empty((len(chosen), ranks.number), np.float32)
         library.saffu_class_rows(
             pointer(level["begin"], np.uint32), pointer(level["follow"], np.uint16), pointer(level["mass"], np.float32),
             pointer(ranks.classes, np.uint16), pointer(chosen, np.uint32), len(chosen), ranks.number,

@@ -30,9 +30,10 @@ from saffu.calibrated.classes import token_vectors
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.explain import explain
 from saffu.calibrated.kernels import EVIDENCE, RECENT, Array, library, pointer
-from saffu.calibrated.kneser_ney import Table, in_chunks
+from saffu.calibrated.kneser_ney import in_chunks
 from saffu.calibrated.layout import NativeModel, Ranks, exponent_slices, log_prior
-from saffu.calibrated.ngrams import checked_ids
+from saffu.calibrated.rows import checked_ids
+from saffu.calibrated.tables import Table
 from saffu.calibrated.views import CalibratedSums, views_of
 from saffu.errors import SaffuError
 from saffu.interface import Arrays, Explanation, Floats

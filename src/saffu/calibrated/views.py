@@ -10,6 +10,7 @@ import numpy as np
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.kernels import Array
 from saffu.calibrated.ngrams import NgramCounts
+from saffu.calibrated.rows import Rows
 from saffu.errors import SaffuError
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import PAD
@@ -58,6 +59,15 @@ def views_of(config: CalibratedConfig) -> list[View]:
     return views
 
 
+def seen_rows(view: View, rows: Rows) -> Rows:
+    """What a view saw, of whole buckets. Few documents do not show what stands near a start: no slot sees it then."""
+    starts = int(rows.offsets[PAD + 1]) if view.is_slot and rows.first == PAD < rows.last else 0
+    if starts > FEW_STARTS:
+        return rows
+    offsets = np.maximum(rows.offsets - starts, 0)
+    return Rows(rows.order, rows.first, offsets, rows.keys[starts:], rows.counts[starts:])
+
+
 @dataclass(frozen=True, eq=False)
 class CalibratedSums:
     """Raw counts: of the memory, and of pairs of tokens farther apart than it reaches. All views follow from these."""
@@ -80,11 +90,12 @@ class CalibratedSums:
         return self.memory
 
     def of(self, view: View, classes: Array | None = None) -> NgramCounts:
-        """What a view saw. Few documents do not show what stands near a start: there a slot has seen nothing."""
+        """What a view saw."""
         if view.is_slot:
             near = view.distances[0] < self.memory.order
             pairs = self.memory.marginal(view.distances) if near else self.pairs[view.distances[0]]
-            return pairs.without(PAD) if np.diff(pairs.offsets)[PAD] <= FEW_STARTS else pairs
+            seen = seen_rows(view, pairs.in_buckets())
+            return NgramCounts(2, pairs.vocabulary, seen.offsets, seen.keys, seen.counts)
         if view.distances == tuple(range(1, self.memory.order)) and classes is None:
             return self.memory
         return self.memory.marginal(view.distances, classes, view.exact)

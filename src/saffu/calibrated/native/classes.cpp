@@ -20,21 +20,21 @@ extern "C" {
 
 // out (rows or columns, width) += S·dense, or Sᵀ·dense; S has the values of row i from begin[i] to begin[i + 1].
 void saffu_sparse_product(const int64_t *begin, const uint16_t *column, const float *value, int64_t rows,
-                          const float *dense, int64_t width, int32_t transposed, float *out) {
+                          const float *dense, int64_t width, int32_t transposed, float *out) KERNEL {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t entry = begin[i]; entry < begin[i + 1]; entry++) {
             const float *in = dense + width * (transposed ? i : column[entry]);
             float *to = out + width * (transposed ? column[entry] : i);
             for (int64_t k = 0; k < width; k++) to[k] += value[entry] * in[k];
         }
-}
+} OR_FAIL()
 
 // Moves tokens from `first` on to whichever of their candidate classes (tokens, n_candidates) makes their neighbors most
 // likely, one after the other, in sweeps over all of them: Σ n(class, neighbor) ln n(class, neighbor) − Σ n(class) ln n(class)
 // grows with every move. Returns the number of moves.
 int64_t saffu_exchange(const int64_t *begin, const uint16_t *neighbor, const uint32_t *count, int64_t tokens,
                        int64_t classes, const uint16_t *candidates, int64_t n_candidates, int64_t first, int32_t sweeps,
-                       uint16_t *class_of) {
+                       uint16_t *class_of) KERNEL {
     Entropy entropy;
     std::vector<int32_t> joint((size_t)classes * tokens, 0);
     std::vector<int64_t> total(classes, 0), own(tokens, 0);
@@ -79,5 +79,5 @@ int64_t saffu_exchange(const int64_t *begin, const uint16_t *neighbor, const uin
         if (moves - before < tokens / 200) break;
     }
     return moves;
-}
+} OR_FAIL(0)
 }

@@ -1,6 +1,7 @@
 // What the kernels share. They are called through ctypes: plain C functions over numpy arrays.
 #pragma once
 #include <cstdint>
+#include <exception>
 
 constexpr int64_t PAD = 0, EOD = 3;  // as in saffu/text/tokenizer.py
 
@@ -11,4 +12,10 @@ struct Buffer {  // memory that the caller frees with saffu_free
     int64_t bytes;
 };
 
-Buffer allocate(int64_t bytes);
+void allocate(int64_t bytes, Buffer *buffer);  // throws std::bad_alloc
+
+// No exception may leave a kernel: `void f(…) KERNEL { … } OR_FAIL(result)`. All that can be thrown is that memory is
+// exhausted; Python finds out by saffu_out_of_memory.
+extern thread_local bool out_of_memory;
+#define KERNEL { try
+#define OR_FAIL(...) catch (const std::exception &) { out_of_memory = true; return __VA_ARGS__; } }

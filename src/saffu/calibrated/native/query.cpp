@@ -139,7 +139,7 @@ extern "C" {
 
 // ln p of each target from lo to hi, into out[0 … hi − lo), and unless null its certainty (hi − lo, 2).
 void saffu_score(const Model *model, const uint16_t *ids, const int64_t *starts, int64_t documents, int64_t lo,
-                 int64_t hi, double *out, float *features) {
+                 int64_t hi, double *out, float *features) KERNEL {
     Reader reader(*model);
     int64_t document = *(std::upper_bound(starts, starts + documents + 1, lo) - 1), current = -1;
     int64_t warm = model->window ? std::max(document, lo - RECENT) : lo;  // so that trust does not depend on lo
@@ -154,11 +154,11 @@ void saffu_score(const Model *model, const uint16_t *ids, const int64_t *starts,
         out[p - lo] = model->window ? log_mixture(w, log_p) : log_p.plain;
         if (features) reader.certainty(w, features + 2 * (p - lo));
     });
-}
+} OR_FAIL()
 
 // ln p of the given targets, in order, without and with the cache: (n_targets, 2).
 void saffu_score_both(const Model *model, const uint16_t *ids, const int64_t *starts, int64_t documents,
-                      const int64_t *targets, int64_t n_targets, double *out) {
+                      const int64_t *targets, int64_t n_targets, double *out) KERNEL {
     Reader reader(*model);
     for (int64_t t = 0; t < n_targets; t++) {
         reader.stand_at(ids, *(std::upper_bound(starts, starts + documents + 1, targets[t]) - 1), targets[t]);
@@ -166,11 +166,11 @@ void saffu_score_both(const Model *model, const uint16_t *ids, const int64_t *st
         out[2 * t] = log_p.plain;
         out[2 * t + 1] = log_p.cached;
     }
-}
+} OR_FAIL()
 
 // A document of `age` tokens, of which the last n are given, and the ring of trust (RECENT) at their end: moves the ring
 // on by the tokens from place `from` of the tail on.
-void saffu_read(const Model *model, const uint16_t *tail, int64_t n, int64_t age, int64_t from, float *ring) {
+void saffu_read(const Model *model, const uint16_t *tail, int64_t n, int64_t age, int64_t from, float *ring) KERNEL {
     Reader reader(*model);
     reader.trust.load(ring, age - (n - from));
     for (int64_t p = from; p < n; p++) {
@@ -178,12 +178,12 @@ void saffu_read(const Model *model, const uint16_t *tail, int64_t n, int64_t age
         reader.trust.add(reader.log_probabilities(tail[p]));
     }
     reader.trust.store(ring);
-}
+} OR_FAIL()
 
 // ln p of every token after such a document; −inf for what is never predicted. `parts` gets ln p without and with the
 // cache too, unless null (2, vocabulary), and `features` the certainty (2). Returns w.
 double saffu_distribution(const Model *model, const uint16_t *tail, int64_t n, int64_t age, const float *ring, float *out,
-                          float *parts, float *features) {
+                          float *parts, float *features) KERNEL {
     Reader reader(*model);
     reader.trust.load(ring, age);
     reader.stand_at(tail, n - age, n);
@@ -216,11 +216,11 @@ double saffu_distribution(const Model *model, const uint16_t *tail, int64_t n, i
         }
     }
     return w;
-}
+} OR_FAIL(0)
 
 // A token drawn from that distribution by three numbers from [0, 1): with or without the cache, then a class, then a
 // token of it. The ring moves on by that token.
-int32_t saffu_sample(const Model *model, const uint16_t *tail, int64_t n, int64_t age, float *ring, const double *uniform) {
+int32_t saffu_sample(const Model *model, const uint16_t *tail, int64_t n, int64_t age, float *ring, const double *uniform) KERNEL {
     Reader reader(*model);
     reader.trust.load(ring, age);
     reader.stand_at(tail, n - age, n);
@@ -243,11 +243,11 @@ int32_t saffu_sample(const Model *model, const uint16_t *tail, int64_t n, int64_
         reader.trust.store(ring);
     }
     return token;
-}
+} OR_FAIL(0)
 
 // ln p of each target from lo to hi under one view alone.
 void saffu_view_score(const View *view, const uint16_t *rank, const uint16_t *ids, const int64_t *starts,
-                      int64_t documents, int64_t lo, int64_t hi, double *out) {
+                      int64_t documents, int64_t lo, int64_t hi, double *out) KERNEL {
     each_target(starts, documents, lo, hi, [&](int64_t p, int64_t start) {
         Match found = match(*view, Context{ids + p, p - start});
         uint16_t target = rank[ids[p]];
@@ -261,11 +261,11 @@ void saffu_view_score(const View *view, const uint16_t *rank, const uint16_t *id
         }
         out[p - lo] = std::log(share);
     });
-}
+} OR_FAIL()
 
 // Sums of the followers' shares by class for chosen contexts of a level: (contexts, classes).
 void saffu_class_rows(const uint32_t *begin, const uint16_t *follow, const float *mass, const uint16_t *class_of_rank,
-                      const uint32_t *contexts, int64_t n, int32_t classes, float *out) {
+                      const uint32_t *contexts, int64_t n, int32_t classes, float *out) KERNEL {
     std::vector<double> sums(classes);
     for (int64_t row = 0; row < n; row++) {
         std::fill(sums.begin(), sums.end(), 0.0);
@@ -273,5 +273,5 @@ void saffu_class_rows(const uint32_t *begin, const uint16_t *follow, const float
             sums[class_of_rank[follow[i]]] += mass[i];
         for (int k = 0; k < classes; k++) out[row * classes + k] = (float)sums[k];
     }
-}
+} OR_FAIL()
 }

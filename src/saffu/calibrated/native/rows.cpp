@@ -7,70 +7,83 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <new>
 #include <vector>
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 namespace {
 
+#pragma pack(push, 4)
 template <class Key> struct Entry {
     Key key;
     uint32_t count;
 };
+#pragma pack(pop)
+
+// What is sorted: keys that stand for one occurrence each, or entries with counts.
+template <class Key> Key key_of(Key item) { return item; }
+template <class Key> Key key_of(const Entry<Key> &entry) { return entry.key; }
+template <class Key> uint32_t count_of(Key) { return 1; }
+template <class Key> uint32_t count_of(const Entry<Key> &entry) { return entry.count; }
 
 // Least-significant-digit radix sort by `bytes` bytes of the key; comparison sort for what is short.
-template <class Key> void sort_entries(Entry<Key> *entries, int64_t n, int bytes, std::vector<Entry<Key>> &scratch) {
+template <class Item> void sort_items(Item *items, int64_t n, int bytes, std::vector<Item> &scratch) {
     if (n < 512) {
-        std::sort(entries, entries + n, [](const Entry<Key> &a, const Entry<Key> &b) { return a.key < b.key; });
+        std::sort(items, items + n, [](const Item &a, const Item &b) { return key_of(a) < key_of(b); });
         return;
     }
-    if ((int64_t)scratch.size() < n) scratch.resize(n);
-    Entry<Key> *from = entries, *to = scratch.data();
+    if ((int64_t)scratch.size() < n) scratch = std::vector<Item>(n);
+    Item *from = items, *to = scratch.data();
     for (int byte = 0; byte < bytes; byte++) {
         int64_t place[257] = {0};
-        for (int64_t i = 0; i < n; i++) place[((from[i].key >> (8 * byte)) & 255) + 1]++;
+        for (int64_t i = 0; i < n; i++) place[((key_of(from[i]) >> (8 * byte)) & 255) + 1]++;
         if (std::find(place + 1, place + 257, n) != place + 257) continue;  // all the same
         for (int digit = 0; digit < 256; digit++) place[digit + 1] += place[digit];
-        for (int64_t i = 0; i < n; i++) to[place[(from[i].key >> (8 * byte)) & 255]++] = from[i];
+        for (int64_t i = 0; i < n; i++) to[place[(key_of(from[i]) >> (8 * byte)) & 255]++] = from[i];
         std::swap(from, to);
     }
-    if (from != entries) std::copy(from, from + n, entries);
+    if (from != items) std::copy(from, from + n, items);
 }
 
-template <class Key> struct Buckets {
+template <class Key, class Item> struct Buckets {
     int64_t lo, hi;                   // c1 range
     std::vector<int64_t> begin;       // of each bucket, and at last the end
-    std::vector<Entry<Key>> entries;
+    std::vector<Item> items;
 
     Buckets(int64_t lo, int64_t hi) : lo(lo), hi(hi), begin(hi - lo + 1, 0) {}
 
     void reserve() {  // from sizes in begin[bucket + 1] to places
         for (size_t b = 1; b < begin.size(); b++) begin[b] += begin[b - 1];
-        entries.resize(begin.back());
+        items.resize(begin.back());
     }
 
     // Sort every bucket, add the counts of equal rows, and hand the result over to the caller.
     void finish(int columns, int64_t *offsets, Buffer *keys, Buffer *counts) {
-        std::vector<Entry<Key>> scratch;
-        int64_t written = 0, b0 = 0;
+        std::vector<Item> scratch;
+        int64_t distinct = 0;
         for (int64_t b = 0; b < hi - lo; b++) {
-            int64_t b1 = begin[b + 1];
-            sort_entries(entries.data() + b0, b1 - b0, 2 * std::max(1, columns - 1), scratch);
-            offsets[b] = written;
-            for (int64_t i = b0; i < b1; i++) {
-                if (written > offsets[b] && entries[written - 1].key == entries[i].key)
-                    entries[written - 1].count += entries[i].count;
-                else
-                    entries[written++] = entries[i];
+            sort_items(items.data() + begin[b], begin[b + 1] - begin[b], 2 * std::max(1, columns - 1), scratch);
+            offsets[b] = distinct;
+            for (int64_t i = begin[b]; i < begin[b + 1]; i++)
+                distinct += i == begin[b] || key_of(items[i]) != key_of(items[i - 1]);
+        }
+        offsets[hi - lo] = distinct;
+        scratch = std::vector<Item>();
+        allocate(distinct * sizeof(Key), keys);
+        allocate(distinct * sizeof(uint32_t), counts);
+        Key *out = (Key *)keys->data;
+        uint32_t *sums = (uint32_t *)counts->data;
+        for (int64_t b = 0, at = -1; b < hi - lo; b++)
+            for (int64_t i = begin[b]; i < begin[b + 1]; i++) {
+                if (i == begin[b] || key_of(items[i]) != key_of(items[i - 1])) {
+                    out[++at] = key_of(items[i]);
+                    sums[at] = 0;
+                }
+                sums[at] += count_of(items[i]);
             }
-            b0 = b1;
-        }
-        offsets[hi - lo] = written;
-        scratch = std::vector<Entry<Key>>();
-        *keys = allocate(written * sizeof(Key));
-        *counts = allocate(written * sizeof(uint32_t));
-        for (int64_t i = 0; i < written; i++) {
-            ((Key *)keys->data)[i] = entries[i].key;
-            ((uint32_t *)counts->data)[i] = entries[i].count;
-        }
     }
 };
 
@@ -100,21 +113,21 @@ template <class Key>
 void count_rows(const uint16_t *ids, const int64_t *starts, int64_t documents, const int64_t *ranges, int64_t n_ranges,
                 const int32_t *distances, int columns, int64_t lo, int64_t hi, int64_t *offsets, Buffer *keys,
                 Buffer *counts) {
-    Buckets<Key> buckets(lo, hi);
+    Buckets<Key, Key> buckets(lo, hi);
     each_row<Key>(ids, starts, documents, ranges, n_ranges, distances, columns, lo, hi,
                   [&](int64_t c1, Key) { buckets.begin[c1 - lo + 1]++; });
     buckets.reserve();
     std::vector<int64_t> place(buckets.begin.begin(), buckets.begin.end() - 1);
     each_row<Key>(ids, starts, documents, ranges, n_ranges, distances, columns, lo, hi,
-                  [&](int64_t c1, Key key) { buckets.entries[place[c1 - lo]++] = {key, 1}; });
+                  [&](int64_t c1, Key key) { buckets.items[place[c1 - lo]++] = key; });
     buckets.finish(columns, offsets, keys, counts);
 }
 
 template <class From, class Key>
-void regroup_rows(const int64_t *offsets, const From *keys, const uint32_t *counts, int64_t n_buckets, int columns,
-                  const int32_t *chosen, int out_columns, const uint16_t *classes, int exact, int64_t lo, int64_t hi,
-                  int64_t *out_offsets, Buffer *out_keys, Buffer *out_counts) {
-    Buckets<Key> buckets(lo, hi);
+void regroup_rows(const int64_t *offsets, const From *keys, const uint32_t *counts, int64_t first_bucket,
+                  int64_t n_buckets, int columns, const int32_t *chosen, int out_columns, const uint16_t *classes,
+                  int exact, int64_t lo, int64_t hi, int64_t *out_offsets, Buffer *out_keys, Buffer *out_counts) {
+    Buckets<Key, Entry<Key>> buckets(lo, hi);
     // Column `place` of a new row; the first `exact` columns keep their tokens, the others become classes if given.
     auto column = [&](int64_t c1, From key, int place) -> int64_t {
         int number = chosen[place];
@@ -122,9 +135,10 @@ void regroup_rows(const int64_t *offsets, const From *keys, const uint32_t *coun
         return classes && place >= exact ? classes[token] : token;
     };
     auto each = [&](auto visit) {
-        for (int64_t c1 = 0; c1 < n_buckets; c1++) {
+        for (int64_t bucket = 0; bucket < n_buckets; bucket++) {
+            int64_t c1 = first_bucket + bucket;
             if (chosen[0] == 1 && (column(c1, 0, 0) < lo || column(c1, 0, 0) >= hi)) continue;
-            for (int64_t i = offsets[c1]; i < offsets[c1 + 1]; i++) {
+            for (int64_t i = offsets[bucket]; i < offsets[bucket + 1]; i++) {
                 int64_t first = column(c1, keys[i], 0);
                 if (first < lo || first >= hi) continue;
                 Key key = 0;
@@ -136,7 +150,7 @@ void regroup_rows(const int64_t *offsets, const From *keys, const uint32_t *coun
     each([&](int64_t first, Key, uint32_t) { buckets.begin[first - lo + 1]++; });
     buckets.reserve();
     std::vector<int64_t> place(buckets.begin.begin(), buckets.begin.end() - 1);
-    each([&](int64_t first, Key key, uint32_t count) { buckets.entries[place[first - lo]++] = {key, count}; });
+    each([&](int64_t first, Key key, uint32_t count) { buckets.items[place[first - lo]++] = {key, count}; });
     buckets.finish(out_columns, out_offsets, out_keys, out_counts);
 }
 
@@ -166,11 +180,30 @@ int64_t merge_rows(const int64_t *offsets_a, const Key *a, const uint32_t *count
 
 }  // namespace
 
-Buffer allocate(int64_t bytes) { return {std::malloc(bytes ? bytes : 1), bytes}; }
+thread_local bool out_of_memory = false;
+
+void allocate(int64_t bytes, Buffer *buffer) {
+    *buffer = {std::malloc(bytes ? bytes : 1), bytes};
+    if (!buffer->data) throw std::bad_alloc();
+}
 
 extern "C" {
 
 void saffu_free(void *data) { std::free(data); }
+
+// Whether the last kernel of this thread ran out of memory.
+int32_t saffu_out_of_memory() {
+    bool was = out_of_memory;
+    out_of_memory = false;
+    return was;
+}
+
+// Give memory that was freed back to the system.
+void saffu_trim() {
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
+}
 
 // Key widths in bytes: 2 for rows of two columns, 8 for up to five, 16 for up to nine.
 #define BY_WIDTH(width, call) \
@@ -180,29 +213,31 @@ void saffu_free(void *data) { std::free(data); }
 
 void saffu_count_rows(const uint16_t *ids, const int64_t *starts, int64_t documents, const int64_t *ranges,
                       int64_t n_ranges, const int32_t *distances, int32_t columns, int32_t width, int64_t lo,
-                      int64_t hi, int64_t *offsets, Buffer *keys, Buffer *counts) {
+                      int64_t hi, int64_t *offsets, Buffer *keys, Buffer *counts) KERNEL {
     BY_WIDTH(width, count_rows<Key>(ids, starts, documents, ranges, n_ranges, distances, columns, lo, hi, offsets, keys,
                                     counts))
-}
+} OR_FAIL()
 
-void saffu_regroup_rows(const int64_t *offsets, const void *keys, const uint32_t *counts, int64_t n_buckets,
-                        int32_t columns, int32_t width, const int32_t *chosen, int32_t out_columns, int32_t out_width,
-                        const uint16_t *classes, int32_t exact, int64_t lo, int64_t hi, int64_t *out_offsets,
-                        Buffer *out_keys, Buffer *out_counts) {
+// The source rows are those of `n_buckets` buckets from `first` on.
+void saffu_regroup_rows(const int64_t *offsets, const void *keys, const uint32_t *counts, int64_t first,
+                        int64_t n_buckets, int32_t columns, int32_t width, const int32_t *chosen, int32_t out_columns,
+                        int32_t out_width, const uint16_t *classes, int32_t exact, int64_t lo, int64_t hi,
+                        int64_t *out_offsets, Buffer *out_keys, Buffer *out_counts) KERNEL {
     BY_WIDTH(width, {
         using From = Key;
         const From *from = (const From *)keys;
-        BY_WIDTH(out_width, (regroup_rows<From, Key>(offsets, from, counts, n_buckets, columns, chosen, out_columns,
-                                                     classes, exact, lo, hi, out_offsets, out_keys, out_counts)))
+        BY_WIDTH(out_width,
+                 (regroup_rows<From, Key>(offsets, from, counts, first, n_buckets, columns, chosen, out_columns, classes,
+                                          exact, lo, hi, out_offsets, out_keys, out_counts)))
     })
-}
+} OR_FAIL()
 
 // Returns the number of rows, or −1 if a count would fall below zero.
 int64_t saffu_merge_rows(const int64_t *offsets_a, const void *a, const uint32_t *counts_a, const int64_t *offsets_b,
                          const void *b, const uint32_t *counts_b, int64_t n_buckets, int32_t width, int32_t sign,
-                         int64_t *offsets, void *keys, uint32_t *counts) {
+                         int64_t *offsets, void *keys, uint32_t *counts) KERNEL {
     BY_WIDTH(width, return merge_rows(offsets_a, (const Key *)a, counts_a, offsets_b, (const Key *)b, counts_b,
                                       n_buckets, sign, offsets, (Key *)keys, counts))
     return -1;
-}
+} OR_FAIL(-1)
 }

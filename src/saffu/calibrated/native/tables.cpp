@@ -17,7 +17,8 @@ struct Output {  // one level of a table, as far as this range of buckets reache
     float *backoff;
     uint16_t *follow;
     float *mass;
-    int64_t contexts, followers;  // written so far
+    int64_t first_context, first_follower;  // how many of each the ranges before this one have
+    int64_t contexts, followers;            // written so far
 };
 
 template <class Key> struct Builder {
@@ -94,8 +95,8 @@ template <class Key> struct Builder {
             }
             int64_t i = here.contexts;
             if (here.token) here.token[i] = token;
-            if (here.child) here.child[i] = (uint32_t)children;
-            here.begin[i] = (uint32_t)here.followers;
+            if (here.child) here.child[i] = (uint32_t)(levels[level + 1].first_context + children);
+            here.begin[i] = (uint32_t)(here.first_follower + here.followers);
             here.backoff[i] = total ? (float)std::max(left, 1e-12) : 1;
         }
         if (exists) {
@@ -104,32 +105,32 @@ template <class Key> struct Builder {
         }
     }
 
-    void run(const int64_t *offsets, int64_t lo, int64_t hi) {
-        for (int64_t c1 = lo; c1 < hi; c1++) {
-            build(1, offsets[c1], offsets[c1 + 1], (uint16_t)c1);
+    void run(const int64_t *offsets, int64_t buckets) {
+        for (int64_t bucket = 0; bucket < buckets; bucket++) {
+            build(1, offsets[bucket], offsets[bucket + 1], 0);  // contexts of one token are not stored by token
             clear(1);
         }
     }
 };
 
 template <class Key>
-void build_table(const int64_t *offsets, const Key *keys, const uint32_t *counts, int columns, const uint16_t *rank,
-                 int64_t vocabulary, const uint32_t *prune, int64_t lo, int64_t hi, const double *discounts,
+void build_table(const int64_t *offsets, const Key *keys, const uint32_t *counts, int64_t buckets, int columns,
+                 const uint16_t *rank, int64_t vocabulary, const uint32_t *prune, const double *discounts,
                  int64_t *statistics, int64_t *sizes, void **arrays) {
     int depth = columns - 1;
     Builder<Key> builder{keys, counts, columns, depth, rank, vocabulary, prune, discounts, statistics, {}, {}, {}};
     for (int level = 0; level <= depth; level++) {
         Output output{};
-        if (discounts && level) {  // seven pointers for each level from 1 on
+        if (discounts && level) {  // six pointers for each level from 1 on
             void **a = arrays + 6 * (level - 1);
             output = {(uint16_t *)a[0], (uint32_t *)a[1], (uint32_t *)a[2], (float *)a[3], (uint16_t *)a[4],
-                      (float *)a[5], sizes[2 * level], sizes[2 * level + 1]};
+                      (float *)a[5], sizes[2 * level], sizes[2 * level + 1], 0, 0};
         }
         builder.levels.push_back(output);
         builder.sums.emplace_back(level ? vocabulary : 0, 0);
         builder.touched.emplace_back();
     }
-    builder.run(offsets, lo, hi);
+    builder.run(offsets, buckets);
     if (!discounts)
         for (int level = 1; level <= depth; level++) {
             sizes[2 * level] = builder.levels[level].contexts;
@@ -141,28 +142,26 @@ void build_table(const int64_t *offsets, const Key *keys, const uint32_t *counts
 
 extern "C" {
 
-// Without discounts: counts of counts into `statistics` and (contexts, followers) of each level into `sizes`.
-// With discounts: writes the levels into `arrays`, from the places that `sizes` gives on.
-void saffu_build_table(const int64_t *offsets, const void *keys, const uint32_t *counts, int32_t columns, int32_t width,
-                       const uint16_t *rank, int64_t vocabulary, const uint32_t *prune, int64_t lo, int64_t hi,
-                       const double *discounts, int64_t *statistics, int64_t *sizes, void **arrays) {
-    if (width == 2)
-        build_table(offsets, (const uint16_t *)keys, counts, columns, rank, vocabulary, prune, lo, hi, discounts,
-                    statistics, sizes, arrays);
-    else if (width == 8)
-        build_table(offsets, (const uint64_t *)keys, counts, columns, rank, vocabulary, prune, lo, hi, discounts,
-                    statistics, sizes, arrays);
-    else
-        build_table(offsets, (const Wide *)keys, counts, columns, rank, vocabulary, prune, lo, hi, discounts,
-                    statistics, sizes, arrays);
-}
+// Rows of some consecutive buckets. Without discounts: counts of counts into `statistics` and (contexts, followers) of each
+// level into `sizes`. With discounts: writes the levels into `arrays`, which hold this range alone; `sizes` are those of
+// all ranges before it, so that offsets are those of the whole table.
+void saffu_build_levels(const int64_t *offsets, const void *keys, const uint32_t *counts, int64_t buckets,
+                        int32_t columns, int32_t width, const uint16_t *rank, int64_t vocabulary, const uint32_t *prune,
+                        const double *discounts, int64_t *statistics, int64_t *sizes, void **arrays) KERNEL {
+    auto build = [&](auto *keys) {
+        build_table(offsets, keys, counts, buckets, columns, rank, vocabulary, prune, discounts, statistics, sizes, arrays);
+    };
+    if (width == 2) build((const uint16_t *)keys);
+    else if (width == 8) build((const uint64_t *)keys);
+    else build((const Wide *)keys);
+} OR_FAIL()
 
 // Whether kernels can follow a level that came from a file: offsets that ascend from zero to `followers` and, unless null,
 // to `children`; followers within the vocabulary and sorted; the tokens of siblings, if given, sorted; shares and backoffs
 // that are proper numbers. `parent` holds the offsets by which the level above finds its contexts here; null at level 1.
 int32_t saffu_check_level(const uint16_t *token, const uint32_t *child, const uint32_t *begin, const float *backoff,
                           const uint16_t *follow, const float *mass, int64_t contexts, int64_t followers,
-                          int64_t children, const uint32_t *parent, int64_t parents, int64_t vocabulary) {
+                          int64_t children, const uint32_t *parent, int64_t parents, int64_t vocabulary) KERNEL {
     if (begin[0] != 0 || begin[contexts] != followers) return 0;
     if (child && (child[0] != 0 || child[contexts] != children)) return 0;
     for (int64_t i = 0; i < contexts; i++) {
@@ -178,5 +177,5 @@ int32_t saffu_check_level(const uint16_t *token, const uint32_t *child, const ui
         for (int64_t i = parent[p] + 1; i < parent[p + 1]; i++)
             if (token[i] <= token[i - 1]) return 0;
     return 1;
-}
+} OR_FAIL(0)
 }
