@@ -24,7 +24,7 @@ from saffu.text.records import (
     text_field,
     valid_records,
 )
-from saffu.text.sources import Source, Spool, open_source
+from saffu.text.sources import Source, Spool, clear_errors, open_source
 
 ENCODING_ERRORS = ("strict", "replace")
 BAD_RECORDS = ("error", "skip")
@@ -113,7 +113,7 @@ def _texts(
             if source.format == "parquet":
                 records = parquet_records(file, source, field, all_fields)
             else:
-                lines = _decoded(file, source.name, errors)
+                lines = _decoded(file, source, errors)
                 if source.format in ("csv", "tsv"):
                     records = csv_records(lines, "," if source.format == "csv" else "\t", field, bad)
                 else:
@@ -148,23 +148,26 @@ def _is_json(source: Source, lines: Iterator[str], field: str | None) -> tuple[b
     return objects > 0, chain(head, lines)
 
 
-def _decoded(file: BinaryIO, name: str, errors: str) -> Iterator[str]:
+def _decoded(file: BinaryIO, source: Source, errors: str) -> Iterator[str]:
     """The lines of a file with their line ends. Only \\n ends a line: U+2028, \\x0b, ... are characters."""
-    head = file.read(SNIFFED_BYTES)
-    if b"\0" in head and errors == "strict":
-        raise SaffuError(f"{name} looks like a binary file (it has NUL bytes); remove it or convert it to UTF-8")
-    head += file.readline()  # so that the head ends where a line does
-    offset = 0
-    for number, line in enumerate(chain(io.BytesIO(head), file), 1):
-        try:
-            text = line.decode("utf-8", errors)
-        except UnicodeDecodeError as error:
-            place = f"line {number}, byte {offset + error.start}"
+    with clear_errors(source):  # also here: the lines of plain text are read after `_texts` has handed them on
+        head = file.read(SNIFFED_BYTES)
+        if b"\0" in head and errors == "strict":
             raise SaffuError(
-                f"{name} is not UTF-8 at {place}; convert it, or set `encoding_errors` to replace"
-            ) from None
-        yield text.removeprefix("\ufeff") if number == 1 else text
-        offset += len(line)
+                f"{source.name} looks like a binary file (it has NUL bytes); remove it or convert it to UTF-8"
+            )
+        head += file.readline()  # so that the head ends where a line does
+        offset = 0
+        for number, line in enumerate(chain(io.BytesIO(head), file), 1):
+            try:
+                text = line.decode("utf-8", errors)
+            except UnicodeDecodeError as error:
+                place = f"line {number}, byte {offset + error.start}"
+                raise SaffuError(
+                    f"{source.name} is not UTF-8 at {place}; convert it, or set `encoding_errors` to replace"
+                ) from None
+            yield text.removeprefix("\ufeff") if number == 1 else text
+            offset += len(line)
 
 
 def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -178,10 +178,16 @@ def _files_of_one_part(folder: Path) -> list[Path]:
 
 @contextmanager
 def open_source(source: Source) -> Iterator[BinaryIO]:
-    """Open a source for reading, decompressed; whatever goes wrong while it is open becomes one clear line."""
+    """Open a source for reading, decompressed."""
+    with clear_errors(source), _open(source) as file:
+        yield file
+
+
+@contextmanager
+def clear_errors(source: Source) -> Iterator[None]:
+    """Make one clear line of whatever goes wrong while a source is read."""
     try:
-        with _open(source) as file:
-            yield file
+        yield
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise _unreadable(source.name, error) from None
