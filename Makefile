@@ -38,7 +38,7 @@ $(HF)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 torture: setup
-	PYTHONPATH=tests $(BIN)/python -m torture --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
+	PYTHONPATH=tests $(BIN)/python -m torture --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) --out docs/results/torture.json
 
 bench: setup
 	$(BIN)/python benchmarks/bench.py $(BENCH)

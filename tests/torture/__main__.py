@@ -7,11 +7,13 @@ import importlib
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 ATTACKS = (
     "kills",
@@ -28,6 +30,7 @@ ATTACKS = (
 
 def run(names: list[str], minutes: float, seed: int, place: Path) -> dict[str, dict]:
     """Give each attack its turns until the time is over; returns what was tried and what went wrong."""
+    import saffu.companion.train
     import saffu.paper.model
     import saffu.training.loop  # imported once, before any fork  # noqa: F401
 
@@ -46,12 +49,19 @@ def run(names: list[str], minutes: float, seed: int, place: Path) -> dict[str, d
             reports[name]["seconds"] += time.monotonic() - began
             reports[name]["attempts"][tried] += 1
             if wrong:
-                reports[name]["problems"].append({"tried": tried, "wrong": wrong})
+                reports[name]["problems"].append(f"{tried}: {wrong}")
                 print(f"{name}: {tried}: {wrong}", file=sys.stderr, flush=True)
     finally:
         for attack in attacks.values():
             attack.close()
     return reports
+
+
+def summary(report: dict[str, Any]) -> dict[str, Any]:
+    """Figures of one attack, and each thing that went wrong."""
+    tried, wrong = report["attempts"], report["problems"]
+    return {"attempts": tried.total(), "problems": len(wrong), "seconds": round(report["seconds"]),
+            "tried": dict(sorted(tried.items())), "wrong": wrong}  # fmt: skip
 
 
 def main() -> None:
@@ -63,12 +73,17 @@ def main() -> None:
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs would ignore it
     with tempfile.TemporaryDirectory(prefix="torture-") as place:
         reports = run(options.only.split(","), options.minutes, seed, Path(place))
-    options.out.write_text(json.dumps({"minutes": options.minutes, "seed": seed, "attacks": reports}, indent=2) + "\n")
-    for name, report in reports.items():
-        attempts, problems = sum(report["attempts"].values()), len(report["problems"])
-        print(f"{name:<18} {attempts:>7,} attempts {problems:>5,} problems {report['seconds']:>7.0f} s")
+    results = {name: summary(report) for name, report in reports.items()}
+    found = {"date": time.strftime("%Y-%m-%d"), "minutes": options.minutes, "seed": seed}
+    found |= {key: sum(result[key] for result in results.values()) for key in ("attempts", "problems")}
+    options.out.write_text(json.dumps({**found, "attacks": results}, indent=1) + "\n")
+    for name, result in results.items():
+        print(
+            f"{name:<18} {result['attempts']:>7,} attempts {result['problems']:>5,} problems {result['seconds']:>7} s"
+        )
     print(f"seed {seed}; details in {options.out}")
     sys.exit(any(report["problems"] for report in reports.values()))
 

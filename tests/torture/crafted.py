@@ -32,7 +32,7 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
              array_shape, header, tokenizer)}  # fmt: skip
     while True:
         for name, craft in kinds.items():
-            for model in ("model", "network"):
+            for model in ("model", "network", "companion"):
                 shutil.rmtree(folder, ignore_errors=True)
                 shutil.copytree(made[model], folder)
                 what = craft(rng, folder)

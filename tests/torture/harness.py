@@ -15,13 +15,19 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis.strategies import SearchStrategy
+
+T = TypeVar("T")
 Attempt = tuple[str, str]
 """What was tried, and what went wrong; empty if nothing did."""
 
 SECONDS = 60  # after which a command counts as hanging
 QUICK = "--order 3 --slots 3 --word-classes 20"
 PAPER = "--preset paper --block 4 --radius 2 --block-dimension 12 --radius-dimension 12 --hidden-dimension 12"
+COMPANION = f"{QUICK} --epochs 4 --depth 1 --set context=32 --set batch_tokens=512"
 NETWORK = f"{PAPER} --backprop --max-folds 2 --fold-tokens 500 --batch-size 64 --checkpoint-seconds 0.01"
 
 
@@ -103,6 +109,7 @@ def _child(work: Callable[[], object], out: int, err: int, begin: int) -> None:
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
         faulthandler.enable(2)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # outside of the command, Ctrl-C just ends the process
         os.close(begin)
         work()
         status = 0
@@ -142,9 +149,13 @@ def sentences(rng: random.Random, number: int) -> str:
 
 
 def prepared(place: Path) -> dict[str, Path]:
-    """Texts and models that attacks begin from, made once: model, other (mergeable), network (of the paper)."""
-    made = {name: place / name for name in ("train.txt", "more.txt", "dev.txt", "model", "other", "network")}
-    if made["network"].exists():
+    """Texts and models that attacks begin from, made once.
+
+    `model`, `other` (can be merged with it), `both` (merged), `network` (the paper's), `companion` (with a network).
+    """
+    names = ("train.txt", "more.txt", "dev.txt", "model", "other", "both", "network", "companion")
+    made = {name: place / name for name in names}
+    if made["companion"].exists():
         return made
     place.mkdir(parents=True, exist_ok=True)
     for number, (name, size) in enumerate([("train.txt", 300), ("more.txt", 40), ("dev.txt", 40)]):
@@ -153,7 +164,9 @@ def prepared(place: Path) -> dict[str, Path]:
     for line in (
         f"train {text} --out {made['model']} {QUICK}",
         f"train {made['more.txt']} --split line --hold-out 0 --quiet --encoder {made['model']} --out {made['other']}",
+        f"merge {made['model']} {made['other']} --out {made['both']} --quiet",
         f"train {text} --out {made['network']} {PAPER}",
+        f"train {text} --out {made['companion']} {COMPANION}",
     ):
         ended = command(line)
         assert ended.status == 0, ended.err
@@ -167,7 +180,17 @@ def documents(folder: Path) -> int:
     return int(load(folder, check=True).trained_on_["documents"])
 
 
-def alternately(*iterators: Iterator[Attempt]) -> Iterator[Attempt]:
+def examples(strategy: SearchStrategy[T], rng: random.Random) -> Iterator[T]:
+    """Values of a Hypothesis strategy, without end."""
+    usual = settings(max_examples=50, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    found: list[T] = []
+
+    @usual
+    @given(strategy)
+    def collect(value: T) -> None:
+        found.append(value)
+
     while True:
-        for iterator in iterators:
-            yield next(iterator)
+        seed(rng.getrandbits(32))(collect)()
+        yield from found
+        found.clear()

@@ -12,7 +12,17 @@ from pathlib import Path
 
 from torture.harness import QUICK, Attempt, prepared
 
-STARTED = "import sys, saffu; print('started', flush=True); from saffu.cli.main import main; main(sys.argv[1:])"
+STARTED = """
+import sys
+from saffu.cli import main as module
+
+def run(words):
+    print("started", flush=True)
+    return usual(words)
+
+usual, module.run = module.run, run
+module.main(sys.argv[1:])
+"""
 STATUSES = {signal.SIGINT: (0, 130, -2), signal.SIGTERM: (0, 143, -15)}  # negative: when Python is ending
 
 

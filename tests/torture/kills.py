@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from torture.harness import NETWORK, QUICK, Attempt, Ended, command, documents, prepared
+from torture.harness import COMPANION, NETWORK, QUICK, Attempt, Ended, command, documents, prepared
 
 SIGNALS = {"killed": signal.SIGKILL, "terminated": signal.SIGTERM, "interrupted": signal.SIGINT}
-STATUSES = {"killed": (0, -9), "terminated": (0, 143, -15), "interrupted": (0, 130)}
+CHECKPOINTS = ("checkpoint.json", "training.json")
+STATUSES = {"killed": (0, -9), "terminated": (0, 143, -15), "interrupted": (0, 130, -2)}  # negative: at either end
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,10 @@ def victims(made: dict[str, Path], out: Path) -> list[Victim]:
             "backprop", f"train {text} --out {out} --force {NETWORK}", None, fresh, changed(300),
             f"train --resume {out}",
         ),
+        Victim(
+            "companion", f"train {text} --out {out} --force {COMPANION}", None, fresh, changed(300),
+            f"train --resume {out}",
+        ),
         Victim("update", f"update {out} {made['more.txt']}", made["model"], changed(300, 340), changed(340)),
         Victim("forget", f"forget {out} {made['more.txt']}", made["both"], changed(300, 340), changed(300)),
         Victim(
@@ -63,9 +68,6 @@ def absent_or(sound: Callable[[Path], bool]) -> Callable[[Path], bool]:
 def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
     made, scratch = prepared(place.parent / "made"), place / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
-    made["both"] = place.parent / "made" / "both"
-    if not made["both"].exists():
-        command(f"merge {made['model']} {made['other']} --out {made['both']}")
     usual: dict[str, float] = {}
     while True:
         every = victims(made, place / "out")
@@ -110,7 +112,7 @@ def run_again(victim: Victim, out: Path, first: Ended) -> str:
     """The same command, or its continuation, must now succeed; unless it had succeeded already."""
     if first.status == 0 or (victim.name in ("update", "forget") and victim.done(out)):
         return ""
-    resumable = victim.again and (out / "checkpoint.json").exists()
+    resumable = victim.again and any((out / name).exists() for name in CHECKPOINTS)
     ended = command(victim.again if resumable else victim.line)
     left = [path.name for path in out.parent.glob(f".{out.name}.*")]
     return ended.problem((0,)) or failed(victim.done, out) or (f"left behind: {left}" if left else "")

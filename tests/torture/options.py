@@ -6,7 +6,9 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from torture.harness import PAPER, QUICK, Attempt, command, prepared
+from hypothesis import strategies as st
+
+from torture.harness import COMPANION, PAPER, QUICK, Attempt, command, examples, prepared
 
 VALUES = [
     "", " ", "-1", "0", "1", "2", "-0", "1.5", "1e308", "-1e308", "1e-320", "nan", "inf", "-inf", "1e400", "NaN",
@@ -15,6 +17,14 @@ VALUES = [
     "/dev/null", "/dev/zero", "/dev/full", "/proc/self/mem", "/nowhere/at/all", "a\tb", "\x1b[31m", "é", "\udcff", "*",
     "[", "**/*", "a" * 300, "a/" * 3000, "$\\foo$", "name=value", "smoothing=", "=1", "2,4", ",", "2,,4", "1e6", "2M",
 ]  # fmt: skip
+ANY = st.one_of(
+    st.sampled_from(VALUES),
+    st.integers().map(str),
+    st.floats().map(str),
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20),
+)
+KINDS = ("model", "network", "companion")
+UNTOUCHED = ("help", "out", "tensorboard")  # a value of these is a place to write to
 
 
 def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
@@ -25,31 +35,35 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
     text = f"{made['dev.txt']} --split line"
     lines = {
         "train": [f"train {text} --out {out} --force --max-tokens 300 {QUICK}"],
+        "train companion": [f"train {text} --out {out} --force --max-tokens 300 {COMPANION}"],
         "train paper": [f"train {text} --out {out} --force --max-tokens 300 {PAPER} --backprop --max-folds 1"],
         "ablate": [f"ablate {text} --out {place / 'grid'} --blocks 2 --radii 2 --modes sum/cat --eval-tokens 100"],
-        "eval": [f"eval {made['model']} {text}", f"eval {made['network']} {text}"],
-        "score": [f"score {made['model']} {made['dev.txt']}"],
-        "generate": [f"generate {made['model']} the --max-tokens 5", f"generate {made['network']} the --max-tokens 5"],
-        "explain": [f"explain {made['model']} the", f"explain {made['network']} the"],
-        "embed": [f"embed {made['model']} the", f"embed {made['network']} the"],
+        "eval": [f"eval {made[kind]} {text}" for kind in KINDS],
+        "score": [f"score {made[kind]} {made['dev.txt']}" for kind in KINDS],
+        "generate": [f"generate {made[kind]} the --max-tokens 5" for kind in KINDS],
+        "explain": [f"explain {made[kind]} the" for kind in KINDS],
+        "embed": [f"embed {made[kind]} the" for kind in KINDS],
         "info": [f"info {made['model']}"],
         "merge": [f"merge {made['model']} {made['other']} --out {out} --force"],
         "pairs": [f"pairs {made['model']} {made['dev.txt']}"],
         "compare": [f"compare {made['model']} --out {place / 'curves'}"],
         "report": [f"report {place / 'grid'}"],
     }
+    values = examples(ANY, rng)
     ready = [(name, line.split()) for name, found in lines.items() for line in found]
     while True:
         name, words = rng.choice(ready)
         parser = Parser(COMMANDS[words[0]])
         COMMANDS[words[0]].add_options(parser, words[1:])
-        actions = [action for action in parser._actions if action.option_strings and action.dest != "help"]
-        chosen = rng.sample(actions, rng.choice([1, 1, 2]))
-        extra = [
-            word
-            for action in chosen
-            for word in [rng.choice(action.option_strings)] + ([] if action.nargs == 0 else [rng.choice(VALUES)])
-            if action.dest not in ("out", "tensorboard")
-        ]
+        actions = [action for action in parser._actions if action.option_strings and action.dest not in UNTOUCHED]
+        extra = []
+        for action in rng.sample(actions, min(len(actions), rng.choice([1, 1, 2]))):
+            value = [] if action.nargs == 0 else [next(values)]
+            if action.dest == "set" and rng.random() < 0.8:
+                value = [f"{rng.choice(sorted(parser.get_default('rare')))}={value[0]}"]
+            extra += [rng.choice(action.option_strings), *value]
+        if name in ("generate", "explain", "embed") and rng.random() < 0.3:
+            words = [word if word != "the" else next(values) for word in words]
         ended = command([*words, *extra], limit=120)
-        yield name, wrong and f"{' '.join(extra)[:200]}: {wrong}" if (wrong := ended.problem(megabytes=3000)) else ""
+        wrong = ended.problem(megabytes=3000)
+        yield name, wrong and f"{' '.join([*words[2:], *extra])[:300]!r}: {wrong}"

@@ -9,7 +9,7 @@ import pytest
 
 from torture.__main__ import ATTACKS
 
-ATTEMPTS = {"kills": 8, "interrupts": 3, "options": 20, "texts": 10, "crafted": 32, "races": 3, "full_disk": 4}
+ATTEMPTS = {"kills": 8, "interrupts": 3, "options": 20, "texts": 10, "crafted": 24, "races": 3, "full_disk": 4}
 
 
 @pytest.fixture(scope="module")

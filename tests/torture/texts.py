@@ -6,7 +6,9 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from torture.harness import PAPER, QUICK, Attempt, command, documents, prepared
+from hypothesis import strategies as st
+
+from torture.harness import PAPER, QUICK, Attempt, command, documents, examples, prepared
 
 PIECES = [
     "a", "b", " ", " ", "\n", "\n", "\r\n", "\r", "\t", "the cat", "<eod>", "<sod>", "\u2028", "\x85", "\x0b", "\x1c",
@@ -16,9 +18,10 @@ PIECES = [
 
 def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
     made, out = prepared(place.parent / "made"), place / "out"
+    some = examples(st.lists(st.text(max_size=30)), rng)
     while True:
         path = place / rng.choice(["text.txt", "text.txt", "text.jsonl", "text.csv", "text.txt.gz", "text"])
-        data = content(rng)
+        data = content(rng, some)
         path.write_bytes(data)
         split = rng.choice(["file", "paragraph", "line"])
         preset = rng.choice([QUICK, QUICK, QUICK, PAPER])
@@ -36,7 +39,7 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
             yield f"{name} {path.suffix}", wrong and f"{data[:200]!r}: {wrong}"
 
 
-def content(rng: random.Random) -> bytes:
+def content(rng: random.Random, some: Iterator[list[str]]) -> bytes:
     kind = rng.random()
     if kind < 0.1:
         return rng.randbytes(rng.randint(0, 300))
@@ -44,6 +47,8 @@ def content(rng: random.Random) -> bytes:
         return b"word" * rng.choice([10**4, 10**5])  # one long line, without a place to cut it
     if kind < 0.2:
         return b"a few words " * rng.choice([10**4, 10**5])
+    if kind < 0.4:
+        return "\n".join(next(some)).encode()
     text = "".join(rng.choices(PIECES, k=rng.choice([0, 1, 3, 30, 300])))
     data = text.encode()
     if rng.random() < 0.2:
