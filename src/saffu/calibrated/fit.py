@@ -38,12 +38,17 @@ def fit(corpus: TokenCorpus, vocabulary: int, config: CalibratedConfig) -> Itera
     if not corpus.targets:
         raise SaffuError("the corpus holds no text; give at least one non-empty document")
     encoder, sums, warnings = fit_encoder(corpus, vocabulary, config)
-    model = CalibratedModel.from_sums(config, encoder, sums)
+    yield finished_stage(CalibratedModel.from_sums(config, encoder, sums), warnings)
+
+
+def finished_stage(model: CalibratedModel, warnings: Sequence[str]) -> Stage:
+    """A fitted model with what its log says of it."""
     facts: dict[str, Any] = {"exponents": exponents_by_part(model)}
     guessed = [view.name for view, table in zip(model.views, model.tables, strict=True) if not table.estimated.all()]
     if guessed:
-        warnings.append(f"too little text to estimate the discounts of {', '.join(guessed)}; fallback values are used")
-    yield Stage("calibrated", model, facts | ({"warnings": warnings} if warnings else {}))
+        names = ", ".join(guessed)
+        warnings = [*warnings, f"too little text to estimate the discounts of {names}; fallback values are used"]
+    return Stage("calibrated", model, facts | ({"warnings": warnings} if warnings else {}))
 
 
 def fit_encoder(
