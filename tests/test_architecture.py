@@ -14,7 +14,7 @@ ROOT = Path(saffu.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 ROOMS = {"text": 1, "calibrated": 3, "paper": 3, "tools": 4, "training": 5, "companion": 6, "model": 7}
-ROOMS |= {"experiments": 8, "cli": 9}
+ROOMS |= {"experiments": 8, "play": 8, "cli": 9}
 TOP = {"interface": 2, "__init__": 10, "__main__": 10}  # every other file at the top is 0
 TORCH = ("paper/", "training/", "companion/", "experiments/", "model/export.py", "model/transformers/")
 TORCH_INSIDE_FUNCTIONS = ("processes.py",)

@@ -20,6 +20,7 @@ from saffu.cli import (
     info,
     living,
     pairs,
+    play,
     report,
     reproduce,
     score,
@@ -29,7 +30,7 @@ from saffu.cli.options import Parser
 from saffu.errors import SaffuError
 
 MODELS = (train.COMMAND, living.UPDATE, living.FORGET, living.MERGE, info.COMMAND, export.COMMAND)
-USES = (eval.COMMAND, score.COMMAND, generate.COMMAND, explain.COMMAND, embed.COMMAND, pairs.COMMAND)
+USES = (eval.COMMAND, score.COMMAND, generate.COMMAND, explain.COMMAND, embed.COMMAND, pairs.COMMAND, play.COMMAND)
 EXPERIMENTS = (download.COMMAND, reproduce.COMMAND, ablate.COMMAND, report.COMMAND, compare.COMMAND)
 SHELL = (completion.COMMAND,)
 GROUPS = {"make and change models": MODELS, "use models": USES, "experiments": EXPERIMENTS, "the shell": SHELL}

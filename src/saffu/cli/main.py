@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 INTERRUPTED = "interrupted; no partial output was left behind"
 NO_MEMORY = "out of memory|allocate memory|size calculation overflow|start new thread|thread pool|map segment"
 INSTALL = {"torch": "torch", "matplotlib": "matplotlib", "transformers": "transformers", "tensorboard": "tensorboard"}
+INSTALL |= {"starlette": "starlette uvicorn", "uvicorn": "starlette uvicorn"}
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

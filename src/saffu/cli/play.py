@@ -1,0 +1,62 @@
+"""saffu play: a local page to count a text, type next to its model, see why, forget, and compare."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import webbrowser
+from collections.abc import Sequence
+
+from saffu.cli.options import Command, Parser, integer, named_path
+from saffu.errors import SaffuError
+
+LOOPBACK = "127.0.0.1"
+
+
+def add_options(parser: Parser, _: Sequence[str]) -> None:
+    help = "model folder to open [none: count a text on the page]"
+    parser.add_argument("model", nargs="?", type=named_path, metavar="MODEL", help=help)
+    help = "port on this machine's loopback address [any free one]"
+    parser.add_argument("--port", type=integer(0, 65535), default=0, metavar="N", help=help)
+    parser.add_argument("--no-browser", action="store_true", help="print the address without opening a browser")
+
+
+def run(options: argparse.Namespace) -> None:
+    import uvicorn
+
+    from saffu import load
+    from saffu.play.server import app, new_token
+    from saffu.play.studio import Studio
+
+    studio = Studio(load(options.model), options.model.resolve().name) if options.model else Studio()
+    with listening(options.port) as listener:
+        token, port = new_token(), listener.getsockname()[1]
+        address = f"http://{LOOPBACK}:{port}/{token}/"
+        print(f"open {address}\nThe page is for you alone; Ctrl-C stops it.", flush=True)
+        if not options.no_browser:
+            webbrowser.open(address)
+        config = uvicorn.Config(
+            app(studio, token, port), log_level="warning", lifespan="off", ws="none", timeout_graceful_shutdown=1
+        )
+        try:
+            uvicorn.Server(config).run([listener])
+        except KeyboardInterrupt:
+            print()
+
+
+def listening(port: int) -> socket.socket:
+    """A socket that only this machine reaches, before anything is printed or opened."""
+    try:
+        return socket.create_server((LOOPBACK, port))
+    except OSError as error:
+        raise SaffuError(f"port {port} cannot be used ({error.strerror}); choose another with `port`") from None
+
+
+COMMAND = Command(
+    "play",
+    "open a page to count a text, type next to its model, see why, and forget",
+    "[MODEL] [options]",
+    "saffu play\nsaffu play model --port 8000 --no-browser",
+    add_options,
+    run,
+)

@@ -1,0 +1,77 @@
+"""Count a text: the default model, its Kneser–Ney baseline, and the paper's model, scored on a part held out."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable
+
+from saffu.errors import SaffuError
+from saffu.model.language_model import SaffuLM
+from saffu.model.solutions import preset
+from saffu.play.subject import Subject
+from saffu.play.texts import Texts, split_text
+from saffu.text.tokenizer import Tokenizer, TokenizerConfig
+
+EVERY = 10  # every tenth document is held out
+STAGES = (
+    "split into documents",
+    "learn the tokenizer",
+    "count and calibrate",
+    "score held-out text",
+    "add held-out text",
+)
+NO_TORCH = "The paper's model needs PyTorch: pip install torch"
+
+OnStage = Callable[[int], None]
+
+
+def count(id: str, name: str, text: str, split: str, on_stage: OnStage) -> tuple[Subject, list[str], list[str]]:
+    """The model of a text, and the documents it was fitted to and scored on.
+
+    The held-out documents are counted too once they have been scored, so the model knows the whole text.
+    """
+    on_stage(0)
+    documents = split_text(text, split)
+    if not documents:
+        raise SaffuError("there is no text to count; paste some, or drop a file")
+    held_out = [document for number, document in enumerate(documents) if number % EVERY == EVERY - 1]
+    fitted = [document for number, document in enumerate(documents) if number % EVERY != EVERY - 1]
+    on_stage(1)
+    began = time.perf_counter()
+    tokenizer = Tokenizer.train(fitted)
+    on_stage(2)
+    lm = SaffuLM(tokenizer=tokenizer).fit(fitted)
+    lm.tokenizer_settings_ = TokenizerConfig().to_dict()
+    lm.source_ = {"split": "paragraph" if any("\n" in document for document in documents) else "line"}
+    scores = {"seconds": time.perf_counter() - began, "held_out": len(held_out), "fitted": len(fitted)}
+    on_stage(3)
+    if held_out:
+        scores["calibrated"] = lm.score(held_out).bits_per_byte
+        scores["kneser_ney"] = lm.reference_scores(held_out)["5-gram"].bits_per_byte
+    on_stage(4)
+    if held_out:
+        lm.update(held_out)
+    subject = Subject(id, name, lm, Texts.of(documents, lm))
+    subject.scores = scores
+    subject.version.typist.suggest("")
+    return subject, fitted, held_out
+
+
+def add_rival(subject: Subject, fitted: list[str], held_out: list[str]) -> None:
+    """Fit the paper's model to the same text, and score it on the same held-out part."""
+    if importlib.util.find_spec("torch") is None:
+        subject.rival_note = NO_TORCH
+        return
+    try:
+        began = time.perf_counter()
+        lm = SaffuLM(preset("paper")).fit(fitted, references=False)
+        rival = Subject(f"{subject.id}-paper", "the paper's explicit solution", lm)
+        scores = {"paper_seconds": time.perf_counter() - began}
+        if held_out:
+            scores["paper"] = lm.score(held_out).bits_per_byte
+    except SaffuError as error:
+        subject.rival_note = f"The paper's model cannot be fitted to this text: {error}"
+        return
+    subject.scores |= scores
+    subject.rival, subject.rival_note = rival, ""

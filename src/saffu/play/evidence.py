@@ -1,0 +1,118 @@
+"""The counts behind each part of a counted model's prediction: how often a token followed what that part saw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from saffu.calibrated.explain import matches, tokens_seen
+from saffu.calibrated.kernels import CACHES
+from saffu.calibrated.model import CalibratedModel
+from saffu.calibrated.ngrams import NgramCounts
+from saffu.calibrated.views import View
+from saffu.interface import Array, Model
+from saffu.text.tokenizer import EOD, PAD, Tokenizer
+
+MOST_ROWS = 5_000_000  # distinct n-grams from which on looking them up one by one would take too long
+MEMBERS = 3  # tokens that a class is shown by
+
+Counts = dict[str, Any]
+"""What a part saw, oldest first, each as the tokens it stands for; how often the token followed, and of how many."""
+
+
+def counted_part(model: Model) -> CalibratedModel | None:
+    """The counted model in a model, if it has one."""
+    counted = getattr(model, "counted", model)
+    return counted if isinstance(counted, CalibratedModel) else None
+
+
+def counts_behind(
+    model: CalibratedModel, tokenizer: Tokenizer, context: Sequence[int], token: int
+) -> dict[str, Counts]:
+    """By the name of a term, the counts that it follows from; without those of terms that follow from no counts."""
+    total = int(model.frequencies.sum())
+    found = {"prior": _counts([], int(model.frequencies[token]), total)}
+    sums = model.sums
+    if sums is not None and sums.memory.distinct <= MOST_ROWS:
+        rows, counts = rows_of(sums.memory), sums.memory.counts
+        for number, view in enumerate(model.views):
+            seen = tokens_seen(view, context)[: len(matches(model, number, context))]
+            if view.is_slot and seen[0] == PAD:
+                continue
+            if view.distances[0] >= sums.memory.order:
+                followed, times = _pair(sums.pairs[view.distances[0]], seen[0], token)
+            else:
+                chosen = _matching(model, view, rows, seen, sums.memory.offsets)
+                followed = int(counts[chosen][rows[chosen][:, -1] == token].sum())
+                times = int(counts[chosen].sum())
+            shown = [_shown(model, tokenizer, view, place, each) for place, each in enumerate(seen)]
+            found[view.name] = _counts(shown[::-1], followed, times)
+    if model.config.cache:
+        found |= _cached(tokenizer, list(context[-model.config.cache :]), token)
+    return found
+
+
+def class_members(model: CalibratedModel, tokenizer: Tokenizer, classes: Array, number: int) -> list[str]:
+    """The most frequent tokens of a class."""
+    members = np.flatnonzero(classes == number)
+    members = members[members >= EOD]
+    best = members[np.argsort(-model.frequencies[members], kind="stable")[:MEMBERS]]
+    return [tokenizer.token(member) for member in best.tolist()]
+
+
+@lru_cache(maxsize=1)
+def rows_of(counts: NgramCounts) -> Array:
+    return counts.rows()
+
+
+def _counts(seen: list[list[str]], count: int, total: int, here: bool = False) -> Counts:
+    return {"seen": seen, "count": count, "total": total, "here": here}
+
+
+def _pair(pairs: NgramCounts, seen: int, token: int) -> tuple[int, int]:
+    """How often a token followed another at the distance of some pairs, and how often any did."""
+    bucket = slice(int(pairs.offsets[seen]), int(pairs.offsets[seen + 1]))
+    counts = pairs.counts[bucket]
+    return int(counts[pairs.keys[bucket] == token].sum()), int(counts.sum())
+
+
+def _matching(model: CalibratedModel, view: View, rows: Array, seen: Sequence[int], offsets: Array) -> Array:
+    """The places of the rows whose context a view cannot distinguish from the tokens it saw."""
+    exact = view.exact if view.classes else len(seen)
+    if view.distances[0] == 1 and exact:
+        places = np.arange(int(offsets[seen[0]]), int(offsets[seen[0] + 1]))
+    else:
+        places = np.arange(len(rows))
+    for place, (distance, token) in enumerate(zip(view.distances, seen, strict=False)):
+        column = rows[places, distance - 1]
+        if place < exact:
+            places = places[column == token]
+        else:
+            classes = model.encoder.context_classes[view.classes]
+            places = places[classes[column] == classes[token]]
+    return places
+
+
+def _shown(model: CalibratedModel, tokenizer: Tokenizer, view: View, place: int, token: int) -> list[str]:
+    if not view.classes or place < view.exact or token < EOD:
+        return [tokenizer.token(token)]
+    classes = model.encoder.context_classes[view.classes]
+    return class_members(model, tokenizer, classes, int(classes[token]))
+
+
+def _cached(tokenizer: Tokenizer, window: list[int], token: int) -> dict[str, Counts]:
+    """What the caches saw: the text so far."""
+    found = {name: _counts([], window.count(token), len(window), here=True) for name in CACHES[:3]}
+    for length, name in enumerate(CACHES[3:], 1):
+        recent = window[-length:]
+        followers = [
+            window[end]
+            for end in range(length, len(window))
+            if len(window) > length and window[end - length : end] == recent
+        ]
+        seen = [[tokenizer.token(each)] for each in recent]
+        found[name] = _counts(seen, followers.count(token), len(followers), here=True)
+    return found

@@ -1,0 +1,214 @@
+"""The routes of the page. Every answer is JSON, except for the page itself, generated text, and snapshots."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.resources import files
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from saffu.errors import SaffuError
+from saffu.play.guard import Guard
+from saffu.play.snapshot import snapshot
+from saffu.play.studio import Studio
+from saffu.play.why import why, word_after
+from saffu.text.records import is_valid
+
+MOST_TYPED = 10_000  # characters of a text that is typed
+MOST_LEARNED = 100_000  # characters of a document that is learned or forgotten
+PAGE = {"/": ("index.html", "text/html"), "/play.js": ("play.js", "text/javascript"),
+        "/play.css": ("play.css", "text/css"), "/icon.svg": ("icon.svg", "image/svg+xml")}  # fmt: skip
+
+Body = dict[str, Any]
+
+
+def app(studio: Studio, token: str, port: int) -> ASGIApp:
+    """The application for one person, who has the token."""
+
+    def suggest(body: Body) -> Any:
+        found = studio.suggest(model(body), typed(body), text(body, "page", 64), int(number(body, "number", 0, 2**53)))
+        return {"outdated": True} if found is None else found
+
+    def explain(body: Body) -> Any:
+        return why(studio.subject(model(body)).version.lm, typed(body), text(body, "word", 1000))
+
+    def documents(body: Body) -> Any:
+        version = studio.subject(model(body)).version
+        if version.texts is None:
+            return {"documents": [], "holding": 0}
+        context, tokens, _ = word_after(version.lm, typed(body), text(body, "word", 1000))
+        return version.texts.speaking_for(version.lm.tokenizer_, context, tokens)
+
+    def forget(body: Body) -> Any:
+        chosen = None if body.get("document") is None else int(number(body, "document", 0, 2**53))
+        document = text(body, "text", MOST_LEARNED) if chosen is None else ""
+        drop = body.get("drop_network") is True
+        studio.change(model(body), lambda subject: subject.forget(chosen, document, drop))
+        return studio.facts()
+
+    def learn(body: Body) -> Any:
+        document = text(body, "text", MOST_LEARNED)
+        studio.change(model(body), lambda subject: subject.learn(document))
+        return studio.facts()
+
+    def undo(body: Body) -> Any:
+        studio.subject(model(body)).undo()
+        return studio.facts()
+
+    def save(body: Body) -> Any:
+        return {"saved": studio.save(model(body), text(body, "name", 64))}
+
+    async def count(request: Request) -> Response:
+        data = await request.body()
+        query = request.query_params
+
+        def begin() -> Any:
+            split, name = query.get("split", "auto"), query.get("name", "")[:100]
+            if query.get("demo"):
+                return studio.count(None, "line", "the English that ships with Python").facts()
+            return studio.count(decoded(data), split, name).facts()
+
+        return await answered(begin)
+
+    async def state(request: Request) -> Response:
+        return await answered(studio.facts)
+
+    async def generate(request: Request) -> Response:
+        body = await parsed(request)
+
+        def begin() -> Iterator[str]:
+            settings: dict[str, Any] = {"temperature": number(body, "temperature", 0, 10)}
+            settings["top_p"] = number(body, "top_p", 0, 1)
+            settings["max_tokens"] = int(number(body, "max_tokens", 1, 1000))
+            settings["seed"] = int(number(body, "seed", 0, 2**32))
+            return studio.subject(model(body)).version.lm.stream(typed(body), lines=3, **settings)
+
+        try:
+            pieces = await run_in_threadpool(begin)
+        except SaffuError as error:
+            return refused(error)
+        return StreamingResponse(iterate_in_threadpool(pieces), media_type="text/plain; charset=utf-8")
+
+    async def take_snapshot(request: Request) -> Response:
+        body = await parsed(request)
+
+        def make() -> str:
+            subject = studio.subject(model(body))
+            prompt = typed(body)
+            return snapshot(subject.name, prompt, why(subject.version.lm, prompt, text(body, "word", 1000)))
+
+        try:
+            page = await run_in_threadpool(make)
+        except SaffuError as error:
+            return refused(error)
+        return Response(page, headers={"Content-Type": "text/html; charset=utf-8"})
+
+    posts = {"suggest": suggest, "why": explain, "documents": documents, "forget": forget, "learn": learn}
+    posts |= {"undo": undo, "save": save}
+    routes = [Route(path, page_part(*part)) for path, part in PAGE.items()]
+    routes += [Route(f"/api/{name}", posting(work), methods=["POST"]) for name, work in posts.items()]
+    routes += [
+        Route("/api/state", state),
+        Route("/api/count", count, methods=["POST"]),
+        Route("/api/generate", generate, methods=["POST"]),
+        Route("/api/snapshot", take_snapshot, methods=["POST"]),
+    ]
+    handlers: Any = {HTTPException: failed}
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), token, port)
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(24)
+
+
+def page_part(name: str, kind: str) -> Callable[[Request], Response]:
+    """An endpoint that serves one of the files of the page."""
+
+    def serve(request: Request) -> Response:
+        content = (files("saffu.play") / "static" / name).read_bytes()
+        return Response(content, headers={"Content-Type": f"{kind}; charset=utf-8"})
+
+    return serve
+
+
+def posting(work: Callable[[Body], Any]) -> Callable[[Request], Any]:
+    """An endpoint that gives a posted JSON object to some work."""
+
+    async def serve(request: Request) -> Response:
+        body = await parsed(request)
+        return await answered(lambda: work(body))
+
+    return serve
+
+
+async def answered(work: Callable[[], Any]) -> Response:
+    """What some work in another thread gives, or the error that a user can fix."""
+    try:
+        return JSONResponse(await run_in_threadpool(work))
+    except SaffuError as error:
+        return refused(error)
+
+
+def refused(error: SaffuError) -> Response:
+    return JSONResponse({"error": str(error)}, 422)
+
+
+async def failed(request: Request, error: HTTPException) -> Response:
+    return JSONResponse({"error": error.detail}, error.status_code)
+
+
+async def parsed(request: Request) -> Body:
+    """The JSON object of a request."""
+    data = await request.body()
+    with suppress(ValueError, RecursionError):
+        body = json.loads(data)
+        if isinstance(body, dict):
+            return body
+    raise HTTPException(400, "a request must be a JSON object")
+
+
+def decoded(data: bytes) -> str:
+    """A posted text."""
+    try:
+        found = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SaffuError(f"the text is not UTF-8 at byte {error.start}; convert it first") from None
+    if "\0" in found:
+        raise SaffuError("the file looks like a binary file (it has NUL bytes); convert it to UTF-8 text")
+    return found.removeprefix("\ufeff")
+
+
+def text(body: Body, name: str, most: int) -> str:
+    """A string of a request."""
+    value = body.get(name)
+    if not isinstance(value, str) or not is_valid(value):
+        raise SaffuError(f"`{name}` must be a text, got {type(value).__name__}")
+    if len(value) > most:
+        raise SaffuError(f"`{name}` has {len(value):,} characters, but the page takes {most:,} at most; shorten it")
+    return value
+
+
+def typed(body: Body) -> str:
+    return text(body, "text", MOST_TYPED).replace("\r\n", "\n")
+
+
+def model(body: Body) -> str:
+    return text(body, "model", 64)
+
+
+def number(body: Body, name: str, low: float, high: float) -> float:
+    """A number of a request."""
+    value = body.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise SaffuError(f"`{name}` must be a number from {low:g} to {high:g}")
+    return value

@@ -1,0 +1,146 @@
+"""All that the page of one person holds: models by id, and the work in the background."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from saffu.errors import SaffuError
+from saffu.files import require_writable
+from saffu.model.language_model import SaffuLM
+from saffu.play.counting import STAGES, add_rival, count
+from saffu.play.subject import Change, Subject, Version, check
+from saffu.text.default_corpus import default_corpus
+
+PLAIN_NAME = re.compile(r"\w[\w.-]{0,63}")
+MOST_PAGES = 32  # open pages whose latest keystroke is remembered
+FOLDER = "folder"  # id of the model that was opened from a folder
+
+
+@dataclass
+class Job:
+    """A text that is being counted."""
+
+    name: str
+    stage: int = 0
+    began: float = field(default_factory=time.monotonic)
+    subject: str = ""  # id of the model, once it is ready
+    error: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "stages": STAGES,
+            "stage": self.stage,
+            "seconds": round(time.monotonic() - self.began, 1),
+            "subject": self.subject,
+            "error": self.error,
+        }
+
+
+class Studio:
+    """Models and jobs of one person on one machine."""
+
+    def __init__(self, lm: SaffuLM | None = None, name: str = "", saved_in: Path | None = None) -> None:
+        """Open with a model, if one is given. `saved_in` is where models are saved [the current folder]."""
+        self.subjects: dict[str, Subject] = {}
+        self.saved_in = Path.cwd() if saved_in is None else saved_in
+        self.job: Job | None = None
+        self._lock = threading.Lock()
+        self._workers: list[threading.Thread] = []
+        self._counted = 0
+        self._newest: dict[tuple[str, str], int] = {}  # number of the latest keystroke, by page and model
+        if lm is not None:
+            self.subjects[FOLDER] = Subject(FOLDER, name, lm)
+            self.subjects[
+                FOLDER
+            ].rival_note = "A model folder holds counts, not text; count a text to compare with the paper's model."
+
+    def subject(self, id: str) -> Subject:
+        for subject in list(self.subjects.values()):
+            if subject.id == id:
+                return subject
+            if subject.rival is not None and subject.rival.id == id:
+                return subject.rival
+        raise SaffuError("this model is gone; reload the page")
+
+    def facts(self) -> dict[str, Any]:
+        subjects = [subject.facts() for subject in list(self.subjects.values())]
+        return {"models": subjects, "job": None if self.job is None else self.job.facts()}
+
+    def count(self, text: str | None, split: str = "auto", name: str = "") -> Job:
+        """Begin to count a text, or the demo text if there is none, in the background."""
+        with self._lock:
+            if self.job is not None and not (self.job.subject or self.job.error):
+                raise SaffuError("a text is being counted; wait until it is done")
+            self._counted += 1
+            id, job = f"text-{self._counted}", Job(name or "your text")
+            self.job = job
+        self._in_background(lambda: self._count(job, id, text, split))
+        return job
+
+    def _count(self, job: Job, id: str, text: str | None, split: str) -> None:
+        def on_stage(number: int) -> None:
+            job.stage = number
+
+        try:
+            whole = "\n".join(default_corpus()) if text is None else text
+            subject, fitted, held_out = count(id, job.name, whole, split, on_stage)
+        except SaffuError as error:
+            job.error = str(error)
+            return
+        except BaseException:
+            job.error = "counting failed unexpectedly; the terminal shows why"
+            raise
+        subject.rival_note = "The paper's model is being fitted to the same text."
+        opened = {FOLDER: self.subjects[FOLDER]} if FOLDER in self.subjects else {}
+        self.subjects = {**opened, id: subject}
+        job.stage, job.subject = len(STAGES), id
+        add_rival(subject, fitted, held_out)
+
+    def suggest(self, id: str, text: str, page: str, number: int) -> dict[str, Any] | None:
+        """Words that may follow, and surprisals; None if the page has sent a later keystroke in the meantime."""
+        key = (page, id)
+        with self._lock:
+            self._newest[key] = max(number, self._newest.pop(key, 0))
+            while len(self._newest) > MOST_PAGES:
+                del self._newest[next(iter(self._newest))]
+        return self.subject(id).version.typist.suggest(text, lambda: self._newest.get(key, number) > number)
+
+    def change(self, id: str, work: Callable[[Subject], tuple[Change, Version]]) -> None:
+        """Change a model, and check the result in the background."""
+        change, after = work(self.subject(id))
+        self._in_background(lambda: check(change, after))
+
+    def save(self, id: str, name: str) -> str:
+        """Save a model under a plain name in the folder that the page was started in; never replaces anything."""
+        if not PLAIN_NAME.fullmatch(name) or name.endswith("."):
+            raise SaffuError("the name of a model has letters, digits, and . _ - only, and at most 64 of them")
+        folder = self.saved_in / name
+        if folder.exists() or folder.is_symlink():
+            raise SaffuError(f"{name} exists already; choose another name")
+        require_writable(folder, force=False)
+        self.subject(id).version.lm.save(folder)
+        return name
+
+    def _in_background(self, work: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                work()
+            except BaseException:
+                logging.getLogger(__name__).exception("work in the background failed")
+
+        self._workers = [worker for worker in self._workers if worker.is_alive()]
+        self._workers.append(threading.Thread(target=guarded, daemon=True))
+        self._workers[-1].start()
+
+    def wait(self) -> None:
+        """Wait until the work in the background is done."""
+        for worker in list(self._workers):
+            worker.join()

@@ -1,0 +1,156 @@
+"""One model on the page: its documents, the changes made to it, and how each is undone and checked."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from saffu.errors import SaffuError
+from saffu.model import living
+from saffu.model.language_model import SaffuLM
+from saffu.play.texts import Texts
+from saffu.play.typing import Typist
+
+MOST_UNDONE = 10  # changes that can be undone: each keeps a model
+SHOWN = 200  # characters of a document that a change shows
+
+
+class Version:
+    """A model and the documents it counts; never changed."""
+
+    def __init__(self, lm: SaffuLM, texts: Texts | None) -> None:
+        self.lm, self.texts = lm, texts
+        self.typist = Typist(lm)
+
+    def changed(self, kind: str, document: str, texts: Texts | None, drop_network: bool = False) -> Version:
+        """The version after one document was forgotten or learned."""
+        lm = copy.copy(self.lm)
+        if kind == "forget":
+            lm.forget([document], drop_network=drop_network)
+        else:
+            lm.update([document])
+        return Version(lm, texts)
+
+
+@dataclass
+class Change:
+    """A document that was forgotten or learned, and the fingerprints that show what that did."""
+
+    kind: str  # "forget" or "learn"
+    document: str
+    before: str
+    after: str
+    check: str = ""  # fingerprint of a model made in another way, which must equal the one it is compared with
+    equal: bool | None = None  # None while that is computed
+    recounted: int | None = None  # documents counted from scratch for it; None if the change was reversed instead
+    failed: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        shown = self.document[:SHOWN] + ("…" if len(self.document) > SHOWN else "")
+        return {**vars(self), "document": shown}
+
+
+class Subject:
+    """A model with an undo history. Reading needs no lock: versions do not change."""
+
+    def __init__(self, id: str, name: str, lm: SaffuLM, texts: Texts | None = None) -> None:
+        self.id, self.name = id, name
+        self.versions = [Version(lm, texts)]
+        self.changes: list[Change] = []
+        self.scores: dict[str, Any] = {}
+        self.rival: Subject | None = None  # the paper's model of the same text
+        self.rival_note = ""  # why there is none, or none yet
+        self._next = 0 if texts is None else len(texts.documents)
+        self._lock = threading.Lock()
+
+    @property
+    def version(self) -> Version:
+        return self.versions[-1]
+
+    def forget(self, number: int | None = None, text: str = "", drop_network: bool = False) -> tuple[Change, Version]:
+        """Forget a document by its number or, where documents are not at hand, by its text."""
+        with self._lock:
+            now = self.version
+            if now.texts is None:
+                return self._change("forget", text, None, drop_network)
+            if number not in now.texts.documents:
+                raise SaffuError("this document is not in the model any more; choose another")
+            return self._change("forget", now.texts.documents[number], now.texts.without(number), drop_network)
+
+    def learn(self, text: str) -> tuple[Change, Version]:
+        """Count one more document."""
+        with self._lock:
+            now, number = self.version, self._next
+            self._next += 1
+            texts = None if now.texts is None else now.texts.with_added(text, now.lm, number)
+            return self._change("learn", text, texts)
+
+    def _change(
+        self, kind: str, document: str, texts: Texts | None, drop_network: bool = False
+    ) -> tuple[Change, Version]:
+        changed = self.version.changed(kind, document, texts, drop_network)
+        change = Change(kind, document, fingerprint(self.version.lm), fingerprint(changed.lm))
+        self.versions, self.changes = [*self.versions, changed][-1 - MOST_UNDONE :], [*self.changes, change]
+        return change, changed
+
+    def undo(self) -> None:
+        """Return to the model before the last change."""
+        with self._lock:
+            if len(self.versions) == 1:
+                raise SaffuError("there is nothing to undo")
+            self.versions, self.changes = self.versions[:-1], self.changes[:-1]
+
+    def facts(self) -> dict[str, Any]:
+        """What the page shows about the model."""
+        now = self.version
+        return {
+            "id": self.id,
+            "name": self.name,
+            "preset": now.lm.config.preset,
+            "vocabulary": len(now.lm.tokenizer_),
+            **{key: now.lm.trained_on_[key] for key in ("documents", "tokens", "bytes")},
+            "has_texts": now.texts is not None,
+            "has_network": getattr(now.lm.model_, "side", None) is not None,
+            "scores": self.scores,
+            "rival": None if self.rival is None else self.rival.id,
+            "rival_note": self.rival_note,
+            "changes": [change.facts() for change in self.changes],
+            "can_undo": len(self.versions) > 1,
+        }
+
+
+def check(change: Change, after: Version) -> None:
+    """Make a changed model in another way, and compare fingerprints.
+
+    With the documents at hand, all that are left are counted from scratch: a model that never saw what was forgotten.
+    Otherwise the change is reversed, which must give the model from before.
+    """
+    try:
+        if after.texts is not None:
+            documents = list(after.texts.documents.values())
+            scratch, model = copy.copy(after.lm), after.lm.model_
+            scratch.model_ = model.solved(model.count(after.lm.tokenize(documents)))
+            change.check, change.recounted = fingerprint(scratch), len(documents)
+            change.equal = change.check == change.after
+        else:
+            reverse = "learn" if change.kind == "forget" else "forget"
+            change.check = fingerprint(after.changed(reverse, change.document, None).lm)
+            change.equal = change.check == change.before
+    except SaffuError as error:
+        change.failed = str(error)
+
+
+def fingerprint(lm: SaffuLM) -> str:
+    """SHA-256 of everything a model predicts from: settings, tokenizer, encoder, tables, and counts."""
+    digest = hashlib.sha256("".join(living.fingerprints(lm).values()).encode())
+    sums = lm.model_.sums
+    stored = {**lm.model_.arrays(), **({} if sums is None else {f"sums.{k}": v for k, v in sums.arrays().items()})}
+    for name, array in sorted(stored.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

@@ -1,0 +1,123 @@
+"""The documents that a model has counted, kept so that they can be shown, searched, and forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from saffu.errors import SaffuError
+from saffu.interface import Array
+from saffu.model.language_model import SaffuLM
+from saffu.text.corpus import split_lines
+from saffu.text.tokenizer import EOD, Tokenizer
+
+SPLITS = ("auto", "line", "paragraph")
+REACH = 8  # tokens of a context that are compared with what stands before a word in a document
+EXCERPT = 160  # characters shown on each side of a word
+
+
+def split_text(text: str, split: str = "auto") -> list[str]:
+    r"""Cut a text into documents: its lines, or its paragraphs if blank lines separate most of them ("auto").
+
+    >>> split_text("one\ntwo\n"), split_text("one\ntwo\n\nthree\nfour\n")
+    (['one', 'two'], ['one\ntwo', 'three\nfour'])
+    """
+    if split not in SPLITS:
+        raise SaffuError(f"`split` must be one of {', '.join(SPLITS)}, got {split!r:.40}")
+    lines = text.split("\n")
+    if split == "auto":
+        documents = split_text(text, "paragraph")
+        longer = sum("\n" in document for document in documents)
+        return documents if len(documents) > 1 and 2 * longer >= len(documents) else split_text(text, "line")
+    documents = []
+    for begins, line in split_lines(lines, split):
+        if begins:
+            documents.append(line)
+        else:
+            documents[-1] += "\n" + line
+    return documents
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """Documents by number. Numbers are never reused; a changed collection is a new one."""
+
+    documents: Mapping[int, str]
+    ids: Mapping[int, Array]  # token ids of each document, `<eod>` after each line
+
+    @classmethod
+    def of(cls, documents: Sequence[str], lm: SaffuLM) -> Texts:
+        corpus = lm.tokenize(documents)
+        parts = [corpus.ids[lo:hi] for lo, hi in pairwise(corpus.starts.tolist())]
+        return cls(dict(enumerate(documents)), dict(enumerate(parts)))
+
+    def without(self, number: int) -> Texts:
+        """All documents but one."""
+        left = [other for other in self.documents if other != number]
+        return Texts({other: self.documents[other] for other in left}, {other: self.ids[other] for other in left})
+
+    def with_added(self, document: str, lm: SaffuLM, number: int) -> Texts:
+        """One more document."""
+        return Texts({**self.documents, number: document}, {**self.ids, number: lm.tokenize([document]).ids})
+
+    @cached_property
+    def _flat(self) -> tuple[Array, Array, Array]:
+        """The ids of all documents, and by place the number of its document and where that begins."""
+        lengths = [len(ids) for ids in self.ids.values()]
+        starts = np.cumsum([0, *lengths[:-1]])
+        numbers = np.fromiter(self.ids, dtype=np.int64, count=len(self.ids))
+        return np.concatenate(list(self.ids.values())), np.repeat(numbers, lengths), np.repeat(starts, lengths)
+
+    def speaking_for(
+        self, tokenizer: Tokenizer, context: Sequence[int], word: Sequence[int], most: int = 8
+    ) -> dict[str, Any]:
+        """The documents in which a word follows the end of a context, those with the longest such end first.
+
+        Also how many documents hold the word at all. Documents are compared by the tokens right before the word, then
+        by how many of the last REACH tokens stand at the same distance from it.
+        """
+        ids, numbers, starts = self._flat
+        places = np.flatnonzero(ids[: max(0, len(ids) - len(word) + 1)] == word[0])
+        for offset, token in enumerate(word[1:], 1):
+            places = places[(ids[places + offset] == token) & (numbers[places + offset] == numbers[places])]
+        together, alike = np.zeros(len(places), dtype=np.int64), np.zeros(len(places), dtype=np.int64)
+        for distance, token in enumerate(reversed(context[-REACH:]), 1):
+            inside = places - distance >= starts[places]
+            same = inside & (ids[np.maximum(places - distance, 0)] == token)
+            together += same & (together == distance - 1)
+            alike += same
+        order = np.lexsort((places, -alike, -together))
+        found: dict[int, dict[str, Any]] = {}
+        for place in order.tolist():
+            number, at = int(numbers[places[place]]), int(places[place])
+            if number not in found:
+                length = int(together[place])
+                found[number] = {
+                    "number": number,
+                    "matched": [tokenizer.token(token) for token in context[len(context) - length :]],
+                    **_excerpt(tokenizer, self.ids[number], at - int(starts[at]), length, len(word)),
+                }
+            if len(found) == most:
+                break
+        return {"documents": list(found.values()), "holding": len(np.unique(numbers[places]))}
+
+
+def _excerpt(tokenizer: Tokenizer, ids: Array, at: int, length: int, width: int) -> dict[str, str]:
+    """What stands before, in, and after a match of `length` tokens of context and a word of `width` tokens."""
+
+    def text(lo: int, hi: int) -> str:
+        pieces = (b"\n" if token == EOD else tokenizer.decode_bytes([token]) for token in ids[max(0, lo) : hi].tolist())
+        return b"".join(pieces).decode("utf-8", "replace")
+
+    before, after = text(at - length - EXCERPT, at - length), text(at + width, min(at + width + EXCERPT, len(ids) - 1))
+    return {
+        "before": ("…" if len(before) > EXCERPT else "") + before[-EXCERPT:],
+        "context": text(at - length, at),
+        "word": text(at, at + width),
+        "after": after[:EXCERPT] + ("…" if len(after) > EXCERPT else ""),
+    }

@@ -1,0 +1,115 @@
+"""What the page needs at every keystroke: likely words, and the surprisal of the text so far."""
+
+from __future__ import annotations
+
+import codecs
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from saffu.interface import State
+from saffu.model.language_model import SaffuLM
+from saffu.text.corpus import TokenCorpus
+from saffu.text.tokenizer import EOD, Tokenizer
+from saffu.tools.decoding import unfinished, word_completions
+from saffu.tools.generate import encode_prompt
+
+SUGGESTIONS = 10
+FEW = 32  # tokens that are cheaper to follow one by one than to score anew with all before them
+KNOWN_STATES = 16
+LEAST = 1e-3  # probability of a word that is shown
+
+
+class Typist:
+    """Answers for one model, and remembers what the next keystroke will need again."""
+
+    def __init__(self, lm: SaffuLM) -> None:
+        self.lm = lm
+        self._lock = threading.Lock()
+        self._states: OrderedDict[tuple[int, ...], State] = OrderedDict()
+        self._ids: list[int] = []  # of the text seen last
+        self._bits: list[float] = []
+
+    def suggest(self, text: str, outdated: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
+        """The most likely words, with their probabilities, and what stands in the text so far, with its surprisal.
+
+        None if the request is `outdated` by the time its turn comes.
+        """
+        tokenizer = self.lm.tokenizer_
+        with self._lock:
+            if outdated():
+                return None
+            before, typed = unfinished(text)
+            ids = encode_prompt(tokenizer, text if typed.strip() else before)  # a space belongs to the next word
+            state = self.state_after(self._prefix(ids, before))
+            words = word_completions(self.lm.model_, tokenizer, state, typed, SUGGESTIONS)
+            bits = self._surprisals(ids)
+        shown = {word: p for word, p in words.items() if p >= LEAST and "\ufffd" not in word}  # no parts of characters
+        return {
+            "typed": typed.strip(),
+            "words": [{"word": word, "p": p} for word, p in shown.items()],
+            "spans": spans(tokenizer, ids, bits),
+            "bits": math.fsum(bits),
+        }
+
+    def state_after(self, ids: Sequence[int]) -> State:
+        """The state after some tokens, advanced from one that is known if there is one."""
+        model, wanted = self.lm.model_, tuple(ids)
+        known = [key for key in self._states if len(wanted) - FEW <= len(key) and key == wanted[: len(key)]]
+        longest = max(known, key=len, default=())
+        if longest or len(wanted) <= FEW:
+            state = self._states[longest] if longest else model.start()
+            for token in wanted[len(longest) :]:
+                state = model.advance(state, token)
+        else:
+            state = model.start(wanted)
+        self._states[wanted] = state
+        self._states.move_to_end(wanted)
+        while len(self._states) > KNOWN_STATES:
+            self._states.popitem(last=False)
+        return state
+
+    def _prefix(self, ids: list[int], before: str) -> list[int]:
+        """The tokens of the beginning of a text whose tokens are known."""
+        size, length = 0, len(before.encode())
+        for place, token in enumerate(ids):
+            if size == length:
+                return ids[:place]
+            size += 1 if token == EOD else len(self.lm.tokenizer_.decode_bytes([token]))
+        return ids if size == length else encode_prompt(self.lm.tokenizer_, before)
+
+    def _surprisals(self, ids: list[int]) -> list[float]:
+        """−log2 p of each token; only those are scored that have changed."""
+        same = next((place for place, (a, b) in enumerate(zip(ids, self._ids, strict=False)) if a != b), None)
+        kept = min(len(ids), len(self._ids)) if same is None else same
+        model, bits = self.lm.model_, self._bits[:kept]
+        if len(ids) - kept <= FEW:
+            if kept < len(ids):
+                state = self.state_after(ids[:kept])
+            for token in ids[kept:]:
+                bits.append(-float(model.next_log_probabilities([state])[0, token]) / math.log(2))
+                state = model.advance(state, token)
+        else:
+            starts = np.array([0, len(ids)], dtype=np.int64)
+            corpus = TokenCorpus(np.array(ids, dtype=np.int32), starts, np.zeros(1, dtype=np.int64))
+            bits = (-model.log_probabilities(corpus) / math.log(2)).tolist()
+        self._ids, self._bits = ids, bits
+        return bits
+
+
+def spans(tokenizer: Tokenizer, ids: Sequence[int], bits: Sequence[float]) -> list[dict[str, Any]]:
+    """The text of some tokens and their surprisal; tokens that share a character stand together."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    found: list[dict[str, Any]] = []
+    waiting: list[float] = []
+    for token, surprisal in zip(ids, bits, strict=True):
+        text = decoder.decode(b"\n" if token == EOD else tokenizer.decode_bytes([token]))
+        waiting.append(surprisal)
+        if text:
+            found.append({"text": text, "bits": round(math.fsum(waiting), 3), "tokens": len(waiting)})
+            waiting = []
+    return found

@@ -1,0 +1,91 @@
+"""Why a word is suggested: the exact contributions of all parts of a model, in bits, and the counts behind them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from saffu.errors import SaffuError
+from saffu.model.language_model import SaffuLM
+from saffu.play.evidence import class_members, counted_part, counts_behind
+from saffu.text.tokenizer import EOD
+from saffu.tools.decoding import Spelling, unfinished, word_completions
+from saffu.tools.generate import encode_prompt
+
+SPACES = " \t\r\x0b\x0c"
+ENDS, LETTERS, BEGINS, SPELLINGS = "the word ends", "letters typed", "a word begins", "other spellings"
+
+
+def word_after(lm: SaffuLM, text: str, word: str) -> tuple[list[int], list[int], str]:
+    """The tokens before the unfinished word of a text, those of the word it becomes, and what was typed of it."""
+    before, typed = unfinished(text)
+    space = typed[: len(typed) - len(typed.lstrip(SPACES))]
+    tokens = lm.tokenizer_.encode(space + word)
+    if not tokens or not word.strip() or "\n" in word:
+        raise SaffuError("there is no word to explain; choose a suggestion")
+    return encode_prompt(lm.tokenizer_, before), tokens, typed
+
+
+def why(lm: SaffuLM, text: str, word: str) -> dict[str, Any]:
+    """What each part of the model adds to log2 p of a word after a text; all rows add up to `bits`.
+
+    A word of several tokens is explained token by token: the rows of each are in `parts`, their sums in `rows`. Three
+    more rows complete the sum: that the word ends after its last token, what is known from the letters typed (or from
+    the space before them), and the other sequences of tokens that spell the same word.
+    """
+    context, tokens, typed = word_after(lm, text, word)
+    parts = [part(lm, [*context, *tokens[:place]], token) for place, token in enumerate(tokens)]
+    state = lm.model_.start([*context, *tokens])
+    after = np.exp(lm.model_.next_log_probabilities([state])[0].astype(np.float64))
+    ended = math.log2(after[EOD:][~Spelling.of(lm.tokenizer_).continues[EOD:]].sum())
+    bits = math.fsum([*(each["bits"] for each in parts), ended])
+    rows = [*summed(parts), plain_row(ENDS, ended)]
+    shares = word_completions(lm.model_, lm.tokenizer_, lm.model_.start(context), typed)
+    if word in shares:
+        name = LETTERS if typed.strip(SPACES) else BEGINS if typed else SPELLINGS
+        rows.append(plain_row(name, math.log2(shares[word]) - bits))
+        bits = math.log2(shares[word])
+    return {"word": word, "typed": typed.strip(SPACES), "p": 2**bits, "bits": bits, "rows": rows, "parts": parts}
+
+
+def part(lm: SaffuLM, context: Sequence[int], token: int) -> dict[str, Any]:
+    """The rows of one token; they add up to its `bits`."""
+    explanation, counted, tokenizer = lm.model_.explain(context), counted_part(lm.model_), lm.tokenizer_
+    counts = {} if counted is None else counts_behind(counted, tokenizer, context, token)
+    rows = []
+    for term in explanation.terms:
+        of_class = None if term.of_class is None else float(term.of_class[token]) / math.log(2)
+        rows.append(
+            {
+                "name": term.name,
+                "bits": float(term.values[token]) / math.log(2),
+                "class_bits": of_class,
+                "weight": term.weight,
+                "seen": [tokenizer.token(each) for each in term.seen[-8:]],
+                "counts": counts.get(term.name),
+            }
+        )
+    members: list[str] = []
+    if counted is not None:
+        classes = counted.encoder.output_classes
+        members = class_members(counted, tokenizer, classes, int(classes[token]))
+    bits = float(explanation.log_probabilities[token]) / math.log(2)
+    return {"token": tokenizer.token(token), "bits": bits, "class": members, "rows": rows}
+
+
+def summed(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of several tokens added up by name; what a part saw is shown for the first token only."""
+    rows = []
+    for first in parts[0]["rows"]:
+        same = [row for each in parts for row in each["rows"] if row["name"] == first["name"]]
+        levels = [row["class_bits"] for row in same if row["class_bits"] is not None]
+        bits = math.fsum(row["bits"] for row in same)
+        rows.append({**first, "bits": bits, "class_bits": math.fsum(levels) if levels else None})
+    return rows
+
+
+def plain_row(name: str, bits: float) -> dict[str, Any]:
+    return {"name": name, "bits": bits, "class_bits": None, "weight": None, "seen": [], "counts": None}

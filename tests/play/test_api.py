@@ -1,0 +1,315 @@
+"""The page's server, asked as its script asks: count, type, explain, forget, undo, learn, save, generate."""
+
+import copy
+import math
+import threading
+
+import numpy as np
+import pytest
+from play_page import Page
+
+import saffu
+from conftest import sentences
+from saffu.play.evidence import counts_behind
+from saffu.play.studio import Studio
+from saffu.play.subject import fingerprint
+from saffu.play.texts import split_text
+from saffu.play.typing import Typist
+from saffu.play.why import why, word_after
+from saffu.text.tokenizer import EOD
+
+
+def test_count_reports_tokens_seconds_and_bits_per_byte(counted_page, text):
+    facts = counted_page.model(counted_page.id)
+    assert facts["documents"] == 401 and facts["bytes"] == len(text.encode())
+    scores = facts["scores"]
+    assert (scores["held_out"], scores["fitted"]) == (40, 361)
+    documents = text.split("\n")[:-1]
+    held_out = documents[9::10]
+    rest = [document for number, document in enumerate(documents) if number % 10 != 9]
+    lm = saffu.SaffuLM().fit(rest)
+    assert scores["calibrated"] == pytest.approx(lm.score(held_out).bits_per_byte)
+    assert scores["kneser_ney"] == pytest.approx(lm.reference_scores(held_out)["5-gram"].bits_per_byte)
+    assert fingerprint(lm.update(held_out)) == fingerprint(counted_page.studio.subject(facts["id"]).version.lm)
+
+
+def test_the_papers_model_is_fitted_to_the_same_text(tmp_path, text):
+    pytest.importorskip("torch", reason="the paper's model needs torch")
+    page = Page(Studio(saved_in=tmp_path))
+    id = page.count(text)["id"]
+    facts = page.model(id)
+    assert facts["scores"]["paper"] > facts["scores"]["calibrated"] > 0
+    words = page.post("suggest", model=facts["rival"], text="the ", page="a", number=1)["words"]
+    assert len(words) > 3 and sum(word["p"] for word in words) <= 1.0001
+    explained = page.post("why", model=facts["rival"], text="the ", word=words[0]["word"])
+    assert math.fsum(row["bits"] for row in explained["rows"]) == pytest.approx(math.log2(words[0]["p"]), abs=1e-4)
+
+
+def test_without_torch_the_page_says_so_in_one_line(monkeypatch, tmp_path, text):
+    monkeypatch.setattr("saffu.play.counting.importlib.util.find_spec", lambda name: None)
+    page = Page(Studio(saved_in=tmp_path))
+    id = page.count(text)["id"]
+    assert page.model(id)["rival_note"] == "The paper's model needs PyTorch: pip install torch"
+    assert page.model(id)["rival"] is None and "paper" not in page.model(id)["scores"]
+
+
+@pytest.mark.parametrize(
+    ("content", "query", "message"),
+    [
+        (b"", {}, "no text to count"),
+        (b" \n \n", {}, "no text to count"),
+        (b"\xff\xfe", {}, "not UTF-8 at byte 0"),
+        (b"a\0b", {}, "NUL"),
+        (b"a text", {"split": "letter"}, "`split` must be one of"),
+    ],
+)
+def test_texts_that_cannot_be_counted_give_one_line(page, content, query, message):
+    answer = page.client.post("api/count", params=query, content=content)
+    if answer.status_code == 200:
+        error = page.settled()["job"]["error"]
+    else:
+        assert answer.status_code == 422
+        error = answer.json()["error"]
+    assert message in error and "\n" not in error
+    assert page.count("one line of text\n" * 3)["documents"] == 3  # nothing is stuck
+
+
+def test_a_second_text_waits_for_the_first(page, monkeypatch):
+    hold = threading.Event()
+    monkeypatch.setattr("saffu.play.studio.count", lambda *_: hold.wait() and None)
+    page.client.post("api/count", content=b"one")
+    answer = page.client.post("api/count", content=b"two")
+    hold.set()
+    assert answer.status_code == 422 and "being counted" in answer.json()["error"]
+
+
+def test_texts_are_cut_into_lines_or_paragraphs():
+    assert split_text("a\n\nb\n\nc\n") == ["a", "b", "c"]
+    assert split_text("a\nb\n\nc\nd", "paragraph") == ["a\nb", "c\nd"] == split_text("a\r\nb\r\n\r\nc\r\nd")
+    assert split_text("a\nb\n\nc\nd", "line") == ["a", "b", "c", "d"]
+
+
+def test_suggestions_are_words_with_their_probabilities(counted_page):
+    lm = counted_page.studio.subject(counted_page.id).version.lm
+    for text in ("", "the ", "the ol", "a dog saw the ho", "the old king\nthe "):
+        answer = counted_page.post("suggest", model=counted_page.id, text=text, page="a", number=1)
+        expected = {word: p for word, p in lm.complete_word(text).items() if p >= 1e-3}
+        assert {word["word"]: word["p"] for word in answer["words"]} == pytest.approx(expected, rel=1e-4)
+        scored = text[:-1] if text.endswith(" ") else text
+        assert "".join(span["text"] for span in answer["spans"]) == scored
+
+
+def test_surprisals_of_typed_text_are_those_of_the_model(counted_page):
+    """However a text came about: typed letter by letter, shortened, changed in the middle, or pasted."""
+    lm = counted_page.studio.subject(counted_page.id).version.lm
+    typist, story = Typist(lm), "the old dog saw a tree .\nthe girl found the sea and went home ."
+    texts = [story[:end] for end in range(1, len(story), 7)]
+    texts += [
+        story[:20],
+        story,
+        story.replace("girl", "king"),
+        " ".join(sentences(3, 30)),
+        "naïve 日本語 🎉 text",
+        "the",
+    ]
+    for text in texts:
+        answer = typist.suggest(text)
+        ids = lm.tokenizer_.encode(text) if "\n" not in text else None
+        if ids is not None and not text.endswith(" "):
+            state, expected = lm.start(), []
+            for token in ids:
+                log_p, state = lm.step(state, token)
+                expected.append(-log_p / math.log(2))
+            assert answer["bits"] == pytest.approx(sum(expected), rel=1e-4)
+            assert sum(span["bits"] for span in answer["spans"]) == pytest.approx(answer["bits"], abs=0.01)
+        assert "".join(span["text"] for span in answer["spans"]) == text.removesuffix(" ")
+
+
+def test_outdated_keystrokes_are_dropped(counted_page):
+    ask = {"model": counted_page.id, "text": "the ", "page": "typing"}
+    assert "words" in counted_page.post("suggest", **ask, number=7)
+    assert counted_page.post("suggest", **ask, number=6) == {"outdated": True}
+    assert "words" in counted_page.post("suggest", **ask, number=8)
+    assert "words" in counted_page.post("suggest", **{**ask, "page": "another"}, number=1)
+
+
+@pytest.mark.parametrize(("prompt", "typed"), [("the old ", ""), ("the old k", "k"), ("", ""), ("a dog\nth", "th")])
+def test_contributions_add_up_to_the_probability_shown(counted_page, prompt, typed):
+    words = counted_page.post("suggest", model=counted_page.id, text=prompt, page="b", number=1)["words"]
+    for word in words[:3]:
+        answer = counted_page.post("why", model=counted_page.id, text=prompt, word=word["word"])
+        assert answer["typed"] == typed
+        assert answer["p"] == pytest.approx(word["p"], rel=1e-4)
+        assert math.fsum(row["bits"] for row in answer["rows"]) == pytest.approx(math.log2(answer["p"]), abs=1e-9)
+        for part in answer["parts"]:
+            assert math.fsum(row["bits"] for row in part["rows"]) == pytest.approx(part["bits"], abs=1e-9)
+            assert all(row["class_bits"] is not None for row in part["rows"][:-1])
+
+
+def test_words_of_several_tokens_are_explained_token_by_token(counted_page):
+    answer = counted_page.post("why", model=counted_page.id, text="the old ", word="dogging")
+    assert answer["parts"][0]["token"] == " dog" and len(answer["parts"]) > 1
+    assert answer["bits"] == pytest.approx(sum(row["bits"] for row in answer["rows"]), abs=1e-9)
+    by_token = sum(row["bits"] for part in answer["parts"] for row in part["rows"] if row["name"] == "memory")
+    assert next(row["bits"] for row in answer["rows"] if row["name"] == "memory") == pytest.approx(by_token)
+
+
+def test_counts_behind_a_suggestion_are_those_of_the_text(counted_page, text):
+    """Each view's counts, found again by reading the text."""
+    lm = counted_page.studio.subject(counted_page.id).version.lm
+    model, tokenizer = lm.model_, lm.tokenizer_
+    documents = [[EOD, *tokenizer.encode(line), EOD] for line in text.split("\n")[:-1]]
+    context, (token,), _ = word_after(lm, "the old king saw the small dog found a ", "house")
+    found = counts_behind(model, tokenizer, context, token)
+
+    def reference(view, length):
+        followed = total = 0
+        wanted = [context[-distance] for distance in view.distances[:length]]
+        classes = model.encoder.context_classes.get(view.classes)
+        for document in documents:
+            for place in range(1, len(document)):
+                seen = [document[place - d] if place >= d else None for d in view.distances[:length]]
+                same = all(
+                    a is not None and (a == b or (classes is not None and i >= view.exact and classes[a] == classes[b]))
+                    for i, (a, b) in enumerate(zip(seen, wanted, strict=True))
+                )
+                total += same
+                followed += same and document[place] == token
+        return followed, total
+
+    assert found["prior"]["count"] == sum(document[1:].count(token) for document in documents)
+    compared = 0
+    for view in model.views:
+        length = len(found[view.name]["seen"])
+        assert (found[view.name]["count"], found[view.name]["total"]) == reference(view, length), view.name
+        compared += found[view.name]["count"] > 0
+    assert compared >= 6
+    assert found["cache, half-life 30"] == {"seen": [], "count": 0, "total": len(context), "here": True}
+
+
+def test_forget_gives_the_model_that_never_saw_the_document(page, text):
+    id = page.count(text)["id"]
+    ask = {"model": id, "text": "the zebra crossed the quiet ", "word": "river"}
+    first = page.studio.subject(id).version.lm
+    (found,) = page.post("documents", **ask)["documents"]
+    assert found["before"] + found["context"] + found["word"] == "the zebra crossed the quiet river"
+    assert found["context"].endswith(" the quiet") and found["after"] == " ."
+    bits = page.post("why", **ask)["bits"]
+    facts = page.post("forget", model=id, document=found["number"])["models"][0]
+    assert facts["documents"] == 400 and page.post("documents", **ask)["documents"] == []
+    assert page.post("why", **ask)["bits"] < bits - 3
+    page.post("forget", 422, model=id, document=found["number"])
+
+    (change,) = page.settled()["models"][0]["changes"]
+    assert change["equal"] and change["before"] != change["after"] == change["check"]
+    assert (change["kind"], change["document"], change["recounted"]) == (
+        "forget",
+        "the zebra crossed the quiet river .",
+        400,
+    )
+    never = copy.copy(first)
+    others = text.split("\n")[:-2]
+    never.model_ = first.model_.solved(first.model_.count(first.tokenize(others)))
+    assert fingerprint(never) == change["after"]
+
+    facts = page.post("undo", model=id)["models"][0]
+    assert facts["documents"] == 401 and facts["changes"] == [] and not facts["can_undo"]
+    assert page.post("why", **ask)["bits"] == bits
+    assert "nothing to undo" in page.post("undo", 422, model=id)["error"]
+
+
+def test_a_check_that_fails_is_shown(page, text, monkeypatch):
+    """If forgetting left anything behind, the fingerprints would differ."""
+    from saffu.model.language_model import SaffuLM
+
+    id = page.count(text)["id"]
+    monkeypatch.setattr(SaffuLM, "forget", lambda self, documents, **_: 1)  # forgets nothing
+    page.post("forget", model=id, document=400)
+    (change,) = page.settled()["models"][0]["changes"]
+    assert change["equal"] is False and change["check"] != change["after"]
+
+
+def test_a_sentence_is_learned_and_can_be_forgotten_again(page, text):
+    id = page.count(text)["id"]
+    ask = {"model": id, "text": "the old king saw the ", "word": "dragon"}
+    before = page.post("why", **ask)["bits"]
+    page.post("learn", model=id, text="the old king saw the dragon .")
+    assert page.post("why", **ask)["bits"] > before + 2
+    (found,) = page.post("documents", **ask)["documents"]
+    assert found["number"] == 401
+    page.post("forget", model=id, document=401)
+    changes = page.settled()["models"][0]["changes"]
+    assert all(change["equal"] for change in changes)
+    assert changes[0]["before"] == changes[1]["after"]
+    assert "no text to count" in page.post("learn", 422, model=id, text="  \n ")["error"]
+
+
+def test_a_model_folder_forgets_text_that_is_pasted(fitted, train_text, tmp_path):
+    page = Page(Studio(copy.copy(fitted("calibrated")), "model", saved_in=tmp_path))
+    (facts,) = page.state()["models"]
+    assert (facts["id"], facts["has_texts"], facts["documents"]) == ("folder", False, 600)
+    assert page.post("documents", model="folder", text="the ", word="old") == {"documents": [], "holding": 0}
+    page.post("forget", model="folder", text=train_text[5])
+    (change,) = page.settled()["models"][0]["changes"]
+    assert change["equal"] and change["check"] == change["before"] and change["recounted"] is None
+    assert "none of these documents" in page.post("forget", 422, model="folder", text="never counted")["error"]
+    page.post("undo", model="folder")
+    assert page.model("folder")["documents"] == 600
+
+
+def test_save_writes_an_ordinary_folder_and_never_replaces_one(counted_page):
+    folder = counted_page.studio.saved_in
+    assert counted_page.post("save", model=counted_page.id, name="my-model") == {"saved": "my-model"}
+    lm = saffu.load(folder / "my-model", check=True)
+    assert fingerprint(lm) == fingerprint(counted_page.studio.subject(counted_page.id).version.lm)
+    assert "exists already" in counted_page.post("save", 422, model=counted_page.id, name="my-model")["error"]
+    for name in ("", "..", ".hidden", "a/b", "../x", "/tmp/x", "a\\b", "a\0b", "x" * 65, "a.", "C:x", "a\nb"):
+        counted_page.post("save", 422, model=counted_page.id, name=name)
+    assert sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock")) == ["my-model"]
+
+
+def test_generation_streams_the_same_text_as_the_library(counted_page):
+    lm = counted_page.studio.subject(counted_page.id).version.lm
+    settings = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 40, "seed": 3}
+    with counted_page.client.stream(
+        "POST", "api/generate", json={"model": counted_page.id, "text": "the old", **settings}
+    ) as answer:
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+        assert "".join(answer.iter_text()) == lm.generate("the old", lines=3, **settings)
+    wrong = {"model": counted_page.id, "text": "the old", **settings, "temperature": 11}
+    assert "`temperature` must be a number from 0 to 10" in counted_page.post("generate", 422, **wrong)["error"]
+
+
+def test_snapshots_are_self_contained_and_escaped(counted_page):
+    text = '<script>alert(1)</script> & "the old '
+    answer = counted_page.client.post(
+        "api/snapshot", json={"model": counted_page.id, "text": text, "word": "<img src=x onerror=alert(2)>"}
+    )
+    assert answer.status_code == 200 and answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert "<script" not in answer.text and "<img" not in answer.text and "&lt;script&gt;" in answer.text
+    assert "http:" not in answer.text and "https:" not in answer.text and "url(" not in answer.text
+    assert "memory" in answer.text and "log₂ p" in answer.text
+
+
+def test_any_unicode_is_counted_and_typed(page):
+    lines = [
+        "<script>alert('x')</script>",
+        "שלום עולם",
+        "مرحبا بالعالم",
+        "👩‍👩‍👧‍👦 🎉",
+        "日本語のテキスト",
+        "a\u2028b\x1bc",
+    ]
+    id = page.count("\n".join(lines * 5) + "\n" + "x" * 5000)["id"]
+    for line in lines:
+        answer = page.post("suggest", model=id, text=line[:-1], page="c", number=1)
+        assert "".join(span["text"] for span in answer["spans"]).rstrip() == line[:-1].rstrip()
+        assert np.isfinite([span["bits"] for span in answer["spans"]]).all()
+    words = page.post("suggest", model=id, text="שלום ", page="c", number=2)["words"]
+    assert words[0]["word"] == "עולם" and words[0]["p"] > 0.5
+
+
+def test_words_are_explained_under_every_kind_of_model(lm):
+    answer = why(lm, "the old ", "king")
+    assert math.fsum(row["bits"] for row in answer["rows"]) == pytest.approx(answer["bits"], abs=1e-6)
+    assert answer["p"] == pytest.approx(lm.complete_word("the old ")["king"], rel=1e-3)
