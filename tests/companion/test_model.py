@@ -12,7 +12,9 @@ import torch
 from saffu import SaffuError, SaffuLM, load
 from saffu.companion.checkpoint import read_checkpoint
 from saffu.companion.config import CompanionConfig, resolved
-from saffu.companion.train import Training, excerpt
+from saffu.companion.rows import excerpt
+from saffu.companion.scoring import score
+from saffu.companion.train import Training
 from saffu.text.corpus import TokenCorpus, lines_of
 from saffu.tools.evaluate import evaluate
 
@@ -49,7 +51,10 @@ def test_the_mixture_is_better_than_the_counts(counted, trained, dev):
     assert evaluate(trained.model_, dev).bits_per_byte < evaluate(counted.model_, dev).bits_per_byte
     rows = [row for row in trained.log_ if "fold" in row]
     assert rows[-1]["stage"] == "train 100%"
-    assert min(row["dev_bits_per_byte"] for row in rows) < rows[0]["counted_bits_per_byte"]
+    for row in rows:  # from the first moment on
+        assert row["dev_bits_per_byte"] < row["counted_bits_per_byte"] + 1e-6  # equal while the gate is shut
+        assert row["dev_bits_per_byte"] < row["network_bits_per_byte"] + 0.002
+    assert rows[-1]["dev_bits_per_byte"] < rows[-1]["counted_bits_per_byte"] - 0.005
 
 
 def test_distributions_sum_to_one_and_agree_with_the_scores(trained, dev):
@@ -138,6 +143,25 @@ def training(lm: SaffuLM, dev: TokenCorpus, **changes) -> Training:
     corpus = lm.tokenize(texts(1, 600))
     config = resolved(CompanionConfig(**CONFIG.to_dict() | {"network_dropout": 0.2} | changes), corpus.targets, "cpu")
     return Training(lm.model_.with_config(config), corpus, dev)
+
+
+def test_the_gate_is_calibrated_by_text_that_the_network_never_sees(counted, dev):
+    run = training(counted, dev)
+    own = run.gate_flat.targets[run.gate_targets]
+    held = np.setdiff1d(np.arange(run.corpus.targets), run.kept.numpy())
+    assert np.array_equal(run.corpus.ids[held], own.numpy()) and len(held) == 208
+    for epoch in range(3):
+        positions = run._training_rows(np.random.default_rng(epoch)).numpy()
+        assert not np.isin(positions, held).any()
+        jumps = np.diff(positions) != 1
+        documents = run.flat.documents.numpy()[positions]
+        assert (documents[:, 1:] != documents[:, :-1])[jumps].all()
+    with torch.no_grad():
+        run.side.gate.bias.fill_(30)  # all trust in an untrained network
+    calibrated = run._calibrated()
+    found = score(calibrated.network, calibrated.gate, run.gate_text, run.gate_flat).mixture[run.gate_targets]
+    assert found.mean() > run.gate_flat.counted.numpy()[run.gate_targets].mean() - 1e-6
+    assert run.side.gate.bias.item() == 30  # training goes on with the gate it has
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])

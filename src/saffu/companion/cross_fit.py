@@ -20,8 +20,11 @@ FOLDS = 10
 STRETCHES = 20  # of each fold: many, so that every fold is a sample of all parts of the text
 OLD = 2048  # tokens after which trust in a recency cache no longer depends on the age of a document
 
+CrossFit = tuple[Floats, Array]
+"""Of every target, ln p and how certain the model was, as it gives them itself."""
 
-def cross_fitted(model: CalibratedModel, corpus: TokenCorpus, progress: str | None = None) -> tuple[Floats, Array]:
+
+def cross_fitted(model: CalibratedModel, corpus: TokenCorpus, progress: str | None = None) -> CrossFit:
     """ln p of every target (targets,) and the model's certainty (targets, 2), cross-fitted.
 
     `model` must hold the counts of all of `corpus`; it may hold others too.

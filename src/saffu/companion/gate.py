@@ -10,12 +10,14 @@ starts at w = 0 and the constant that fits the untrained network best (`constant
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 LEAST = 0.005  # of the gate at the start
+SHUT = -20.0  # logit of a gate that leaves all to the counts
 OWN_WEIGHT = 0.5  # of the network's own loss
 
 
@@ -30,6 +32,13 @@ class Gate(nn.Module):
     def forward(self, hidden: Tensor, certainty: Tensor) -> Tensor:
         """The logit of g (n,) from states (n, d) and certainties (n, 2)."""
         return torch.cat([hidden.float(), certainty], -1) @ self.weight + self.bias
+
+    @torch.no_grad()
+    def calibrate(self, logit: Tensor, trained: Tensor, counted: Tensor) -> None:
+        """Change this gate, which gave `logit`, to a·logit + b: the best for targets that it was not trained on."""
+        scale, constant = calibration(logit, trained, counted)
+        self.weight.mul_(scale)
+        self.bias.mul_(scale).add_(constant)
 
 
 def mixed(logit: Tensor, trained: Tensor, counted: Tensor) -> Tensor:
@@ -53,6 +62,36 @@ def constant_gate(trained: Tensor, counted: Tensor, rounds: int = 50) -> float:
     for _ in range(rounds):
         g = max(LEAST, float((g / (g + (1 - g) * ratio)).mean()))
     return math.log(g / (1 - g))
+
+
+def calibration(logit: Tensor, trained: Tensor, counted: Tensor) -> tuple[float, float]:
+    """The a and b for which a gate of a·logit + b makes targets most likely; it may be left as it is, or shut.
+
+    >>> logit, counted = torch.tensor([2.0, 2.0, -2.0, -2.0] * 100), torch.full((400,), 0.1).log()
+    >>> trained = torch.tensor([0.9, 0.01, 0.9, 0.01] * 100).log()  # as often right where the gate expects it least
+    >>> "{:.2f}, {:.2f}".format(*calibration(logit, trained, counted))
+    '0.00, -0.03'
+    >>> calibration(logit, torch.full((400,), 0.01).log(), counted)  # the network is of no use
+    (0.0, -20.0)
+    """
+    given, trained, counted = logit.double(), trained.double(), counted.double()
+    start, spread = torch.tensor([1.0, 0.0]).to(given), torch.tensor([1.0, 3.0]).to(given)
+    factors = start.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS([factors], max_iter=30, line_search_fn="strong_wolfe")
+
+    def cost(scale: Any, constant: Any) -> Tensor:
+        return -mixed(scale * given + constant, trained, counted).mean()
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        doubt = (factors - start).div(spread).square().sum() / (2 * len(given))  # few targets prove little
+        value = cost(*factors) + doubt
+        value.backward()
+        return float(value.detach())
+
+    optimizer.step(closure)
+    fitted = (factors.detach()[0].item(), factors.detach()[1].item())
+    return min(((1.0, 0.0), fitted, (0.0, SHUT)), key=lambda found: (float(cost(*found)), found[1]))
 
 
 def loss(logit: Tensor, trained: Tensor, counted: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ class CompanionModel:
             return self.counted.log_probabilities(corpus, progress)
         counted, certainty = self.counted.log_probabilities_and_certainty(corpus, progress)
         flat = Flat(corpus, counted, certainty, self.device)
-        return score(self.side.network, self.side.gate, corpus, flat, progress)[0]
+        return score(self.side.network, self.side.gate, corpus, flat, progress).mixture
 
     def start(self, context: Iterable[int] = ()) -> CompanionState:
         """The state of a document that begins with these tokens."""

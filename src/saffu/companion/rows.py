@@ -10,6 +10,7 @@ from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 
 Integers = npt.NDArray[np.int64]
+PIECES = 8  # of text that is held out: long ones, so that they are like new text
 
 
 def inputs_of(corpus: TokenCorpus) -> Array:
@@ -73,3 +74,33 @@ def scoring_rows(corpus: TokenCorpus, context: int) -> tuple[Integers, npt.NDArr
         positions[row, column : column + end - begin] = np.arange(begin, end)
         scored[row, column + first - begin : column + end - begin] = True
     return positions, scored
+
+
+def held_out(targets: int, most: int) -> Integers:
+    """Evenly spaced ranges (n, 2) of targets to be kept from training: `most` in all, or a twentieth of the text.
+
+    >>> held_out(100_000, 8000)[:2]
+    array([[ 5938,  6562],
+           [18438, 19062]])
+    """
+    length = min(most, targets // 20) // PIECES
+    begins = (2 * np.arange(PIECES if length else 0) + 1) * targets // (2 * PIECES) - length // 2
+    return np.stack([begins, begins + length], axis=1)
+
+
+def excerpt(corpus: TokenCorpus, targets: int) -> TokenCorpus:
+    """About so much of a corpus: every nth document or, of long ones, their first lines."""
+    if corpus.targets <= targets:
+        return corpus
+    if corpus.targets / corpus.documents < targets / 100:
+        return corpus.sample(targets)
+    share, pieces, starts, sizes = targets / corpus.targets, [], [0], []
+    ends = corpus.line_starts()
+    for begin, end in zip(corpus.starts[:-1], corpus.starts[1:], strict=True):
+        first = int(np.searchsorted(ends, begin))
+        last = int(np.searchsorted(ends, begin + max(1, (end - begin) * share)))
+        pieces.append(np.asarray(corpus.ids[begin : ends[last]]))
+        sizes.append(corpus.sizes[first:last])
+        starts.append(starts[-1] + len(pieces[-1]))
+    assert all(piece[-1] == EOD for piece in pieces)
+    return TokenCorpus(np.concatenate(pieces), np.array(starts, dtype=np.int64), np.concatenate(sizes))

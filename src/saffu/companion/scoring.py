@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -36,23 +38,29 @@ class Flat:
         return gate(hidden, self.certainty[chosen]), trained, self.counted[chosen]
 
 
+class Scores(NamedTuple):
+    """Of every target, (targets,) each."""
+
+    mixture: Floats  # ln p
+    trained: Floats  # ln p by the network alone
+    logit: Floats  # of the gate
+
+
 @torch.no_grad()
-def score(
-    network: Network, gate: Gate, corpus: TokenCorpus, flat: Flat, progress: str | None = None
-) -> tuple[Floats, Floats]:
-    """ln p of every target, by the mixture and by the network alone, (targets,) each."""
+def score(network: Network, gate: Gate, corpus: TokenCorpus, flat: Flat, progress: str | None = None) -> Scores:
+    """What both sides together say about a corpus. Each target sees at least half a window, or all before it."""
     was_training = network.training
     network.eval()
     positions, scored = scoring_rows(corpus, network.context)
-    out = np.empty((2, corpus.targets))
+    out = np.empty((3, corpus.targets))
     at_once = max(1, TOKENS // network.context)
     with progress_bar(progress, total=corpus.targets) as bar:
         for row in range(0, len(positions), at_once):
             part, wanted = positions[row : row + at_once], scored[row : row + at_once]
             rows = torch.from_numpy(part).to(flat.inputs.device)
             logit, trained, counted = flat.forward(network, gate, rows.clamp(min=0))
-            values = torch.stack([mixed(logit, trained, counted), trained]).cpu().numpy()
+            values = torch.stack([mixed(logit, trained, counted), trained, logit]).cpu().numpy()
             out[:, part[wanted]] = values[:, wanted.ravel()]
             bar.update(int(wanted.sum()))
     network.train(was_training)
-    return out[0], out[1]
+    return Scores(*out)

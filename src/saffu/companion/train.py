@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from saffu.companion.checkpoint import Checkpoint
-from saffu.companion.cross_fit import cross_fitted
+from saffu.companion.cross_fit import CrossFit, cross_fitted, with_context
 from saffu.companion.gate import constant_gate, loss
 from saffu.companion.model import CompanionModel
 from saffu.companion.optimizer import Optimizer
-from saffu.companion.rows import training_rows
+from saffu.companion.rows import excerpt, held_out, training_rows
 from saffu.companion.scoring import Flat, score
 from saffu.companion.side import TrainedSide
 from saffu.errors import SaffuError
@@ -30,7 +30,6 @@ from saffu.interface import Array
 from saffu.processes import SINGLE, ProcessGroup
 from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
-from saffu.text.tokenizer import EOD
 from saffu.tools.evaluate import Score
 from saffu.training.batches import seed_of
 from saffu.training.cuda_graph import no_garbage_collection, side_stream
@@ -38,6 +37,7 @@ from saffu.training.interrupts import deferred_interrupts
 
 STATE = "optimizer "  # prefix of its arrays in a checkpoint
 DEV_TARGETS = {"cpu": 25_000, "cuda": 100_000}  # held-out targets scored at each check
+GATE_TARGETS = {"cpu": 10_000, "cuda": 20_000}  # of the training text that only the gate is fitted to
 CHECKS = (0.05, *(0.1 * k for k in range(1, 11)))  # fractions of a run after which held-out text is scored
 PATIENCE = 3  # checks in a row that are worse than the best end a run …
 PATIENT = 0.6  # … after this fraction of it: much is gained while the learning rate falls
@@ -76,8 +76,12 @@ class Training:
         source: Any = None,
         seconds: float = 0.0,
         group: ProcessGroup = SINGLE,
+        cross_fit: CrossFit | None = None,
     ):
-        """`source` describes, in JSON, where the text came from; `seconds` is the time already spent on the model."""
+        """`source` describes, in JSON, where the text came from; `seconds` is the time already spent on the model.
+
+        `cross_fit` is what `cross_fitted` gave for the corpus; several runs can share it.
+        """
         if not dev.targets:
             raise SaffuError("training needs held-out text for early stopping; pass some as `dev`")
         if group.size > 1:
@@ -87,7 +91,7 @@ class Training:
         self.source, self.group, self.before, self.corpus = source, group, seconds, corpus
         self.dev, self.progress, self.device = excerpt(dev, DEV_TARGETS[model.device.type]), Progress(), model.device
         began = time.perf_counter()
-        self.flat = Flat(corpus, *cross_fitted(model.counted, corpus, "cross-fit"), self.device)
+        self._divide(cross_fitted(model.counted, corpus, "cross-fit") if cross_fit is None else cross_fit)
         counted = model.counted.log_probabilities_and_certainty(self.dev)
         self.dev_flat, self.counted_score = Flat(self.dev, *counted, self.device), self._score_of(counted[0])
         self.cross_fit_seconds = time.perf_counter() - began
@@ -97,23 +101,43 @@ class Training:
         self.side = model.side.copy() if model.side else TrainedSide.start(self.config, model.counted, self.device)
         self.side.network.train()
         self.optimizer = Optimizer(self.side.network, self.side.gate, self.config.optimizer, self.config.decay or 0.0)
-        self.length = min(self.config.context, corpus.targets)
-        self.rows = min(max(1, self.config.batch_tokens // self.length), -(-corpus.targets // self.length))
-        self.steps_per_epoch = -(-corpus.targets // self.length) // self.rows
+        self.length = min(self.config.context, len(self.kept))
+        rows = -(-len(self.kept) // self.length)
+        self.rows = min(max(1, self.config.batch_tokens // self.length), rows)
+        self.steps_per_epoch = rows // self.rows
         self.steps = max(1, round(self.config.epochs * self.steps_per_epoch))
         self.graph: torch.cuda.CUDAGraph | None = None
         if model.side is None:
             self._open_gate()
 
+    def _divide(self, counted: CrossFit) -> None:
+        """Into what the network is trained on, `flat` at the positions `kept`, and what the gate is calibrated by."""
+        context, corpus = self.config.context, self.corpus
+        ranges = held_out(corpus.targets, GATE_TARGETS[self.device.type])
+        held = np.zeros(corpus.targets, dtype=bool)
+        for begin, end in ranges:
+            held[begin:end] = True
+        self.flat, self.kept = Flat(corpus, *counted, self.device), torch.from_numpy(np.flatnonzero(~held))
+        gaps = np.searchsorted(ranges[:, 0], np.arange(corpus.targets), side="right")
+        self.flat.documents += torch.from_numpy(gaps).to(self.device, torch.int32)  # no row looks across a gap
+        self.gate_text: TokenCorpus | None = None
+        if len(ranges):
+            self.gate_text, where = with_context(corpus, ranges, context)
+            positions, self.gate_targets = np.where(where < 0, -1 - where, where), where >= 0
+            self.gate_flat = Flat(self.gate_text, counted[0][positions], counted[1][positions], self.device)
+
     @torch.no_grad()
     def _open_gate(self) -> None:
         """Set the gate's constant by a sample of the training text."""
-        rows = training_rows(self.corpus.targets, self.length, np.random.default_rng(self.config.seed))[: self.rows]
-        positions = torch.from_numpy(rows).to(self.device)
+        positions = self._training_rows(np.random.default_rng(self.config.seed))[: self.rows]
         self.side.network.eval()
         _, trained, counted = self.flat.forward(self.side.network, self.side.gate, positions)
         self.side.network.train()
         self.side.gate.bias.fill_(constant_gate(trained, counted))
+
+    def _training_rows(self, rng: np.random.Generator) -> Tensor:
+        """The positions of an epoch, (rows, length)."""
+        return self.kept[torch.from_numpy(training_rows(len(self.kept), self.length, rng))].to(self.device)
 
     @property
     def fraction(self) -> float:
@@ -141,8 +165,8 @@ class Training:
         if not progress.steps:
             progress.best = self.counted_score.bits_per_byte
             if self.model.side is not None:  # trained before
-                before = score(self.model.side.network, self.model.side.gate, self.dev, self.dev_flat)[0]
-                progress.best = self._score_of(before).bits_per_byte
+                before = score(self.model.side.network, self.model.side.gate, self.dev, self.dev_flat)
+                progress.best = self._score_of(before.mixture).bits_per_byte
         self._since = saved = time.perf_counter()
         with progress_bar("train", total=1000, unit="‰") as bar:
             while not progress.ended:
@@ -164,7 +188,7 @@ class Training:
         epoch, place = divmod(self.progress.steps, self.steps_per_epoch)
         if place == 0 or not hasattr(self, "_rows"):
             rng = np.random.default_rng(seed_of(self.config.seed, "rows", epoch))
-            self._rows = torch.from_numpy(training_rows(self.corpus.targets, self.length, rng)).to(self.device)
+            self._rows = self._training_rows(rng)
         self.optimizer.set_rate(min(1.0, (self.progress.steps + 1) / WARMUP) * max(0.0, 1 - self.fraction))
         positions = self._rows[place * self.rows : (place + 1) * self.rows]
         seed = seed_of(self.config.seed, "dropout", self.progress.steps)
@@ -197,9 +221,10 @@ class Training:
         fraction = min(1.0, self.fraction)
         while progress.checks < len(CHECKS) - 1 and CHECKS[progress.checks] <= fraction + 1e-9:
             progress.checks += 1
-        log_p, alone = score(self.side.network, self.side.gate, self.dev, self.dev_flat)
+        side = self._calibrated()
+        model = self.model.with_side(side)
+        log_p, alone, _ = score(side.network, side.gate, self.dev, self.dev_flat)
         found = self._score_of(log_p)
-        model = self.model.with_side(self.side.copy())
         is_best = found.bits_per_byte < progress.best
         progress.worse = 0 if is_best else progress.worse + 1
         if is_best:
@@ -218,6 +243,15 @@ class Training:
         row["seconds"] = round(self.before + self.cross_fit_seconds + progress.seconds, 3)
         if on_fold:
             on_fold(row, model)
+
+    def _calibrated(self) -> TrainedSide:
+        """A copy of the weights as they are now. Its gate fits text that the network has not been trained on."""
+        side = self.side.copy()
+        if self.gate_text is not None:
+            found = score(side.network, side.gate, self.gate_text, self.gate_flat)
+            logit, trained = (torch.from_numpy(values[self.gate_targets]) for values in (found.logit, found.trained))
+            side.gate.calibrate(logit, trained, self.gate_flat.counted.cpu()[self.gate_targets])
+        return side
 
     def _score_of(self, log_p: Array) -> Score:
         return Score(-float(log_p.sum()), self.dev.targets, self.dev.bytes)
@@ -251,21 +285,3 @@ class Training:
             self.optimizer.load({name: torch.from_numpy(np.array(array)) for name, array in state.items()})
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise SaffuError(f"the checkpoint is damaged ({error}); train again") from None
-
-
-def excerpt(corpus: TokenCorpus, targets: int) -> TokenCorpus:
-    """About so much of a corpus: every nth document or, of long ones, their first lines."""
-    if corpus.targets <= targets:
-        return corpus
-    if corpus.targets / corpus.documents < targets / 100:
-        return corpus.sample(targets)
-    share, pieces, starts, sizes = targets / corpus.targets, [], [0], []
-    ends = corpus.line_starts()
-    for begin, end in zip(corpus.starts[:-1], corpus.starts[1:], strict=True):
-        first = int(np.searchsorted(ends, begin))
-        last = int(np.searchsorted(ends, begin + max(1, (end - begin) * share)))
-        pieces.append(np.asarray(corpus.ids[begin : ends[last]]))
-        sizes.append(corpus.sizes[first:last])
-        starts.append(starts[-1] + len(pieces[-1]))
-    assert all(piece[-1] == EOD for piece in pieces)
-    return TokenCorpus(np.concatenate(pieces), np.array(starts, dtype=np.int64), np.concatenate(sizes))
