@@ -80,8 +80,8 @@ def held_out(targets: int, most: int) -> Integers:
     """Evenly spaced ranges (n, 2) of targets to be kept from training: `most` in all, or a twentieth of the text.
 
     >>> held_out(100_000, 8000)[:2]
-    array([[ 5938,  6562],
-           [18438, 19062]])
+    array([[ 5938,  6563],
+           [18438, 19063]])
     """
     length = min(most, targets // 20) // PIECES
     begins = (2 * np.arange(PIECES if length else 0) + 1) * targets // (2 * PIECES) - length // 2
