@@ -14,7 +14,7 @@ ROOT = Path(saffu.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 ROOMS = {"text": 1, "calibrated": 3, "paper": 3, "tools": 4, "training": 5, "companion": 6, "model": 7}
-ROOMS |= {"experiments": 8, "play": 8, "cli": 9}
+ROOMS |= {"cluster": 8, "experiments": 8, "play": 8, "cli": 9}
 TOP = {"interface": 2, "__init__": 10, "__main__": 10}  # every other file at the top is 0
 TORCH = ("paper/", "training/", "companion/", "experiments/", "model/export.py", "model/transformers/")
 TORCH_INSIDE_FUNCTIONS = ("processes.py",)
@@ -76,6 +76,16 @@ def test_torch_is_imported_only_where_it_may_be(path):
         if module.split(".")[0] in ("torch", "transformers"):
             allowed = name.startswith(TORCH) or (name in TORCH_INSIDE_FUNCTIONS and inside)
             assert allowed, f"{name} imports {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_ray_is_imported_only_by_the_cluster(path):
+    """And never while modules are loaded: the cluster is imported inside functions, and imports ray inside its own."""
+    for module, inside in imported(path):
+        if module.split(".")[0] == "ray":
+            assert place(module_of(path)) == "cluster" and inside, f"{module_of(path)} imports {module}"
+        if module.startswith("saffu.cluster") and place(module_of(path)) != "cluster":
+            assert inside, f"{module_of(path)} imports {module}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -43,6 +43,7 @@ def fit(
             log = Log(options, trains, group.is_first)
             with TrainingText(choice) as text:
                 began = time.perf_counter()
+                text.leave_out_bad_files()
                 lm, learned = unfitted(options, config, tokenizer, text, encoder)
                 corpus, dev = text.tokenized(learned)
                 announce(log, corpus, dev, len(learned), time.perf_counter() - began)

@@ -251,6 +251,14 @@ def add_record_options(group: argparse._ActionsContainer) -> None:
     group.add_argument("--bad-records", choices=choices, default="error", metavar="HOW", help=help)
 
 
+def add_cluster_options(parser: Parser, group: argparse._ActionsContainer) -> None:
+    """Add where the work is done, and what happens to files that cannot be read."""
+    help = "work on the Ray cluster at ADDRESS [one started on this machine]"
+    parser.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help=help)
+    help = "leave out files that are corrupt or not UTF-8, and list them"
+    group.add_argument("--skip-bad-files", action="store_true", help=help)
+
+
 def add_model(parser: Parser) -> None:
     parser.add_argument("model", type=named_path, metavar="MODEL", help="model folder")
 

@@ -31,6 +31,7 @@ class Reading:
     field: str | None = None
     encoding_errors: str = "strict"
     bad_records: str = "error"
+    skip_bad_files: bool = False
 
     @classmethod
     def of(cls, options: argparse.Namespace, usual: Mapping[str, Any] | None = None, split: str = "file") -> Reading:
@@ -41,7 +42,18 @@ class Reading:
             options.field or usual.get("field"),
             options.encoding_errors,
             options.bad_records,
+            getattr(options, "skip_bad_files", False),
         )
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Those of `read_lines`."""
+        return {
+            "split": self.split,
+            "field": self.field,
+            "errors": self.encoding_errors,
+            "bad_records": self.bad_records,
+        }
 
 
 class Text:
@@ -54,23 +66,24 @@ class Text:
         self.how = how
         self.skipped: dict[str, Skipped] = {}
         self.sources = Sources(names) if names else None
-        self._default = None if names else list(default_corpus())  # gathering takes longer than tokenizing
+        self.default = None if names else list(default_corpus())  # gathering takes longer than tokenizing
+
+    def leave_out_bad_files(self) -> None:
+        """If they are to be skipped, do not read files that cannot be read to their end."""
+        from saffu.text.documents import bad_sources
+
+        if self.how.skip_bad_files and self.sources is not None:
+            bad = bad_sources(self.sources, **self.how.arguments)
+            self.sources.leave_out(bad)
+            warn_of_bad_files(bad)
 
     def __iter__(self) -> Iterator[Line]:
         from saffu.text.corpus import lines_of
         from saffu.text.documents import read_lines
 
         if self.sources is None:
-            return lines_of(self._default or [])
-        how = self.how
-        return read_lines(
-            self.sources,
-            how.split,
-            field=how.field,
-            errors=how.encoding_errors,
-            bad_records=how.bad_records,
-            skipped=self.skipped,
-        )
+            return lines_of(self.default or [])
+        return read_lines(self.sources, skipped=self.skipped, **self.how.arguments)
 
     def __enter__(self) -> Text:
         return self
@@ -82,6 +95,13 @@ class Text:
     def warn_of_skipped(self) -> None:
         for name, skipped in self.skipped.items():
             warn(f"{name}: skipped {skipped}")
+
+
+def warn_of_bad_files(bad: Mapping[str, str]) -> None:
+    for reason in bad.values():
+        warn(f"skipped a file: {reason}")
+    if bad:
+        warn(f"skipped {plural(len(bad), 'bad file')}")
 
 
 @dataclass(frozen=True)
@@ -150,6 +170,11 @@ class TrainingText:
         if self.dev_text is not None:
             self.dev_text.__exit__(*error)
 
+    def leave_out_bad_files(self) -> None:
+        for text in (self.text, self.dev_text):
+            if text is not None:
+                text.leave_out_bad_files()
+
     def training_lines(self) -> Iterable[Line]:
         from saffu.text.documents import hold_out
 
@@ -167,6 +192,11 @@ class TrainingText:
         choice, folder = self.choice, Path(tempfile.gettempdir())
         corpus = TokenCorpus.build(self.training_lines(), tokenizer, folder, choice.max_tokens, "tokenize")
         dev = TokenCorpus.build(self.held_out_lines(), tokenizer, folder, None, "tokenize held-out text")
+        return self.checked(corpus, dev)
+
+    def checked(self, corpus: TokenCorpus, dev: TokenCorpus) -> tuple[TokenCorpus, TokenCorpus]:
+        """Training and held-out text, if there is enough of both; warns of what was left out."""
+        choice = self.choice
         self.text.warn_of_skipped()
         if self.dev_text is not None:
             self.dev_text.warn_of_skipped()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from saffu.cli.options import (
     Command,
     Parser,
+    add_cluster_options,
     add_output_options,
     add_set_option,
     add_settings,
@@ -74,6 +76,7 @@ def add_options(parser: Parser, words: Sequence[str]) -> None:
     parser.add_argument("--encoder", type=named_path, metavar="DIR", help=help)
     add_output_options(parser)
     group = add_text_options(parser, USUAL_SPLIT[preset])
+    add_cluster_options(parser, group)
     group.add_argument("--dev", nargs="+", metavar="FILE", help="held-out text")
     help = "without --dev, hold out every Nth document, or stretch of a file; 0 for none [20]"
     group.add_argument("--hold-out", type=integer(0), default=20, metavar="N", help=help)
@@ -117,13 +120,16 @@ def add_model_options(parser: Parser, preset: str) -> None:
         group.add_argument("--tensorboard", type=named_path, metavar="DIR", help="also write TensorBoard logs to DIR")
         add_settings(group, TrainingConfig, skip=counted)
         usual.append(TrainingConfig())
+        parser.set_defaults(memory_limit=None)
     else:
+        help = "fit within this much memory (500M, 2G), using temporary files next to --out"
+        parser.add_argument("--memory-limit", type=count, metavar="SIZE", help=help)
         add_settings(group, training_settings(), skip=counted)
         usual.append(training_settings()())
         parser.set_defaults(backprop=False, tensorboard=None)
     add_set_option(parser, usual)
     foreign = [config_class(other)] + ([] if preset == "paper" else [TrainingConfig])
-    names = [entry.name for kind in foreign for entry in own_settings(kind)] + list(BACKPROP)
+    names = [entry.name for kind in foreign for entry in own_settings(kind)] + [*BACKPROP, "memory_limit"]
     parser.foreign = {
         flag(name): f"{flag(name)} belongs to --preset {other}; add that, or remove {flag(name)}" for name in names
     }
@@ -140,6 +146,11 @@ def run(options: argparse.Namespace) -> None:
         return
     from saffu.cli import fitting
 
+    if options.ray:
+        from saffu.cli import on_ray
+
+        on_ray.fit(options, *settings(options))
+        return
     if options.resume:
         fitting.resume(options)
         return
@@ -148,7 +159,17 @@ def run(options: argparse.Namespace) -> None:
     if trains(options) and not (options.dev or options.hold_out):
         what = "--backprop" if options.backprop else "training"
         raise SaffuError(f"{what} needs held-out text for early stopping; pass --dev FILE or --hold-out N")
-    fitting.fit(options, *settings(options))
+    with bounded(options):
+        fitting.fit(options, *settings(options))
+
+
+def bounded(options: argparse.Namespace) -> AbstractContextManager[None]:
+    """Within --memory-limit, if one is given: what does not fit goes to files next to --out."""
+    if options.memory_limit is None:
+        return nullcontext()
+    from saffu.calibrated.storage import memory_limit
+
+    return memory_limit(options.memory_limit, options.out.resolve().parent if options.out else None)
 
 
 def trains(options: argparse.Namespace) -> bool:

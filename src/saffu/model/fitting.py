@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from saffu.interface import Array, Stage
@@ -29,8 +29,9 @@ def fit(
     embeddings: Array | None,
     group: ProcessGroup,
     on_stage: OnRow | None,
+    stages: Callable[[TokenCorpus], Iterator[Stage]] | None = None,
 ) -> None:
-    """See `SaffuLM.fit`."""
+    """See `SaffuLM.fit`. A cluster has its own way through the `stages` of a corpus."""
     began = time.perf_counter()
     lm.set_params()
     text = documents if isinstance(documents, TokenCorpus) else documents_from(documents)  # read twice
@@ -38,7 +39,7 @@ def fit(
     corpus, scored = lm.tokenize(text, "tokenize"), None if dev is None else lm.tokenize(dev, "tokenize")
     evaluate.require_text(corpus, "fit")
     lm.trained_on_, lm.source_, lm.log_ = trained_on(corpus), {}, []
-    for stage in _stages(lm, corpus, group, training=training, embeddings=embeddings):
+    for stage in stages(corpus) if stages else _stages(lm, corpus, group, training=training, embeddings=embeddings):
         lm.model_ = stage.model
         if not lm.log_:
             ngrams = references and sums_ngrams(stage.model) is None

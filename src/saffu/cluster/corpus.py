@@ -1,0 +1,212 @@
+"""Text to token ids on a cluster: shards of files are read, tokenized, and laid end to end in files that all nodes see.
+
+What is held out, the tokenizer, and the corpus are those of one process. A shard is one file or several small ones;
+where it stands in the text, in lines and stretches, follows from a first pass.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from saffu.arrays import Array, map_arrays
+from saffu.calibrated.storage import reserve
+from saffu.cluster.engine import Cluster, write_arrays
+from saffu.errors import SaffuError
+from saffu.text.corpus import Line, TokenCorpus
+from saffu.text.documents import STRETCH, hold_out, read_lines, stretches
+from saffu.text.records import Skipped
+from saffu.text.sources import Source
+from saffu.text.tokenizer import COUNTED_LIMIT, Tokenizer, TokenizerConfig, counted_words
+
+SHARD = 32 << 20  # bytes of small files that are read together; compressed ones hold about four times as much
+Position = tuple[int, int]
+"""How many lines and stretches come before."""
+
+PARTS: dict[str, Any] = {"ids": np.uint16, "starts": np.int64, "sizes": np.int64}  # arrays of a corpus
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Some sources and how they are read; plain values, which travel to nodes."""
+
+    sources: tuple[tuple[str, str, bool], ...]  # path, name, whether it was copied from a pipe
+    how: Mapping[str, Any]  # arguments of `read_lines`
+    every: int = 0  # what is held out
+    after: Position = (0, 0)
+
+    def lines(self, held_out: bool = False, skipped: dict[str, Skipped] | None = None) -> Iterator[Line]:
+        """The lines to train on, or those that are held out."""
+        if held_out and not self.every:
+            return iter(())
+        sources = [Source(Path(path), name, spooled) for path, name, spooled in self.sources]
+        lines = read_lines(sources, skipped=skipped, **self.how)
+        return hold_out(lines, self.every, held_out, after=self.after)
+
+
+@dataclass
+class Tokenized:
+    """A text as token ids, what was held out of it, and the malformed records that were skipped."""
+
+    corpus: TokenCorpus
+    dev: TokenCorpus
+    skipped: dict[str, Skipped] = field(default_factory=dict)
+
+
+def shards_of(sources: Sequence[Source], how: Mapping[str, Any], every: int) -> list[Shard]:
+    """Sources in groups of about SHARD bytes."""
+    groups: list[list[Source]] = []
+    room = 0
+    for source in sources:
+        size = source.path.stat().st_size * (4 if source.compression else 1)
+        if not groups or size > room:
+            groups.append([])
+            room = SHARD
+        groups[-1].append(source)
+        room -= size
+    return [Shard(tuple((str(s.path), s.name, s.spooled) for s in group), how, every) for group in groups]
+
+
+def surveyed(cluster: Cluster, shards: list[Shard], skip_bad: bool) -> tuple[list[Shard], dict[str, str]]:
+    """Shards that know where they stand, without the files that cannot be read if these are to be skipped."""
+    far = 100 * STRETCH  # lines after which stretches no longer depend on how many lines come before
+    found = cluster.map("survey", survey, [(shard, far, skip_bad) for shard in shards], "look through text")
+    position, placed = (0, 0), []
+    for number, (shard, seen) in enumerate(zip(shards, found, strict=True)):
+        if position[0] < far:
+            (seen,) = cluster.map(f"survey-{number}", survey, [(shard, position[0], skip_bad)], None)
+        good = tuple(source for source in shard.sources if source[1] not in seen["bad"])
+        placed.append(Shard(good, shard.how, shard.every, position))
+        position = position[0] + seen["lines"], position[1] + seen["stretches"]
+    return placed, {name: reason for seen in found for name, reason in seen["bad"].items()}
+
+
+def survey(shard: Shard, lines: int, skip_bad: bool) -> dict[str, Any]:
+    """How many lines and stretches a shard has if so many lines come before it; which files cannot be read, and why."""
+    first, number, bad = lines, 0, {}
+    for source in shard.sources:
+        position = lines, number
+        try:
+            for stretch, _ in stretches(Shard((source,), shard.how).lines(), after=position):
+                lines, number = lines + 1, stretch
+        except SaffuError as error:
+            if not skip_bad:
+                raise
+            bad[source[1]] = str(error)
+            lines, number = position
+    return {"lines": lines - first, "stretches": number, "bad": bad}
+
+
+def learned_tokenizer(cluster: Cluster, shards: Sequence[Shard], config: TokenizerConfig) -> Tokenizer:
+    """The tokenizer of all shards. Beyond 2²¹ distinct words, those seen once are dropped after each shard."""
+    counts: Counter[str] = Counter()
+    items = [(shard, config.to_dict(), str(path_of(cluster, "words", n))) for n, shard in enumerate(shards)]
+    cluster.map("words", count_shard_words, items, "count words")
+    for _, _, path in items:
+        counts.update(json.loads(Path(path).read_bytes()))
+        if len(counts) > COUNTED_LIMIT:
+            counts = Counter({word: count for word, count in counts.items() if count > 1})
+    return Tokenizer.from_counts(counts, config)
+
+
+def path_of(cluster: Cluster, stage: str, number: int) -> Path:
+    """Where a task of a stage leaves its arrays."""
+    return cluster.folder / stage / f"{number:06d}.data"
+
+
+def count_shard_words(shard: Shard, config: Mapping[str, Any], path: str) -> None:
+    from saffu.cluster.engine import keep
+
+    counts = counted_words((text for _, text in shard.lines()), TokenizerConfig.from_dict(dict(config)))
+    keep(Path(path), counts)
+
+
+def tokenized(cluster: Cluster, shards: Sequence[Shard], tokenizer: Tokenizer, max_tokens: int | None) -> Tokenized:
+    """All shards as one corpus, and what they hold out as another."""
+    if len(tokenizer) > 1 << 16:
+        raise SaffuError(f"a vocabulary of {len(tokenizer):,} cannot be counted; use at most 65,536 tokens")
+    place = cluster.folder / "tokenizer.json"
+    place.write_text(tokenizer.to_json(), encoding="utf-8")
+    paths = [path_of(cluster, "tokens", number) for number in range(len(shards))]
+    items = [(shard, str(place), str(path), None) for shard, path in zip(shards, paths, strict=True)]
+    found = cluster.map("tokens", tokenize, items, "tokenize")
+    kept = list(range(len(shards)))
+    if max_tokens is not None:
+        ends = list(accumulate(sizes["train"]["ids"] for sizes in found))
+        reached = next((n for n, end in enumerate(ends) if end >= max_tokens), None)
+        if reached is not None:
+            shard, path = shards[reached], path_of(cluster, "last", 0)
+            limit = max_tokens - (ends[reached - 1] if reached else 0)
+            (last,) = cluster.map("last", tokenize, [(shard, str(place), str(path), limit)], None)
+            kept, paths[reached] = kept[: reached + 1], path
+            found[reached]["train"] = last["train"]
+    skipped = {name: Skipped(*counts) for sizes in found for name, counts in sizes["skipped"].items()}
+    corpus = joined(cluster, "train", [paths[n] for n in kept], [found[n]["train"] for n in kept])
+    held_out = [path_of(cluster, "tokens", number) for number in range(len(shards))]
+    dev = joined(cluster, "dev", held_out, [sizes["dev"] for sizes in found])
+    return Tokenized(corpus, dev, skipped)
+
+
+def tokenize(shard: Shard, tokenizer: str, path: str, max_tokens: int | None) -> dict[str, Any]:
+    """Write the token ids of a shard; gives how long each array is."""
+    learned = Tokenizer.from_json(Path(tokenizer).read_text(encoding="utf-8"))
+    skipped: dict[str, Skipped] = {}
+    folder = Path(path).parent
+    parts = {"train": TokenCorpus.build(shard.lines(skipped=skipped), learned, folder, max_tokens)}
+    parts["dev"] = TokenCorpus.build(shard.lines(held_out=True), learned, folder)
+    arrays = {f"{part}.{name}": getattr(corpus, name) for part, corpus in parts.items() for name in PARTS}
+    write_arrays(Path(path), arrays)
+    sizes: dict[str, Any] = {
+        part: {"ids": corpus.targets, "starts": corpus.documents, "sizes": corpus.lines}
+        for part, corpus in parts.items()
+    }
+    return sizes | {"skipped": {name: [entry.count, entry.first] for name, entry in skipped.items()}}
+
+
+def joined(cluster: Cluster, part: str, paths: Sequence[Path], sizes: Sequence[Mapping[str, int]]) -> TokenCorpus:
+    """One corpus, memory-mapped, from the arrays of several shards."""
+    total = {name: sum(size[name] for size in sizes) for name in PARTS}
+    total["starts"] += 1
+    files = {name: cluster.folder / f"{part}.{name}" for name in PARTS}
+    if not (cluster.folder / part).exists():  # or earlier tasks have written to them
+        for name, path in files.items():
+            blank(path, total[name] * np.dtype(PARTS[name]).itemsize)
+    items, at = [], dict.fromkeys(PARTS, 0)
+    for path, size in zip(paths, sizes, strict=True):
+        items.append((str(path), part, {name: str(file) for name, file in files.items()}, dict(at)))
+        at = {name: at[name] + size[name] for name in PARTS}
+    cluster.map(part, lay_down, items, None)
+    mapped(files["starts"], np.int64, writable=True)[-1:] = at["ids"]
+    ids, starts, lengths = (mapped(files[name], dtype) for name, dtype in PARTS.items())
+    return TokenCorpus(ids, starts, lengths)
+
+
+def lay_down(path: str, part: str, files: Mapping[str, str], at: Mapping[str, int]) -> None:
+    """Copy the arrays of a shard to where they belong in those of all shards."""
+    arrays = map_arrays(Path(path))
+    for name, dtype in PARTS.items():
+        array = arrays[f"{part}.{name}"]
+        if name == "starts":
+            array = array[:-1] + at["ids"]
+        mapped(Path(files[name]), dtype, writable=True)[at[name] : at[name] + len(array)] = array
+
+
+def blank(path: Path, size: int) -> None:
+    """A file of so many zero bytes, whose room on the disk is taken."""
+    with path.open("wb") as file:
+        if size:
+            reserve(file, size)
+
+
+def mapped(path: Path, dtype: Any, writable: bool = False) -> Array:
+    """A file as an array."""
+    if not path.stat().st_size:
+        return np.zeros(0, dtype=dtype)
+    return np.asarray(np.memmap(path, dtype=dtype, mode="r+" if writable else "r"))

@@ -1,0 +1,211 @@
+"""Tasks on Ray. Their results are files, so that a task that has finished is never run again.
+
+All nodes must see one folder, where tasks leave what they make; nothing is written anywhere else. A task is a plain
+function of saffu; Ray runs it again if its worker or its node is lost. What it returns is kept as a JSON file, written
+after everything else, so that a run that was killed goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import saffu
+from saffu.arrays import Array, to_safetensors
+from saffu.errors import SaffuError
+from saffu.progress import progress_bar
+from saffu.threads import cores
+
+LOCAL = "local"  # instead of the address of a cluster: this machine, for as long as it is needed
+RETRIES = 5  # times that a task is run again after its worker was lost
+IN_FLIGHT = 1000  # tasks submitted at a time
+OBJECT_STORE = 80 << 20  # bytes; only paths and numbers travel through it
+SCRATCH = "saffu-ray-"  # begins the name of the folder of a local Ray
+
+
+class Lost(SaffuError):
+    """Workers were lost too often; a later run may fare better."""
+
+
+class Cluster:
+    """A Ray cluster and the folder that all of its nodes see."""
+
+    def __init__(self, ray: Any, folder: Path) -> None:
+        self._ray, self.folder = ray, folder
+        self._task = ray.remote(num_cpus=1, max_retries=RETRIES)(on_node())
+
+    @property
+    def processors(self) -> int:
+        """How many tasks can run at once."""
+        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+    def map(
+        self,
+        stage: str,
+        work: Callable[..., Any],
+        items: Sequence[Sequence[Any]],
+        title: str | None,
+        unit: str = " tasks",
+    ) -> list[Any]:
+        """What `work(*item)` gives for each item, in order. It must be a function that a module of saffu holds."""
+        place = self.folder / stage
+        place.mkdir(parents=True, exist_ok=True)
+        kept = [place / f"{number:06d}.json" for number in range(len(items))]
+        waiting = iter([number for number, path in enumerate(kept) if not path.exists()])
+        flying: dict[Any, int] = {}
+        with progress_bar(title, total=len(items), unit=unit) as bar:
+            bar.update(sum(path.exists() for path in kept))
+            while True:
+                while len(flying) < IN_FLIGHT and (number := next(waiting, None)) is not None:
+                    call = work.__module__, work.__qualname__, pickle.dumps(tuple(items[number]))
+                    flying[self._task.remote(saffu.__version__, str(kept[number]), *call)] = number
+                if not flying:
+                    break
+                (ready,), _ = self._ray.wait(list(flying), num_returns=1)
+                self._finish(ready)
+                del flying[ready]
+                bar.update(1)
+        return [json.loads(path.read_bytes()) for path in kept]
+
+    def _finish(self, ready: Any) -> None:
+        exceptions = self._ray.exceptions
+        try:
+            refusal = self._ray.get(ready)
+        except (exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.OutOfMemoryError) as error:
+            reason = str(error).splitlines()[0]
+            raise Lost(
+                f"a task lost its worker {RETRIES + 1} times ({reason}); lower `memory_limit` or use larger nodes"
+            ) from None
+        if refusal:
+            raise SaffuError(refusal)
+
+
+def on_node() -> Callable[..., str | None]:
+    """What runs on a node. It is sent as it is, not by name, so that it can report that saffu is missing there."""
+
+    def task(version: str, kept: str, module: str, name: str, item: bytes) -> str | None:
+        import importlib
+        import os
+        import pickle
+        import socket
+        from pathlib import Path
+
+        os.environ["SAFFU_THREADS"] = "1"  # a task has one core
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        here = f"the node {socket.gethostname()}"
+        try:
+            found = importlib.import_module("saffu").__version__
+        except ImportError:
+            return f"{here} has no saffu; install saffu {version} on every node"
+        if found != version:
+            return f"{here} has saffu {found}, but this is {version}; install the same version on every node"
+        if not Path(kept).parent.is_dir():
+            return f"{here} does not see {Path(kept).parent.parent}; use a folder that all nodes share"
+        from saffu.cluster.engine import keep
+        from saffu.errors import SaffuError
+
+        try:
+            keep(Path(kept), getattr(importlib.import_module(module), name)(*pickle.loads(item)))
+        except SaffuError as error:
+            return str(error)
+        return None
+
+    return task
+
+
+def keep(path: Path, result: Any) -> None:
+    """Write the result of a task."""
+    _write(path, [json.dumps(result).encode()])
+
+
+def write_arrays(path: Path, arrays: dict[str, Array]) -> None:
+    """Write arrays that a task has made."""
+    _write(path, to_safetensors(arrays))
+
+
+def _write(path: Path, pieces: Any) -> None:
+    with appearing(path, "xb") as file:
+        for piece in pieces:
+            file.write(piece)
+
+
+@contextmanager
+def appearing(path: Path, mode: str) -> Iterator[Any]:
+    """A file that appears when it is whole, even if two nodes write it at once; removed if something fails."""
+    fresh = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        with fresh.open(mode, encoding=None if "b" in mode else "utf-8", newline=None if "b" in mode else "") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+@contextmanager
+def connected(address: str, folder: Path) -> Iterator[Cluster]:
+    """A cluster to run tasks on: the one at an address, or one on this machine that ends with the `with` statement."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError:
+        raise SaffuError("`ray` needs the package ray; install it with `pip install 'saffu[cluster]'`") from None
+    if address != LOCAL and Path(address).exists():
+        raise SaffuError(f"{address} is a path, not the address of a cluster; write --ray last, or --ray=local")
+    remove_scratch()
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    with tempfile.TemporaryDirectory(
+        prefix=f"{SCRATCH}{os.getpid()}-", dir=scratch_place(), ignore_cleanup_errors=True
+    ) as scratch:
+        try:
+            if address == LOCAL:
+                own = {"num_cpus": cores(), "object_store_memory": OBJECT_STORE, "include_dashboard": False}
+                ray.init(LOCAL, _temp_dir=scratch, **own, **quiet)
+            else:
+                ray.init(address, **quiet)
+        except (OSError, RuntimeError, ValueError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise SaffuError(
+                f"no Ray cluster at {address} ({reason}); start one with `ray start --head`, or use --ray=local"
+            ) from None
+        try:
+            yield Cluster(ray, folder)
+        finally:
+            ray.shutdown()
+
+
+def scratch_place() -> Path:
+    """A folder whose name is short enough for Ray's sockets."""
+    usual = Path(tempfile.gettempdir())
+    return usual if len(str(usual)) < 20 or not Path("/tmp").is_dir() else Path("/tmp")
+
+
+def remove_scratch() -> None:
+    """Remove the folders of local Rays whose process was killed."""
+    for left in scratch_place().glob(f"{SCRATCH}*"):
+        owner = left.name.removeprefix(SCRATCH).split("-")[0]
+        if owner.isdigit() and not is_running(int(owner)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def is_running(process: int) -> bool:
+    if sys.platform == "win32":  # where asking would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

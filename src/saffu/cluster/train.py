@@ -1,0 +1,85 @@
+"""A calibrated model on a cluster: the steps of `saffu.calibrated.fit`, with counting and tables in tasks.
+
+Nobody holds all counts. Tasks hold a range of them; the driver, this process, maps finished tables into memory, finds
+classes from counts of pairs, and measures exponents on a sample of the held-out stretches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from saffu.arrays import Array
+from saffu.calibrated.config import CalibratedConfig
+from saffu.calibrated.fit import calibrated_encoder, class_encoder, finished_stage, held_out_ranges
+from saffu.calibrated.model import Encoder
+from saffu.calibrated.ngrams import NgramCounts
+from saffu.calibrated.storage import memory_limit
+from saffu.calibrated.views import CalibratedSums
+from saffu.cluster.counts import BYTES, KNOWN, LEAST_LIMIT, MEMORY, WHOLE, Merged, Plan, count, remembered, summed_rows
+from saffu.cluster.engine import Cluster
+from saffu.cluster.tables import model_of, near_runs
+from saffu.interface import Stage
+from saffu.text.corpus import TokenCorpus
+
+USUAL_LIMIT = 1 << 30  # bytes of memory for a task
+
+
+def stages(
+    cluster: Cluster,
+    corpus: TokenCorpus,
+    vocabulary: int,
+    config: CalibratedConfig,
+    limit: int | None = None,
+    encoder: Encoder | None = None,
+) -> Iterator[Stage]:
+    """Count a corpus that lies in the cluster's folder and solve its model, in one stage; given an encoder, keep it."""
+    plan = Plan(config, vocabulary, remembered(cluster, "rows", lambda: rows_of(cluster, corpus, config, limit)))
+    held_out = np.zeros((0, 2), dtype=np.int64) if encoder else held_out_ranges(corpus)
+    merged = count(cluster, plan, corpus, held_out)
+    warnings: list[str] = []
+    recount = encoder is not None
+    with memory_limit(limit or USUAL_LIMIT, cluster.folder):
+        if encoder is None:
+            encoder, warnings = fit_encoder(cluster, plan, corpus, held_out, merged)
+        near = near_runs(cluster, plan, merged[MEMORY], WHOLE)
+        model = model_of(cluster, plan, WHOLE, merged, near, encoder, sums_of(plan, merged))
+        yield Stage("recount", model, {}) if recount else finished_stage(model, warnings)
+
+
+def rows_of(cluster: Cluster, corpus: TokenCorpus, config: CalibratedConfig, limit: int | None) -> int:
+    """How many rows a task may hold: few enough for its memory and for all processors to have work."""
+    room = max(LEAST_LIMIT, limit or USUAL_LIMIT) // (BYTES if config.order <= 5 else 2 * BYTES)
+    return min(room, corpus.targets // cluster.processors + 1)
+
+
+def fit_encoder(
+    cluster: Cluster, plan: Plan, corpus: TokenCorpus, held_out: Array, merged: Mapping[int, Merged]
+) -> tuple[Encoder, list[str]]:
+    """Classes from the known counts, exponents from how these counts predict what was held out of them."""
+    near = near_runs(cluster, plan, merged[MEMORY], KNOWN)
+    pairs = []
+    for distance in range(1, min(3, plan.config.order)):
+        rows = summed_rows(near, f"slot {distance}", 2, 0, plan.vocabulary)
+        pairs.append(NgramCounts.joined(2, plan.vocabulary, [rows]))
+    frequencies = merged[MEMORY].frequencies(KNOWN, plan.vocabulary)
+    encoder = class_encoder(plan.config, pairs, frequencies)
+    if not len(held_out) or not frequencies.sum():
+        return encoder, ["too little text to measure exponents; default values are used"]
+    model = model_of(cluster, plan, KNOWN, merged, near, encoder, None)
+    return calibrated_encoder(model, corpus, held_out), []
+
+
+def sums_of(plan: Plan, merged: Mapping[int, Merged]) -> CalibratedSums:
+    """All counts, in memory-mapped files."""
+    counts = {
+        distance: NgramCounts.joined(
+            plan.order(distance),
+            plan.vocabulary,
+            (part.rows(number, WHOLE) for number in range(len(part.paths))),
+        )
+        for distance, part in merged.items()
+    }
+    memory = counts.pop(MEMORY)
+    return CalibratedSums(memory, counts)

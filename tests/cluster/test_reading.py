@@ -1,0 +1,87 @@
+"""Text that is read in shards is the text that is read in one go: lines, what is held out, tokenizer, ids."""
+
+import gzip
+import json
+import random
+
+import numpy as np
+import pytest
+
+from cluster_tasks import InProcess
+from conftest import sentences
+from saffu.cli import on_ray
+from saffu.cli.reading import Reading, TextChoice, TrainingText
+from saffu.cluster import corpus
+from saffu.errors import SaffuError
+from saffu.text.tokenizer import Tokenizer, TokenizerConfig
+
+CONFIG = TokenizerConfig()
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Files of several formats and lengths, so that the first stretches that are held out lie in different ones."""
+    rng = random.Random(5)
+    for number, size in enumerate((3, 40, 0, 900, 1, 2500)):
+        lines = ["" if rng.random() < 0.1 else line for line in sentences(number, size)]
+        (tmp_path / f"{number}.txt").write_text("\n".join(lines))
+    (tmp_path / "6.txt.gz").write_bytes(gzip.compress("\n".join(sentences(6, 700)).encode()))
+    records = [json.dumps({"text": "\n".join(sentences(n, 3))}) for n in range(30)]
+    (tmp_path / "7.jsonl").write_text("\n".join(records) + "\n")
+    return tmp_path
+
+
+def both(files, folder, **changes):
+    """The text as one process reads it, and as a cluster does; with their tokenizers."""
+    reading = Reading(changes.pop("split", "file"), skip_bad_files=changes.pop("skip_bad_files", False))
+    choice = TextChoice(
+        (str(files),), changes.pop("dev", ()), changes.pop("hold_out", 20), changes.pop("max_tokens", None), reading
+    )
+    with TrainingText(choice) as text:
+        text.leave_out_bad_files()
+        learned = Tokenizer.train((line for _, line in text.training_lines()), CONFIG)
+        alone = text.tokenized(learned)
+    with TrainingText(choice) as text:
+        tokenizer, found = on_ray.tokenized(InProcess(folder), text, CONFIG)
+    assert tokenizer.to_json() == learned.to_json()
+    return alone, (found.corpus, found.dev)
+
+
+def assert_equal(alone, on_cluster):
+    for one, other in zip(alone, on_cluster, strict=True):
+        for name in ("ids", "starts", "sizes"):
+            here, there = getattr(one, name), getattr(other, name)
+            assert here.dtype == there.dtype and np.array_equal(here, there), name
+
+
+@pytest.mark.parametrize("split", ["file", "paragraph", "line"])
+@pytest.mark.parametrize("hold_out", [0, 2, 20])
+def test_shards_give_the_same_corpus(files, tmp_path, split, hold_out, monkeypatch):
+    monkeypatch.setattr(corpus, "SHARD", 20_000)
+    alone, found = both(files, tmp_path / "work", split=split, hold_out=hold_out)
+    assert_equal(alone, found)
+    assert len(list((tmp_path / "work" / "tokens").glob("*.json"))) > 3
+
+
+@pytest.mark.parametrize("max_tokens", [1, 10, 5000, 10**9])
+def test_the_first_tokens_are_the_same(files, tmp_path, max_tokens, monkeypatch):
+    monkeypatch.setattr(corpus, "SHARD", 10_000)
+    alone, found = both(files, tmp_path / "work", split="line", max_tokens=max_tokens)
+    assert_equal(alone, found)
+
+
+def test_bad_files_are_named_or_skipped(files, tmp_path, capsys):
+    whole = (files / "6.txt.gz").read_bytes()
+    (files / "2.txt.gz").write_bytes(whole[: len(whole) // 2])
+    (files / "4.txt").write_bytes(b"a line\n" + b"caf\xe9\n")
+    with pytest.raises(SaffuError, match=r"2\.txt\.gz is corrupt"):
+        both(files, tmp_path / "one")
+    with pytest.raises(SaffuError, match=r"2\.txt\.gz is corrupt"):
+        shards = [corpus.Shard(((str(files / "2.txt.gz"), "2.txt.gz", False),), {})]
+        corpus.surveyed(InProcess(tmp_path / "two"), shards, skip_bad=False)
+    alone, found = both(files, tmp_path / "three", skip_bad_files=True)
+    assert_equal(alone, found)
+    lines = capsys.readouterr().err.splitlines()
+    assert sum("2.txt.gz is corrupt" in line for line in lines) == 2  # once by each way
+    assert sum("4.txt is not UTF-8 at line 2" in line for line in lines) == 2
+    assert lines.count("saffu: skipped 2 bad files") == 2
