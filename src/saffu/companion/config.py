@@ -23,7 +23,9 @@ class CompanionConfig(CalibratedConfig):
     context: int = setting(256, "tokens that the network sees at once", low=8, high=4096, rare=True)
     batch_tokens: int = setting(0, "tokens per training step; 0 to follow from the device", rare=True)
     optimizer: Literal["muon", "adamw"] = setting("muon", "optimizer of the network's matrices", rare=True)
-    network_start: Literal["counted", "random"] = setting("counted", "weights that training starts from", rare=True)
+    network_start: Literal["counted", "map", "embeddings", "random"] = setting(
+        "counted", "first weights of the network: all counted, or fewer of them", rare=True
+    )
     class_first: bool | None = setting(None, "decide the class of a token before the token", rare=True)
 
 

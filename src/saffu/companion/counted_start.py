@@ -33,20 +33,21 @@ LOOK, REST = 12.0, 6.0  # a head's bias at its distance, and its sink
 HEADS_EXPONENT = 0.5  # of the heads relative to the nearest token
 RIDGE = 1e-4  # relative to the largest eigenvalue
 CONTEXTS = 512  # most frequent tokens, after which the exponent is fitted
-PARTS = ("embedding", "map", "heads")
+STARTS = ("random", "embeddings", "map", "counted")  # each with one more part than the one before; the last has all
 
 
 @torch.no_grad()
-def counted_start(network: Network, counted: CalibratedModel, parts: tuple[str, ...] = PARTS) -> None:
-    """Set the network's first weights; `parts` may leave some of them random."""
+def counted_start(network: Network, counted: CalibratedModel, start: str = "counted") -> None:
+    """Set the network's first weights; a `start` other than "counted" leaves some of them random."""
+    parts = STARTS.index(start)
+    if parts < 1:
+        return
     width, sums = network.width, sums_of(counted)
     vectors = np.zeros((counted.vocabulary, width), dtype=np.float32)
     found = token_vectors(sums.memory, width)
     vectors[:, : found.shape[1]] = found
-    if "embedding" not in parts:
-        return
     network.embedding.copy_(torch.from_numpy(vectors) * EMBEDDING_NORM)
-    if "map" not in parts:
+    if parts < 2:
         return
     nearest = association(vectors, sums.memory.marginal([1]))
     nearest = nearest * exponent(vectors, nearest, sums.memory.marginal([1]))
@@ -54,7 +55,7 @@ def counted_start(network: Network, counted: CalibratedModel, parts: tuple[str, 
     network.output_map.copy_(torch.from_numpy(nearest * scale))
     if network.class_map is not None:
         network.class_map.copy_(class_means(network, counted.frequencies) @ network.output_map.T)
-    if "heads" not in parts:
+    if parts < 3:
         return
     undo = np.linalg.pinv(nearest, rcond=1e-2)
     for head in range(network.heads):

@@ -17,7 +17,6 @@ from saffu.companion.network import Network
 
 MATRIX_RATE, EMBEDDING_RATE, VECTOR_RATE = 0.01, 2e-3, 1e-2
 ADAM_MATRIX_RATE = 4e-3  # of matrices, if Muon is not used
-EMBEDDING_DECAY = 0.0
 BETAS = (0.9, 0.95)
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Newton–Schulz steps, as in torch.optim.Muon
 
@@ -69,14 +68,14 @@ class Optimizer:
             return self.rates[-1][0]
 
         groups = [
-            {"params": [network.embedding], "lr": rate(EMBEDDING_RATE), "weight_decay": EMBEDDING_DECAY},
+            {"params": [network.embedding], "lr": rate(EMBEDDING_RATE), "weight_decay": 0.0},
             {"params": vectors, "lr": rate(VECTOR_RATE)},
         ]
         self.muon: Muon | None = None
         if kind == "muon":
             self.muon = Muon(matrices, rate(MATRIX_RATE), weight_decay)
         else:
-            groups.append({"params": matrices, "lr": rate(ADAM_MATRIX_RATE)})
+            groups.append({"params": matrices, "lr": rate(ADAM_MATRIX_RATE), "weight_decay": weight_decay})
         fused = device.type == "cuda"
         self.adam = torch.optim.AdamW(groups, betas=BETAS, weight_decay=0.0, fused=fused, capturable=fused)
 
