@@ -9,8 +9,10 @@ import pytest
 from saffu.errors import SaffuError
 from saffu.experiments import pages
 from saffu.experiments.claims import FAILS, HOLDS, IN_PART, OPEN
-from saffu.experiments.pages import Results, cells_of, filled, main, training_verdicts, verdicts_of
+from saffu.experiments.pages import filled, main
+from saffu.experiments.verdicts import Results, all_verdicts, cells_of, grid_verdicts, verdict_table
 
+STARTS = [("explicit", 8), ("explicit", 128), ("random", 8), ("random", 128)]
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -26,16 +28,27 @@ def row(reading="default", level=1.0, **changes):
     return {"reading": reading, "changes": changes, **facts, "least_attention": 0.1, "perplexities": cells}
 
 
-def run(init, radius, best):
+def run(start, radius, best, **facts):
     curve = [{"fold": fold, "tokens": fold, "seconds": fold, "dev_perplexity": best * (2 - fold)} for fold in (0, 1)]
-    facts = {"init": init, "radius": radius, "learning_rate": 0.01, "tokens": 5, "dev_targets": 3, "vocabulary": 50}
-    return {**facts, "best_dev_perplexity": best, "curve": curve}
+    row = {"start": start, "radius": radius, "seed": 0, "learning_rate": 0.01, "tokens": 5, "dev_targets": 3}
+    return {**row, "vocabulary": 50, "best_dev_perplexity": best, "curve": curve, **facts}
 
 
-def written(folder, readings, runs=()):
+def protocol_run(start="explicit", size="10M", test=50.0):
+    log = [{"stage": "init", "dev_perplexity": 99.0}]
+    log += [
+        {"stage": f"train {n}", "fold": n, "tokens": n, "seconds": n, "dev_perplexity": 99 / (n + 1)} for n in (0, 1)
+    ]
+    log = [row | {"dev_bits_per_byte": 2.0} for row in log]
+    facts = {"run": f"{start}-8", "start": start, "radius": 8, "size": size, "learning_rate": 0.01, "log": log}
+    sizes = {"tokens": 10**7, "full_vocabulary": 30_000, "vocabulary": 3000, "parameters": 5, "test_targets": 7}
+    return facts | sizes | {"test_perplexity": test}
+
+
+def written(folder, readings, runs=(), protocol=()):
     folder.mkdir()
-    (folder / "readings-spoken.jsonl").write_text("".join(json.dumps(row) + "\n" for row in readings))
-    (folder / "warm-starts.jsonl").write_text("".join(json.dumps(run) + "\n" for run in runs))
+    for name, rows in {"readings-spoken": readings, "warm-starts": runs, "protocol": protocol}.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return Results(folder)
 
 
@@ -60,38 +73,64 @@ def test_cells_are_rebuilt(tmp_path):
 def test_verdicts_come_from_readings_that_differ_in_one_setting():
     rows = [row(), row("uniform-attention", 1.2, attention="uniform"), row("scaled-0.5", slot_weight="0.5 ln K")]
     rows.append(row("tuned-once", 0.9, tune_folds=1, fold_tokens=500))
-    verdicts = verdicts_of(rows)
+    verdicts = grid_verdicts(rows)
     assert verdicts[5].verdict == HOLDS and verdicts[5].effect == pytest.approx(0.2)
     assert verdicts[6].verdict == OPEN
     assert verdicts[8].verdict == HOLDS and verdicts[8].effect == pytest.approx(1 / 0.9 - 1)
-    assert verdicts_of(rows, "unit-weights") == {}
+    assert grid_verdicts(rows, "unit-weights") == {}
 
 
-@pytest.mark.parametrize(
-    ("scores", "ninth", "tenth"),
-    [((20, 30, 60, 60.5), HOLDS, HOLDS), ((20, 70, 60, 90), IN_PART, FAILS), ((40, 30, 20, 20), FAILS, HOLDS)],
-)
-def test_verdicts_on_training(tmp_path, scores, ninth, tenth):
-    starts = [("explicit", 8), ("explicit", 128), ("random", 8), ("random", 128)]
-    runs = [run(*start, score) for start, score in zip(starts, scores, strict=True)]
-    verdicts = training_verdicts(written(tmp_path / "all", [row()], [*runs, run("explicit", 8, 99)]))
-    assert (verdicts[9].verdict, verdicts[10].verdict) == (ninth, tenth)
-    assert training_verdicts(written(tmp_path / "some", [row()], runs[:3]))[9].verdict == OPEN
+def test_verdicts_are_merged_over_choices_of_documents():
+    rows = [row(), row("uniform-attention", 1.2, attention="uniform")]
+    rows += [row() | {"draw": 1}, row("uniform-attention", 1.1, attention="uniform") | {"draw": 1}]
+    found = grid_verdicts(rows)[5]
+    assert (found.verdict, found.seeds) == (HOLDS, 2)
+    assert (found.effect, found.spread) == (pytest.approx(0.15), pytest.approx(0.1))
+    rows[3] = row("uniform-attention", 0.9, attention="uniform") | {"draw": 1}
+    assert grid_verdicts(rows)[5].verdict == IN_PART
+
+
+def test_every_claim_has_a_verdict(tmp_path):
+    runs = [run(start, r, best, alone=True) for (start, r), best in zip(STARTS, (20, 30, 60, 60.5), strict=True)]
+    protocol = [protocol_run(), protocol_run(size="100M", test=90.0)]
+    rows = [row(), row("natural-logarithm", slot_weight="natural")]
+    results = written(tmp_path / "results", rows, runs, protocol)
+    found = all_verdicts(results)
+    assert list(found) == list(range(1, 16))
+    assert {number: found[number].verdict for number in (9, 10, 11, 13, 15)} == dict.fromkeys(
+        (9, 10, 11, 13, 15), HOLDS
+    )
+    assert found[8].verdict == OPEN and found[9].toy and not found[11].toy
+    table = verdict_table(results)
+    assert "| spoken, 5 tokens counted, toy-sized |" in table
+    assert "| **holds** | +80.0% (+143.5%) | – | mixed, 10,000,000 tokens counted |" in table
+
+
+def test_other_verdicts_are_listed(tmp_path):
+    results = written(tmp_path / "results", [row(), row("uniform-attention", 1.2, attention="uniform")])
+    results.readings["mixed"] = [row(), row("uniform-attention", 0.9, attention="uniform")]
+    results.readings["spoken-published"] = results.readings["spoken"]
+    (line,) = [line for line in verdict_table(results).splitlines() if line.startswith("| 5 |")]
+    assert line.endswith(f"the same on 1; {FAILS} on mixed |")
 
 
 def test_command(tmp_path):
     cells = row()["perplexities"] + [["sum/cat", False, 128, 8, 90.0, math.e**4]]
-    written(tmp_path / "results", [row() | {"perplexities": cells}], [run("explicit", 8, 50.0)])
+    written(tmp_path / "results", [row() | {"perplexities": cells}], [run("explicit", 8, 50.0)], [protocol_run()])
     for name, parts in {
         "ablation.md": ("readings", "readings-published", "grid"),
         "paper.md": ("verdicts", "magnitude"),
-        "warm-start.md": ("warm-starts",),
+        "warm-start.md": ("warm-starts", "log", "protocol"),
     }.items():
         (tmp_path / name).write_text("\n".join(f"<!-- {part} --> outdated <!-- /{part} -->" for part in parts))
     main([str(tmp_path)])
     assert "| sum/cat, b = 128, r = 8 | 44.9 | 54.6 | 16.0 | 241.9 |" in (tmp_path / "paper.md").read_text()
     assert "| warm, r = 8 | 100.0 | 50.0 | 23.84 |" in (tmp_path / "warm-start.md").read_text()
-    assert (tmp_path / "figures" / "warm-cold.svg").is_file()
+    assert "| init | 99.00 | 24.17 | 43.33 |" in (tmp_path / "warm-start.md").read_text()
+    assert (
+        "| warm, r = 8 | 0.01 | 99.0 | 49.5 | 1 | 50.0 | 15.1 | 23.84 | 5 |" in (tmp_path / "warm-start.md").read_text()
+    )
+    assert (tmp_path / "figures" / "warm-cold.svg").is_file() and (tmp_path / "figures" / "protocol.svg").is_file()
     assert "outdated" not in (tmp_path / "ablation.md").read_text()
 
 

@@ -92,6 +92,13 @@ def test_held_out_text_is_never_counted(files):
         build_corpus([train], [dev, dev], tokens=1200)
 
 
+def test_documents_can_be_drawn_at_random(files):
+    train, _ = files
+    evenly, drawn, again = (build_corpus([train], [], tokens=1200, draw=draw) for draw in (0, 1, 1))
+    assert drawn.fingerprint == again.fingerprint != evenly.fingerprint
+    assert drawn.train.targets + drawn.samples["dev"].targets == evenly.train.targets + evenly.samples["dev"].targets
+
+
 def test_held_out_files_contribute_in_proportion(files):
     train, dev = files
     corpus = build_corpus([train, dev], [dev, train], tokens=1200, eval_tokens=300)
@@ -107,6 +114,7 @@ def test_command(files, tmp_path, capsys):
     arguments = [*map(str, arguments), "--out", str(tmp_path / "rows.jsonl")]
     main([*arguments, "--readings", "hidden-128"])
     assert "| hidden_dimension 128 |" in capsys.readouterr().out
+    assert json.loads((tmp_path / "rows.jsonl").read_text())["draw"] == 0
     with pytest.raises(SystemExit, match="error: unknown reading 'x'"):
         main([*arguments, "--readings", "x"])
 

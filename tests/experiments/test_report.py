@@ -19,7 +19,7 @@ import pytest
 from saffu.errors import SaffuError
 from saffu.experiments import claims, figures, tables
 from saffu.experiments.agreement import printed_perplexities
-from saffu.experiments.claims import FAILS, HOLDS, IN_PART, OPEN, judge
+from saffu.experiments.claims import FAILS, HOLDS, IN_PART, OPEN, judge, merged
 from saffu.experiments.grid import grid, key_of
 from saffu.experiments.report import Report
 from saffu.experiments.results import Cell, Results
@@ -125,6 +125,18 @@ def test_claims_that_a_grid_cannot_decide_stay_open():
     assert {number for number, verdict in found.items() if verdict.verdict == OPEN} == {1, 2, 3, 4, 5, 6, 7, 8, 14}
     assert all(verdict.evidence for verdict in found.values())
     assert found[1].reading == "smoothing 0.5"
+
+
+def test_verdicts_on_several_choices_of_documents_are_merged():
+    first, second = verdicts(paper_cells())[1], replace(verdicts(paper_cells())[1], effect=-0.1)
+    both = merged([first, second])
+    assert (both.verdict, both.seeds) == (HOLDS, 2)
+    assert both.effect == pytest.approx((first.effect - 0.1) / 2)
+    assert both.spread == pytest.approx(abs(first.effect + 0.1))
+    differing = merged([first, replace(second, verdict=FAILS)])
+    assert differing.verdict == IN_PART
+    assert differing.evidence.endswith("On 2 choices of documents: holds, does not hold.")
+    assert merged([first, replace(second, verdict=OPEN)]) == first
 
 
 @pytest.fixture

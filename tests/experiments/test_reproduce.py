@@ -6,10 +6,12 @@ import pytest
 
 from conftest import sentences
 from saffu.errors import SaffuError
-from saffu.experiments import reproduce
+from saffu.experiments import reproduce, tunings
 from saffu.experiments.grid import grid
 from saffu.experiments.reproduce import Protocol, figure, logs, model_settings, tables, tokenized, training_settings
 from saffu.model.language_model import SaffuLM
+from saffu.text.corpus import TokenCorpus
+from saffu.text.documents import read_lines
 
 
 @pytest.fixture
@@ -21,7 +23,7 @@ def protocol(tmp_path, monkeypatch):
             (tmp_path / name / f"{part}.{name}").write_text(text)
     monkeypatch.setattr(reproduce, "BLOCK", 4)
     monkeypatch.setattr(reproduce, "RADII", (2, 3))
-    monkeypatch.setattr(reproduce, "TUNINGS", 2)
+    monkeypatch.setattr(tunings, "TUNINGS", 2)
     monkeypatch.setattr(reproduce, "DOCUMENT_SHARDS", 3)
     splits = {name: sorted((tmp_path / name).iterdir()) for name in ("train", "dev", "test")}
     return Protocol(**splits, out=tmp_path / "paper", learning_rate=0.01, max_folds=1)
@@ -39,7 +41,21 @@ def test_logs(protocol):
     with tokenized(protocol) as corpora:
         assert run["test_perplexity"] == pytest.approx(lm.perplexity(corpora.test))
         assert run["test_perplexity"] != pytest.approx(lm.perplexity(corpora.dev))
-    assert json.loads((protocol.out / "explicit-2.json").read_text())["targets"] == corpora.test.targets
+    facts = json.loads((protocol.out / "explicit-2.json").read_text())
+    assert facts["test_targets"] == corpora.test.targets
+    assert facts["full_vocabulary"] == corpora.full_vocabulary >= facts["vocabulary"] == len(lm.tokenizer_)
+    assert any(line.startswith(f"vocabulary {corpora.full_vocabulary:,}, reduced to ") for line in lines)
+
+
+def test_documents_are_shuffled_once(protocol):
+    with tokenized(protocol) as corpora, tokenized(protocol) as again:
+        assert corpora.train.fingerprint() == again.train.fingerprint()
+        in_order = TokenCorpus.build(read_lines(protocol.train, "line"), corpora.tokenizer)
+        assert corpora.train.targets == in_order.targets
+        assert corpora.train.fingerprint() != in_order.fingerprint()
+    limited = Protocol(**{**vars(protocol), "max_tokens": 100})
+    with tokenized(limited) as some:
+        assert some.train.fingerprint() == corpora.train.head(100).fingerprint()
 
 
 def test_a_finished_run_is_not_repeated(protocol, monkeypatch):
@@ -53,13 +69,13 @@ def test_a_finished_run_is_not_repeated(protocol, monkeypatch):
 
 
 def test_no_fold_is_counted_twice(protocol, monkeypatch):
-    monkeypatch.setattr(reproduce, "TUNINGS", 10)
+    monkeypatch.setattr(tunings, "TUNINGS", 10)
     with tokenized(protocol) as corpora:
         config = model_settings(protocol, corpora.train, "explicit", 2)
         assert config.tune_folds == 10
         assert len(corpora.train.folds(config.fold_tokens)) == 11
         assert model_settings(protocol, corpora.train, "random", 2).tune_folds == 0
-        monkeypatch.setattr(reproduce, "TUNINGS", 10**6)
+        monkeypatch.setattr(tunings, "TUNINGS", 10**6)
         config = model_settings(protocol, corpora.train, "explicit", 2)
         assert config.tune_folds == len(corpora.train.folds(config.fold_tokens)) - 1
 
@@ -74,6 +90,7 @@ def test_training_is_the_papers(protocol):
         0,
     )
     assert training_settings(protocol, "random").trains_embeddings
+    assert not training_settings(protocol, "cipher").trains_embeddings
 
 
 def test_100m_models_are_initialized_on_a_tenth_and_not_tuned(protocol):
@@ -86,8 +103,8 @@ def test_100m_models_are_initialized_on_a_tenth_and_not_tuned(protocol):
 def test_figure(protocol):
     lines = []
     facts = figure(protocol, lines.append)
-    assert [row["run"] for row in facts["runs"]] == ["explicit-2", "random-2", "explicit-3", "random-3"]
-    assert facts["test_perplexity"].keys() == {"explicit-2", "random-2", "explicit-3", "random-3"}
+    names = [f"{start}-{radius}" for radius in (2, 3) for start in ("explicit", "random", "cipher")]
+    assert [row["run"] for row in facts["runs"]] == list(facts["test_perplexity"]) == names
     assert facts["runs"][0]["start_dev_perplexity"] < facts["runs"][1]["start_dev_perplexity"]
     assert (protocol.out / "figure.svg").exists() and (protocol.out / "figure.png").exists()
 

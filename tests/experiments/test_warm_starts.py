@@ -14,14 +14,19 @@ def test_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(warm_starts, "RATES", {8: (0.01,)})
     monkeypatch.setattr(warm_starts, "BLOCK", 8)
     out = tmp_path / "rows.jsonl"
-    arguments = ["--train", tmp_path / "train.txt", "--dev", tmp_path / "dev.txt", "--out", out, "--max-folds", "2"]
+    arguments = ["--train", tmp_path / "train.txt", "--dev", tmp_path / "dev.txt", "--out", out]
+    arguments += ["--max-folds", "2", "--seeds", "2"]
     warm_starts.main([str(argument) for argument in arguments])
-    warm, cold = (json.loads(line) for line in out.read_text().splitlines())
-    assert (warm["init"], cold["init"], warm["radius"]) == ("explicit", "random", 8)
-    for row in (warm, cold):
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(row["start"], row["seed"]) for row in rows] == [(s, n) for n in (0, 1) for s in warm_starts.STARTS]
+    warm, cold, cipher = rows[:3]
+    for row in rows:
         assert [point["fold"] for point in row["curve"]] == [0, 1, 2]
         assert row["best_dev_perplexity"] == min(point["dev_perplexity"] for point in row["curve"])
     assert warm["curve"][0]["dev_perplexity"] < cold["curve"][0]["dev_perplexity"]
-    assert "explicit start, r = 8, rate 0.01: " in capsys.readouterr().out
+    assert cold["curve"][0] != cipher["curve"][0]  # their embeddings differ
+    assert warm["curve"][0]["dev_perplexity"] == rows[3]["curve"][0]["dev_perplexity"]  # counted, not drawn
+    assert cold["curve"][0]["dev_perplexity"] != rows[4]["curve"][0]["dev_perplexity"]
+    assert "explicit start, r = 8, rate 0.01, seed 1: " in capsys.readouterr().out
     with pytest.raises(SystemExit, match="error: "):
         warm_starts.main(["--train", str(tmp_path / "none.txt"), "--dev", str(out), "--out", str(out)])

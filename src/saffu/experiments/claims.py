@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from saffu.experiments.agreement import Perplexities, printed_perplexities
@@ -40,6 +40,8 @@ class Verdict:
     paper_effect: float | None = None  # the same computed from the printed tables
     reading: str = ""  # the settings under which it was computed
     tokens: int = 0  # counted
+    spread: float | None = None  # of the effect over the seeds
+    seeds: int = 1  # random starts and orders, or random choices of documents
 
     @property
     def toy(self) -> bool:
@@ -64,6 +66,27 @@ def judge(cells: Iterable[Cell], base: Iterable[Cell], tokens: int) -> list[Verd
     verdicts.append(parameters(base))
     reading = reading_of(base[0].config) if base else ""
     return [replace(verdict, reading=reading, tokens=tokens) for verdict in verdicts]
+
+
+def merged(verdicts: Sequence[Verdict]) -> Verdict:
+    """One verdict from those on several choices of documents; if they differ, the claim holds in part."""
+    first = verdicts[0]
+    decided = [verdict for verdict in verdicts if verdict.verdict != OPEN]
+    if len(decided) < 2:
+        return first
+    different = len({verdict.verdict for verdict in decided}) > 1
+    effects = [verdict.effect for verdict in decided if verdict.effect is not None]
+    evidence = first.evidence
+    if different:
+        evidence += f" On {len(decided)} choices of documents: {', '.join(verdict.verdict for verdict in decided)}."
+    return replace(
+        first,
+        verdict=IN_PART if different else decided[0].verdict,
+        evidence=evidence,
+        effect=mean(effects) if effects else None,
+        spread=max(effects) - min(effects) if effects else None,
+        seeds=len(decided),
+    )
 
 
 def line(

@@ -11,145 +11,25 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from statistics import mean
 
 from saffu import files
 from saffu.errors import SaffuError
 from saffu.experiments import figures, learning_curves, tables
 from saffu.experiments.agreement import agreement_by_table, printed_perplexities
-from saffu.experiments.claims import FAILS, HOLDS, IN_PART, OPEN, Verdict, judge
-from saffu.experiments.grid import DOCUMENT_SHARDS, radius_unit
 from saffu.experiments.learning_curves import Curve
-from saffu.experiments.readings import Row, compare, label, number, perplexities, read_rows
-from saffu.experiments.reproduce import PRINTED_TEST
-from saffu.experiments.results import Cell
-from saffu.experiments.scoring import left_side
-from saffu.experiments.units import parameter_count
-from saffu.paper.config import PaperConfig
-from saffu.tools.evaluate import Score
+from saffu.experiments.readings import Row, compare, label, number, perplexities
+from saffu.experiments.run_claims import PRINTED_LOG, PRINTED_TEST, PRINTED_TEST_100M, best_rate, described
+from saffu.experiments.verdicts import TEXTS, Results, verdict_table
 
-TEXTS = {
-    "babylm-small": "babylm-small; held out: other documents of the same files",
-    "spoken": "its spoken half; held out: other documents of the same files",
-    "babylm-small-published": "babylm-small; held out: the published development text",
-    "spoken-published": "its spoken half; held out: the published development text",
-    "spoken-natural": "its spoken half; held out: the published development text; natural logarithms",
-    "mixed": "babylm-small with novels and Wikipedia, 10M words; held out: their development text",
-}
-MAIN = ("babylm-small", "babylm-small-published", "spoken", "spoken-published")  # first with the default reading wins
-NATURAL = ("babylm-small", "spoken-natural")  # where natural logarithms are judged, too
-JUDGED = {"attention", "attention_priming", "tune_folds", "fold_tokens"}  # settings that claims are about
-OTHER_CLAIMS = {
-    11: "100M tokens, initialized on 10M only, end at 58.05.",
-    13: "The vocabulary shrinks from 26,693 to 2,848 tokens.",
-    15: "The explicit solution is cheaper than backpropagation.",
-}
-
-
-class Results:
-    """What docs/results holds."""
-
-    def __init__(self, folder: Path):
-        self.readings = {name: read_rows(folder / f"readings-{name}.jsonl") for name in TEXTS}
-        self.runs = read_rows(folder / "warm-starts.jsonl")
-
-    def row(self, text: str, reading: str = "default") -> Row | None:
-        return next((row for row in self.readings[text] if row["reading"] == reading), None)
-
-    @property
-    def main(self) -> Row:
-        """The default reading of the first text that has one."""
-        for text in MAIN:
-            if row := self.row(text):
-                return row
-        raise SaffuError("no results of the default reading; run `python -m saffu.experiments.readings`")
-
-    def best_run(self, init: str, radius: int) -> Row | None:
-        """The best of the learning rates."""
-        runs = [run for run in self.runs if (run["init"], run["radius"]) == (init, radius)]
-        return min(runs, key=lambda run: float(run["best_dev_perplexity"]), default=None)
-
-
-def cells_of(row: Row) -> list[Cell]:
-    """The cells of a reading, as `claims` reads them."""
-    found = []
-    for (modes, document, block, radius), scores in perplexities(row).items():
-        block_mode, radius_mode = modes.split("/")
-        shape: dict[str, Any] = {"block_mode": block_mode, "radius_mode": radius_mode, "block": block, "radius": radius}
-        config = PaperConfig(**row["changes"], **shape, document_shards=DOCUMENT_SHARDS if document else 0)
-        parameters = parameter_count([*left_side(config), radius_unit(config)], row["vocabulary"])
-        train, dev = (Score(math.log(perplexity), 1, 1) for perplexity in scores)
-        found.append(Cell(config, parameters, train, dev, row["least_attention"]))
-    return found
-
-
-def verdicts_of(rows: Sequence[Row], reading: str = "default") -> dict[int, Verdict]:
-    """The verdicts on one text: from the cells of a reading, and from readings that differ in a setting in question."""
-    base = next((row for row in rows if row["reading"] == reading), None)
-    if base is None:
-        return {}
-    cells = []
-    for row in rows:
-        changed = {name for name, _ in row["changes"].items() ^ base["changes"].items()}
-        if changed <= JUDGED:
-            cells += cells_of(row)
-    return {verdict.number: verdict for verdict in judge(cells, cells_of(base), base["tokens"])}
-
-
-def training_verdicts(results: Results) -> dict[int, Verdict]:
-    """Claims 9 and 10, on warm and cold starts."""
-    best = {(init, radius): results.best_run(init, radius) for init in ("explicit", "random") for radius in (8, 128)}
-    scores = {key: float(run["best_dev_perplexity"]) for key, run in best.items() if run}
-    claims = {
-        9: "After a warm start, r = 8 (23.84) ends below r = 128 (30.35), and both below cold starts (63.98).",
-        10: "Cold starts stop at the same perplexity for both radii.",
-    }
-    if len(scores) < 4:
-        return {n: Verdict(n, claim, OPEN, "Needs warm and cold starts of both radii.") for n, claim in claims.items()}
-    order = [scores["explicit", 8], scores["explicit", 128], min(scores["random", 8], scores["random", 128])]
-    steps = [before < after for before, after in pairwise(order)]
-    evidence = "Warm {:.1f} (r = 8) and {:.1f} (r = 128); cold {:.1f} and {:.1f}.".format(
-        *(scores[init, radius] for init in ("explicit", "random") for radius in (8, 128))
-    )
-    ratio = scores["random", 128] / scores["random", 8]
-    return {
-        9: Verdict(9, claims[9], HOLDS if all(steps) else IN_PART if any(steps) else FAILS, evidence),
-        10: Verdict(10, claims[10], HOLDS if abs(ratio - 1) < 0.02 else FAILS, f"Their ratio is {ratio:.2f}."),
-    }
-
-
-def verdict_table(results: Results) -> str:
-    """Every claim with its verdict on each text, under the default reading, and under natural logarithms."""
-    columns = {name: verdicts_of(rows) for name, rows in results.readings.items()}
-    columns = {name: found for name, found in columns.items() if found}
-    main = next(text for text in MAIN if results.row(text))
-    for text in NATURAL:
-        if found := verdicts_of(results.readings[text], "natural-logarithm"):
-            columns[text if "natural" in text else f"{text}, natural logarithms"] = found
-    training = training_verdicts(results)
-    head = ["", "the paper's claim", *columns, f"evidence ({main})"]
-    lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
-    for n in range(1, 16):
-        judged = columns[main].get(n) or training.get(n) or Verdict(n, OTHER_CLAIMS[n], OPEN, "Not tested here.")
-        verdicts = [short(column[n].verdict) if n in column else "–" for column in columns.values()]
-        if n in training:
-            verdicts[0] = short(judged.verdict)
-        lines.append(f"| {n} | {judged.claim} | {' | '.join(verdicts)} | {judged.evidence} |")
-    row = results.main
-    size = f"{row['tokens']:,} tokens counted, vocabulary {row['vocabulary']:,}, {len(row['perplexities'])} cells"
-    return "\n".join([*lines, "", f"On {main}: {size}. “–”: not decided by these cells.", ""])
-
-
-def short(verdict: str) -> str:
-    return "–" if verdict == OPEN else verdict
+NAMES = {"explicit": "warm", "random": "cold", "cipher": "cold, cipher's embeddings"}
 
 
 def readings_table(results: Results, texts: Iterable[str]) -> str:
     """All readings of some texts side by side: both halves of the cells, the table sum/cat, and dev/train."""
     texts = [text for text in texts if results.readings[text]]
-    rows = {text: {row["reading"]: row for row in results.readings[text]} for text in texts}
+    rows = {text: {row["reading"]: row for row in results.readings[text] if not row.get("draw", 0)} for text in texts}
     names = list(dict.fromkeys(name for text in texts for name in rows[text]))
     parts = {text: {name: compare(perplexities(row)) for name, row in rows[text].items()} for text in texts}
 
@@ -198,7 +78,6 @@ def grid_tables(row: Row) -> str:
 
 def magnitude_table(results: Results) -> str:
     """The levels that the paper prints, and ours as e^nats and as 2^nats."""
-    main = next(text for text in MAIN if results.row(text))
     ours = perplexities(results.main)
     devs = sorted(dev for (_, document, *_), (_, dev) in ours.items() if not document)
     rows: list[tuple[str, float | None, float | None]] = [
@@ -207,11 +86,11 @@ def magnitude_table(results: Results) -> str:
         ("sum/cat, b = 128, r = 8", 44.9, ours["sum/cat", False, 128, 8][1]),
         ("best cell of the grid", 44.7, devs[0]),
     ]
-    for init, name in (("random", "cold start"), ("explicit", "warm start")):
-        run = results.best_run(init, 8)
-        best = run["best_dev_perplexity"] if run else None
-        rows.append((f"{name}, trained, r = 8", PRINTED_TEST[f"{init}-8"], best))
-    head = ["", "printed", f"ours ({main})", "ours as 2^nats", "printed, if it is 2^nats, as a perplexity"]
+    for start, name in (("random", "cold start"), ("explicit", "warm start")):
+        runs = best_rate(results.runs, start, 8)
+        best = mean(run["best_dev_perplexity"] for run in runs) if runs else None
+        rows.append((f"{name}, trained, r = 8", PRINTED_TEST[f"{start}-8"], best))
+    head = ["", "printed", f"ours ({results.main_text})", "ours as 2^nats", "printed, if it is 2^nats, as a perplexity"]
     lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
     for name, printed, own in rows:
         values = [printed, own, own and 2 ** math.log(own), printed and math.exp(math.log2(printed))]
@@ -220,22 +99,60 @@ def magnitude_table(results: Results) -> str:
 
 
 def warm_table(results: Results) -> str:
-    """Best dev perplexity by start, radius, and learning rate."""
+    """Best dev perplexity by start, radius, and learning rate: means over the seeds, with their range."""
     rates = sorted({run["learning_rate"] for run in results.runs})
-    head = ["", "start", *(f"rate {rate:g}" for rate in rates), "paper"]
+    head = ["", "start", *(f"rate {rate:g}" for rate in rates), "paper (test)"]
     lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
     for radius in (8, 128):
-        for init, name in (("explicit", "warm"), ("random", "cold")):
-            runs = {r["learning_rate"]: r for r in results.runs if (r["init"], r["radius"]) == (init, radius)}
+        for start, name in NAMES.items():
+            runs = [run for run in results.runs if (run["start"], run["radius"]) == (start, radius)]
             if runs:
-                begin = next(iter(runs.values()))["curve"][0]["dev_perplexity"]
-                best = [f"{runs[rate]['best_dev_perplexity']:.1f}" if rate in runs else "–" for rate in rates]
-                printed = PRINTED_TEST[f"{init}-{radius}"]
+                begin = runs[0]["curve"][0]["dev_perplexity"]
+                scores = [[run["best_dev_perplexity"] for run in runs if run["learning_rate"] == r] for r in rates]
+                best = [described(found) if found else "–" for found in scores]
+                printed = PRINTED_TEST.get(f"{start}-{radius}", "–")
                 lines.append(f"| {name}, r = {radius} | {begin:,.1f} | {' | '.join(best)} | {printed} |")
+    if not results.runs:
+        return "\n".join(lines) + "\n"
     run = results.runs[0]
     folds = max(r["curve"][-1]["fold"] for r in results.runs)
     facts = f"{run['tokens']:,} tokens, {folds} folds, {run['dev_targets']:,} held-out targets, "
     return "\n".join([*lines, "", f"{facts}vocabulary {run['vocabulary']:,}.", ""])
+
+
+def log_table(results: Results) -> str:
+    """Dev perplexity of the stages of explicit-8 in the paper's protocol, as its log prints them."""
+    run = next((run for run in results.protocol if (run["run"], run["size"]) == ("explicit-8", "10M")), None)
+    lines = ["| step | dev perplexity | as 2^nats | printed |", "| --- | --- | --- | --- |"]
+    for row in run["log"] if run else []:
+        dev, printed = row["dev_perplexity"], PRINTED_LOG.get(row["stage"], "–")
+        lines.append(f"| {row['stage']} | {dev:.2f} | {2 ** math.log(dev):.2f} | {printed} |")
+    return "\n".join(lines) + "\n"
+
+
+def protocol_table(results: Results) -> str:
+    """Runs of the paper's protocol: what they start from, where they end, and the printed test perplexities."""
+    head = ["", "rate", "start", "best dev", "folds", "test", "test as 2^nats", "printed", "parameters"]
+    lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
+    for run in results.protocol:
+        folds = [row for row in run["log"] if "fold" in row]
+        printed = (PRINTED_TEST if run["size"] == "10M" else PRINTED_TEST_100M).get(run["run"], "–")
+        name = f"{NAMES[run['start']]}, r = {run['radius']}" + (", from a tenth" if run["size"] == "100M" else "")
+        best, test = min(row["dev_perplexity"] for row in folds), run["test_perplexity"]
+        values = [
+            f"{run['learning_rate']:g}",
+            f"{folds[0]['dev_perplexity']:,.1f}",
+            f"{best:.1f}",
+            f"{folds[-1]['fold']}",
+        ]
+        values += [f"{test:.1f}", f"{2 ** math.log(test):.1f}", str(printed), f"{run['parameters']:,}"]
+        lines.append(f"| {name} | " + " | ".join(values) + " |")
+    facts = []
+    if results.protocol:
+        run = results.protocol[0]
+        sizes = f"vocabulary {run['full_vocabulary']:,}, reduced to {run['vocabulary']:,}"
+        facts = ["", f"{run['tokens']:,} tokens, {sizes}, {run['test_targets']:,} test targets."]
+    return "\n".join([*lines, *facts, ""])
 
 
 def draw_figures(results: Results, folder: Path) -> None:
@@ -243,12 +160,18 @@ def draw_figures(results: Results, folder: Path) -> None:
     files.write_file(folder / "ablation-heat-maps.svg", heat_maps.encode())
     curves = []
     for radius in (8, 128):
-        for init, name in (("explicit", "warm"), ("random", "cold")):
-            if run := results.best_run(init, radius):
-                rows = [row | {"dev_bits_per_byte": row["dev_perplexity"]} for row in run["curve"]]
+        for start, name in NAMES.items():
+            if runs := best_rate(results.runs, start, radius):
+                rows = [row | {"dev_bits_per_byte": row["dev_perplexity"]} for row in runs[0]["curve"]]
                 curves.append(Curve(f"{name}, r = {radius}", rows))
-    if curves:
-        learning_curves.draw(curves, folder / "warm-cold", over=("tokens",))[0].unlink()  # the SVG alone is shown
+    protocol = [
+        Curve(f"{NAMES[run['start']]}, r = {run['radius']}" + (", from a tenth" if run["size"] == "100M" else ""), rows)
+        for run in results.protocol
+        if run["learning_rate"] > 1e-4 and (rows := [row for row in run["log"] if "fold" in row])
+    ]
+    for name, drawn in {"warm-cold": curves, "protocol": protocol}.items():
+        if drawn:
+            learning_curves.draw(drawn, folder / name, over=("tokens",))[0].unlink()  # the SVG alone is shown
 
 
 def filled(page: str, parts: Mapping[str, str]) -> str:
@@ -268,7 +191,7 @@ def filled(page: str, parts: Mapping[str, str]) -> str:
 def pages(results: Results) -> dict[str, dict[str, str]]:
     """The computed parts of each page."""
     held_out, published = (
-        ("babylm-small", "spoken"),
+        ("babylm-small", "spoken", "mixed-tenth"),
         ("babylm-small-published", "spoken-published", "mixed", "spoken-natural"),
     )
     return {
@@ -278,7 +201,11 @@ def pages(results: Results) -> dict[str, dict[str, str]]:
             "grid": grid_tables(results.main),
         },
         "paper.md": {"verdicts": verdict_table(results), "magnitude": magnitude_table(results)},
-        "warm-start.md": {"warm-starts": warm_table(results)},
+        "warm-start.md": {
+            "warm-starts": warm_table(results),
+            "log": log_table(results),
+            "protocol": protocol_table(results),
+        },
     }
 
 

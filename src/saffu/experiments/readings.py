@@ -94,10 +94,11 @@ def run_readings(
     radii: Sequence[int] = SIZES,
     modes: Sequence[str] = MODES,
     device: torch.device | str = "cpu",
+    draw: int = 0,
 ) -> list[Row]:
     """Run the grid under each reading and append one line per reading to the file `out`.
 
-    Readings that are in the file already, for the same text and sizes, are not run again.
+    Readings that are in the file already, for the same text and sizes, are not run again. `draw` is noted in the rows.
     """
     shape = {"blocks": list(blocks), "radii": list(radii), "modes": list(modes)}
     done = {row["reading"]: row for row in read_rows(out) if (row["text"], row["shape"]) == (corpus.fingerprint, shape)}
@@ -105,7 +106,7 @@ def run_readings(
     settings = {name: changes_of(name) for name in names}
     for name, changes in settings.items():
         if name not in done:
-            done[name] = run_reading(corpus, name, changes, shape, device)
+            done[name] = run_reading(corpus, name, changes, shape, device) | {"draw": draw}
             lines = [json.dumps(row, separators=(",", ":")) + "\n" for row in [*read_rows(out), done[name]]]
             files.write_file(out, "".join(lines).encode())
         rows.append(done[name])
@@ -198,17 +199,25 @@ def label(row: Row) -> str:
 
 
 def build_corpus(
-    train: Sequence[Path], dev: Sequence[Path], tokens: int, eval_tokens: int = EVAL_TOKENS, first: bool = False
+    train: Sequence[Path],
+    dev: Sequence[Path],
+    tokens: int,
+    eval_tokens: int = EVAL_TOKENS,
+    first: bool = False,
+    draw: int = 0,
 ) -> GridCorpus:
     """About `tokens` of the training files, one document per line, and samples to score.
 
-    The counted documents are spread evenly over the files, or are the `first` ones. Without `dev`, held-out text is a
-    sample of the other documents; otherwise each file of `dev` contributes in proportion to its training file. The
-    tokenizer is learned from all of the training files, as in the paper.
+    The counted documents are spread evenly over the files, or are drawn at random with the seed `draw`, or are the
+    `first` ones. Without `dev`, held-out text is a sample of the other documents; otherwise each file of `dev`
+    contributes in proportion to its training file. The tokenizer is learned from all of the training files, as in the
+    paper.
     """
     tokenizer = Tokenizer.train((text for _, text in read_lines(train, "line")), TokenizerConfig(bpe_count="types"))
     parts = [TokenCorpus.build(read_lines([path], "line"), tokenizer, progress="tokenize") for path in train]
     whole = joined(parts)
+    if draw:
+        whole = whole.select(np.random.default_rng(draw).permutation(whole.documents))
     share = min(1.0, tokens / whole.targets)
     counted, rest = (whole.head(tokens), whole) if first else whole.split(share)
     if dev:
@@ -238,6 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dev", nargs="+", default=[], metavar="FILE", help="held-out text (default: other documents)")
     parser.add_argument("--tokens", type=float, default=1e6, help="number of tokens to count (default: 1e6)")
     parser.add_argument("--first", action="store_true", help="count the first tokens, not documents from all over")
+    parser.add_argument("--draw", type=int, default=0, help="seed of a random choice of documents (default: evenly)")
     parser.add_argument("--eval-tokens", type=float, default=EVAL_TOKENS, help="targets per sample (default: 100000)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="results, one line of JSON per reading")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, or cuda:N (default: cpu)")
@@ -249,9 +259,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         train, dev = ([path for name in names for path in find_files([name])] for names in (options.train, options.dev))
         device = usable_device(options.device)
-        corpus = build_corpus(train, dev, int(options.tokens), int(options.eval_tokens), options.first)
+        tokens, eval_tokens, draw = int(options.tokens), int(options.eval_tokens), options.draw
+        corpus = build_corpus(train, dev, tokens, eval_tokens, options.first, draw)
         sizes = [int(size) for size in options.sizes.split(",")]
-        rows = run_readings(options.out, corpus, options.readings.split(","), sizes, sizes, device=device)
+        rows = run_readings(options.out, corpus, options.readings.split(","), sizes, sizes, device=device, draw=draw)
     except SaffuError as error:
         sys.exit(f"error: {error}")
     print(markdown(rows))

@@ -1,6 +1,7 @@
 """The paper's experiments (Sec. 4 and its appendices) as plain functions: training logs, figure, and tables.
 
-Where the paper leaves a choice open, the defaults of `PaperConfig` apply.
+Where the paper leaves a choice open, the defaults of `PaperConfig` apply. Documents are shuffled once: in the order of
+BabyLM's files, a first fold or tenth would be of one or two domains, far from the "random development set".
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from saffu import files
 from saffu.errors import SaffuError
@@ -20,7 +23,10 @@ from saffu.experiments.grid import DOCUMENT_SHARDS, grid
 from saffu.experiments.learning_curves import Curve
 from saffu.experiments.report import Report
 from saffu.experiments.results import Results
+from saffu.experiments.run_claims import PRINTED_LOG, PRINTED_TEST, PRINTED_TEST_100M
 from saffu.experiments.scoring import GridCorpus, run_grid, usual_memory
+from saffu.experiments.tunings import tuned_settings
+from saffu.experiments.warm_starts import STARTS
 from saffu.model.language_model import SaffuLM
 from saffu.paper.config import PaperConfig
 from saffu.text.corpus import TokenCorpus
@@ -30,13 +36,9 @@ from saffu.training.checkpoint import read_checkpoint
 from saffu.training.config import TrainingConfig
 
 BLOCK, RADII = 128, (8, 128)
-TUNINGS = 10
 DEV_TOKENS = 100_000  # "approximately 10^5 tokens from the development set"
 LEARNING_RATE = 5e-6  # the paper prints 10^5/2
 BPE_WORDS = {"10M": 2**17, "100M": 2**20}
-PRINTED_TEST = {"explicit-8": 23.84, "explicit-128": 30.35, "random-8": 63.98, "random-128": 63.98}
-PRINTED_TEST_100M = {"explicit-8": 58.05}
-PRINTED_DEV = {"init": 43.33, "tune 1": 42.87, "tune 2": 42.67, "tune 3": 42.58, "tune 9": 42.46, "tune 10": 42.44}
 
 Say = Callable[[str], None]
 
@@ -60,6 +62,7 @@ class Corpora(NamedTuple):
     """The tokenized text."""
 
     tokenizer: Tokenizer
+    full_vocabulary: int  # before it was reduced to the merges that frequent words need
     train: TokenCorpus
     dev: TokenCorpus
     test: TokenCorpus | None
@@ -67,30 +70,34 @@ class Corpora(NamedTuple):
 
 @contextmanager
 def tokenized(protocol: Protocol) -> Iterator[Corpora]:
-    """Tokenize all splits, one document per line, with a tokenizer learned from the training text."""
+    """Tokenize all splits, one document per line, with a tokenizer learned from the training text, and shuffle that."""
     train, dev, test = (
         Lines(lambda paths=paths: read_lines(paths, "line"))  # type: ignore[misc]
         for paths in (protocol.train, protocol.dev, protocol.test)
     )
     config = TokenizerConfig(bpe_words=BPE_WORDS[protocol.size], bpe_count="types")
     tokenizer = Tokenizer.train((text for _, text in train), config)
+    full = Tokenizer.train((text for _, text in train), replace(config, bpe_kept_words=0))
     with tempfile.TemporaryDirectory(prefix="saffu-") as scratch:
         corpora = {}
         for name, lines in {"train": train, "dev": dev, "test": test}.items():
             (Path(scratch) / name).mkdir()
-            limit = protocol.max_tokens if name == "train" else None
-            corpora[name] = TokenCorpus.build(lines, tokenizer, Path(scratch) / name, limit, f"tokenize {name}")
-        yield Corpora(tokenizer, corpora["train"], corpora["dev"], corpora["test"] if corpora["test"].targets else None)
+            corpora[name] = TokenCorpus.build(lines, tokenizer, Path(scratch) / name, progress=f"tokenize {name}")
+        shuffled = corpora["train"].select(np.random.default_rng(0).permutation(corpora["train"].documents))
+        counted = shuffled.head(protocol.max_tokens or shuffled.targets)
+        scored = corpora["test"] if corpora["test"].targets else None
+        yield Corpora(tokenizer, len(full), counted, corpora["dev"], scored)
 
 
 def logs(protocol: Protocol, say: Say = print) -> dict[str, Any]:
     """The best model (b = 128, r = 8, with a document model): initialized, tuned, and trained; and its log."""
     with tokenized(protocol) as corpora:
         run = train(protocol, corpora, "explicit", RADII[0], say)
+    say(f"vocabulary {run['full_vocabulary']:,}, reduced to {run['vocabulary']:,}; {run['parameters']:,} parameters")
     say(f"\n{'step':<16} {'dev ppl':>9} {'paper':>7}  sample")
     for row in run["log"]:
         if "dev_perplexity" in row:
-            printed = PRINTED_DEV.get(row["stage"]) if protocol.size == "10M" else None
+            printed = PRINTED_LOG.get(row["stage"]) if protocol.size == "10M" else None
             sample = " ".join(row.get("sample", "").split())
             say(f"{row['stage']:<16} {row['dev_perplexity']:>9.2f} {printed or '–':>7}  {sample}")
     show_test(protocol, [run], say)
@@ -98,9 +105,12 @@ def logs(protocol: Protocol, say: Say = print) -> dict[str, Any]:
 
 
 def figure(protocol: Protocol, say: Say = print) -> dict[str, Any]:
-    """Explicit against random starts for both radii: learning curves and test perplexities."""
+    """Explicit against random starts for both radii: learning curves and test perplexities.
+
+    Random starts come in two kinds: with random embeddings that are trained, as in the paper, or the bit-cipher's.
+    """
     with tokenized(protocol) as corpora:
-        runs = [train(protocol, corpora, init, radius, say) for radius in RADII for init in ("explicit", "random")]
+        runs = [train(protocol, corpora, name, radius, say) for radius in RADII for name in STARTS]
     curves = [Curve.read(Path(run["folder"])) for run in runs]
     rows = learning_curves.comparison(curves)
     drawn = learning_curves.draw(curves, protocol.out / "figure", title="Explicit and random starts")
@@ -115,7 +125,8 @@ def tables(protocol: Protocol, say: Say = print) -> dict[str, Any]:
     """The ablation of 245 models on the first tenth of the training text, and its report."""
     with tokenized(protocol) as corpora:
         counted = corpora.train if protocol.max_tokens else corpora.train.head(corpora.train.targets // 10)
-        say(f"{counted.targets:,} tokens counted, vocabulary {len(corpora.tokenizer):,}")
+        sizes = f"{corpora.full_vocabulary:,}, reduced to {len(corpora.tokenizer):,}"
+        say(f"{counted.targets:,} tokens counted, vocabulary {sizes}")
         corpus = GridCorpus.build(counted, corpora.dev, corpora.tokenizer, DEV_TOKENS)
         folder = protocol.out / "grid"
         run_grid(folder, grid(), corpus, protocol.device, usual_memory(protocol.device))
@@ -129,11 +140,14 @@ def tables(protocol: Protocol, say: Say = print) -> dict[str, Any]:
     return report.to_dict() | {"out": str(folder / "report")}
 
 
-def train(protocol: Protocol, corpora: Corpora, init: str, radius: int, say: Say) -> dict[str, Any]:
-    """Start and train one model, or resume its run, or return its finished results."""
-    name = f"{init}-{radius}"
+def train(protocol: Protocol, corpora: Corpora, start: str, radius: int, say: Say) -> dict[str, Any]:
+    """Make one of the starts and train from it, or resume its run, or return its finished results.
+
+    The results are also written to a file next to the model's folder.
+    """
+    name = f"{start}-{radius}"
     folder = protocol.out / name
-    training = training_settings(protocol, init)
+    training = training_settings(protocol, start)
     dev = corpora.dev.sample(DEV_TOKENS)
     say(f"{name}: {folder}")
 
@@ -146,52 +160,49 @@ def train(protocol: Protocol, corpora: Corpora, init: str, radius: int, say: Say
             raise SaffuError(f"{folder} was trained with other settings; use another `out`")
         lm = SaffuLM.resume(folder, corpora.train, dev, device=protocol.device, on_fold=show)
     else:
-        config = model_settings(protocol, corpora.train, init, radius)
+        config = model_settings(protocol, corpora.train, start, radius)
         lm = SaffuLM(config, tokenizer=corpora.tokenizer, device=protocol.device)
         first_tenth = corpora.train.head(corpora.train.targets // 10)
-        counted = first_tenth if protocol.size == "100M" and init == "explicit" else corpora.train
+        counted = first_tenth if protocol.size == "100M" and start == "explicit" else corpora.train
         lm.fit(counted, dev, references=False, training=training, on_stage=show)
         lm.backprop(corpora.train, dev, training, folder=folder, on_fold=show)
-    return {
+    facts = {
         "run": name,
-        "folder": str(folder),
-        "log": lm.log_,
+        "start": start,
+        "radius": radius,
+        "size": protocol.size,
+        "learning_rate": training.learning_rate,
+        "tokens": corpora.train.targets,
+        "full_vocabulary": corpora.full_vocabulary,
+        "vocabulary": len(corpora.tokenizer),
         "parameters": lm.parameters_,
-        "test_perplexity": test_perplexity(lm, corpora.test, protocol.out / f"{name}.json"),
+        "log": lm.log_,
+        **test_facts(lm, corpora.test),
     }
+    files.write_file(protocol.out / f"{name}.json", (json.dumps(facts) + "\n").encode())
+    return facts | {"folder": str(folder)}
 
 
-def model_settings(protocol: Protocol, train: TokenCorpus, init: str, radius: int) -> PaperConfig:
-    """The paper's best shape, with its document model, tuned on ten folds after the one that initializes it.
-
-    A text of ten folds or fewer is divided into eleven, so that no fold is counted twice.
-    """
-    shape: dict[str, Any] = {"block": BLOCK, "radius": radius, "document_shards": DOCUMENT_SHARDS}
-    if init == "random" or protocol.size == "100M":
-        return PaperConfig(**shape)
-    fold = PaperConfig().fold_tokens
-    if len(train.folds(fold)) <= TUNINGS:
-        fold = max(2, train.targets // (TUNINGS + 1))
-    tunings = min(TUNINGS, len(train.folds(fold)) - 1)
-    return PaperConfig(**shape, tune_folds=tunings, fold_tokens=fold)
+def model_settings(protocol: Protocol, train: TokenCorpus, start: str, radius: int) -> PaperConfig:
+    """The paper's best shape, with its document model; warm starts are tuned, except those of the 100M text."""
+    if start == "explicit" and protocol.size == "10M":
+        return tuned_settings(train, radius, BLOCK, DOCUMENT_SHARDS)
+    return PaperConfig(block=BLOCK, radius=radius, document_shards=DOCUMENT_SHARDS)
 
 
-def training_settings(protocol: Protocol, init: str) -> TrainingConfig:
+def training_settings(protocol: Protocol, start: str) -> TrainingConfig:
     """Adam as in the paper: constant learning rate, no dropout, no clipping; it stops after 2³ increases."""
-    values = {"init": init, "learning_rate": protocol.learning_rate or LEARNING_RATE}
-    return TrainingConfig.from_dict(
-        {**values, "dropout": 0.0, "max_grad_norm": 0.0, "patience": 8, "max_folds": protocol.max_folds or 0}
-    )
+    paper = {"learning_rate": protocol.learning_rate or LEARNING_RATE, "dropout": 0.0, "max_grad_norm": 0.0}
+    limits = {"patience": 8, "max_folds": protocol.max_folds or 0}
+    return TrainingConfig.from_dict({**STARTS[start], **paper, **limits})
 
 
-def test_perplexity(lm: SaffuLM, test: TokenCorpus | None, path: Path) -> float | None:
-    """Perplexity of the test split, stored in a file with the number of targets."""
+def test_facts(lm: SaffuLM, test: TokenCorpus | None) -> dict[str, Any]:
+    """The perplexity of the test split, and its number of targets."""
     if test is None:
-        return None
+        return {"test_perplexity": None, "test_targets": 0}
     score = lm.score(test)
-    facts = {"test_perplexity": score.perplexity, "bits_per_byte": score.bits_per_byte, "targets": score.targets}
-    files.write_file(path, (json.dumps(facts) + "\n").encode())
-    return score.perplexity
+    return {"test_perplexity": score.perplexity, "test_targets": score.targets}
 
 
 def show_test(protocol: Protocol, runs: Sequence[dict[str, Any]], say: Say) -> None:

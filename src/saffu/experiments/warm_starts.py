@@ -3,7 +3,7 @@
     python -m saffu.experiments.warm_starts --train FILES --dev FILES --out results.jsonl [--device cuda]
 
 Unlike `saffu reproduce figure`, which follows the paper's protocol, this neither tunes nor waits for early stopping: it
-shows both starts after the same number of folds.
+shows all starts after the same number of folds.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +33,31 @@ from saffu.training.start import start
 
 BLOCK = 128
 RATES = {8: (0.01, 0.003), 128: (0.003, 0.001)}
-INITS = ("explicit", "random")
+STARTS: dict[str, dict[str, Any]] = {
+    "explicit": {"init": "explicit"},
+    "random": {"init": "random"},  # as in the paper: all layers, embeddings included
+    "cipher": {"init": "random", "init_embeddings": "cipher"},
+}
 
 
 def run(
-    corpus: TokenCorpus, dev: TokenCorpus, vocabulary: int, radius: int, training: TrainingConfig, device: str
+    corpus: TokenCorpus,
+    dev: TokenCorpus,
+    vocabulary: int,
+    name: str,
+    radius: int,
+    settings: dict[str, Any],
+    device: str,
 ) -> Row:
-    """Start and train one model; its learning curve as JSON values."""
+    """Make one of the starts and train from it; its learning curve as JSON values."""
     began = time.perf_counter()
+    training = TrainingConfig.from_dict(STARTS[name] | settings)
     *_, stage = start(corpus, vocabulary, PaperConfig(block=BLOCK, radius=radius), training, device)
     assert isinstance(stage.model, PaperModel)
     curve: list[dict[str, Any]] = []
 
     def note(row: dict[str, Any], _: PaperModel) -> None:
-        curve.append({name: row[name] for name in ("fold", "tokens", "seconds", "dev_perplexity") if name in row})
+        curve.append({name: row[name] for name in ("fold", "tokens", "seconds", "dev_perplexity")})
 
     backprop = Backprop(stage.model, corpus, dev, training, seconds=time.perf_counter() - began)
     try:
@@ -54,9 +66,10 @@ def run(
     except Diverged as error:
         ended = str(error)
     return {
-        "init": training.init,
+        "start": name,
         "radius": radius,
         "learning_rate": training.learning_rate,
+        "seed": training.seed,
         "tokens": corpus.targets,
         "dev_targets": dev.targets,
         "vocabulary": vocabulary,
@@ -66,28 +79,35 @@ def run(
     }
 
 
+def read_corpora(train: Sequence[str], dev: Sequence[str]) -> tuple[Tokenizer, TokenCorpus, TokenCorpus]:
+    """Training and held-out text, one document per line, with a tokenizer learned from the training text."""
+    paths, held_out = (find_files(names) for names in (train, dev))
+    tokenizer = Tokenizer.train((text for _, text in read_lines(paths, "line")), TokenizerConfig(bpe_count="types"))
+    corpus, scored = (TokenCorpus.build(read_lines(found, "line"), tokenizer) for found in (paths, held_out))
+    return tokenizer, corpus, scored
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m saffu.experiments.warm_starts", description=__doc__.split("\n")[0])
     parser.add_argument("--train", nargs="+", required=True, metavar="FILE", help="training text, a document per line")
     parser.add_argument("--dev", nargs="+", required=True, metavar="FILE", help="held-out text")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="results, one line of JSON per run")
-    parser.add_argument("--max-folds", type=int, default=8, help="folds of a million targets per run (default: 8)")
+    parser.add_argument("--max-folds", type=int, default=6, help="folds of a million targets per run (default: 6)")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default: 3)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, or cuda:N (default: cpu)")
     options = parser.parse_args(arguments)
     try:
-        train, dev = (find_files(names) for names in (options.train, options.dev))
         device = str(usable_device(options.device))
-        tokenizer = Tokenizer.train((text for _, text in read_lines(train, "line")), TokenizerConfig(bpe_count="types"))
-        corpus, held_out = (TokenCorpus.build(read_lines(paths, "line"), tokenizer) for paths in (train, dev))
-        held_out = held_out.sample(DEV_TARGETS)
-        for radius, rates in RATES.items():
-            for init in INITS:
-                for rate in rates:
-                    settings = {"init": init, "learning_rate": rate, "max_folds": options.max_folds}
-                    row = run(corpus, held_out, len(tokenizer), radius, TrainingConfig.from_dict(settings), device)
-                    lines = [json.dumps(line) + "\n" for line in [*read_rows(options.out), row]]
-                    files.write_file(options.out, "".join(lines).encode())
-                    print(f"{init} start, r = {radius}, rate {rate:g}: {row['best_dev_perplexity']:.1f}", flush=True)
+        tokenizer, corpus, dev = read_corpora(options.train, options.dev)
+        dev = dev.sample(DEV_TARGETS)
+        for seed, (radius, rates), name in product(range(options.seeds), RATES.items(), STARTS):
+            for rate in rates:
+                settings = {"learning_rate": rate, "max_folds": options.max_folds, "seed": seed}
+                row = run(corpus, dev, len(tokenizer), name, radius, settings, device)
+                lines = [json.dumps(line) + "\n" for line in [*read_rows(options.out), row]]
+                files.write_file(options.out, "".join(lines).encode())
+                best = f"{row['best_dev_perplexity']:.1f}"
+                print(f"{name} start, r = {radius}, rate {rate:g}, seed {seed}: {best}", flush=True)
     except SaffuError as error:
         sys.exit(f"error: {error}")
 

@@ -1,0 +1,151 @@
+"""The paper's claims about runs, each with a verdict computed from result files: tuning, training, vocabulary, cost.
+
+A verdict needs the same order in every seed; the spread is that of the effect over the seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+from saffu.experiments.claims import FAILS, GROSS, HOLDS, IN_PART, NEAR, OPEN, Verdict, both, compared
+from saffu.format import plural
+
+Row = Mapping[str, Any]
+PRINTED_LOG = {"init": 43.33, "tune 1": 42.87, "tune 2": 42.67, "tune 3": 42.58, "tune 9": 42.46, "tune 10": 42.44}
+PRINTED_TEST = {"explicit-8": 23.84, "explicit-128": 30.35, "random-8": 63.98, "random-128": 63.98}
+PRINTED_TEST_100M = {"explicit-8": 58.05}
+PRINTED_VOCABULARIES = (26_693, 2_848)
+LEAST_REDUCTION = 5  # factor by which a vocabulary "shrinks" as the printed one did, by 9.4
+
+
+def seeded(rows: Sequence[Row], effect: Callable[[Row], float]) -> dict[str, Any]:
+    """The mean effect, its spread over the seeds, the number of seeds, and the smallest text."""
+    effects = [effect(row) for row in rows]
+    spread = max(effects) - min(effects) if len(effects) > 1 else None
+    tokens = min(int(row["tokens"]) for row in rows)
+    return {"effect": mean(effects), "spread": spread, "seeds": len(effects), "tokens": tokens}
+
+
+def tuning(rows: Iterable[Row]) -> Verdict:
+    """Claim 8, from ten tunings fold after fold."""
+    claim = "Tuning, which solves attention from V instead of V̂, improves on initialization (43.33 → 42.44, or 2.1%)."
+    runs = [row for row in rows if row["radius"] == 8]
+    if not runs:
+        return Verdict(8, claim, OPEN, "Needs runs of `python -m saffu.experiments.tunings`.")
+    first = mean(next(iter(row["dev_perplexities"].values())) for row in runs)
+    last = mean(list(row["dev_perplexities"].values())[-1] for row in runs)
+    plain = mean(row["without_tuning"] for row in runs)
+    tunings = len(runs[0]["dev_perplexities"]) - 1
+
+    def change(row: Row) -> float:
+        stages = list(row["dev_perplexities"].values())
+        return float(stages[-1] / stages[0] - 1)
+
+    improves = all(change(row) < 0 for row in runs)
+    beyond_text = all(list(row["dev_perplexities"].values())[-1] < row["without_tuning"] for row in runs)
+    verdict = HOLDS if improves and beyond_text else IN_PART if improves else FAILS
+    evidence = (
+        f"One fold of {runs[0]['fold_tokens']:,} tokens: {first:.2f}. After {tunings} tunings, each on a further fold: "
+        f"{last:.2f}. All {tunings + 1} folds without tuning: {plain:.2f}."
+    )
+    if verdict == IN_PART:
+        evidence += " It improves, but no more than the text that it adds does."
+    paper = PRINTED_LOG["tune 10"] / PRINTED_LOG["init"] - 1
+    return Verdict(8, claim, verdict, evidence, paper_effect=paper, **seeded(runs, change))
+
+
+def best_rate(rows: Iterable[Row], start: str, radius: int) -> list[Row]:
+    """The runs of a start at its best learning rate, by mean dev perplexity over the seeds."""
+    rates: dict[float, list[Row]] = {}
+    for row in rows:
+        if (row["start"], row["radius"]) == (start, radius):
+            rates.setdefault(row["learning_rate"], []).append(row)
+    return min(rates.values(), key=lambda runs: mean(run["best_dev_perplexity"] for run in runs), default=[])
+
+
+def training(rows: Sequence[Row]) -> list[Verdict]:
+    """Claims 9 and 10, from warm and cold starts of both radii."""
+    claims = {
+        9: "After a warm start, r = 8 (23.84) ends below r = 128 (30.35), and both below cold starts (63.98).",
+        10: "Cold starts stop at the same perplexity for both radii (63.98).",
+    }
+    groups = {(start, r): best_rate(rows, start, r) for start in ("explicit", "random") for r in (8, 128)}
+    if not all(groups.values()):
+        return [Verdict(n, claim, OPEN, "Needs warm and cold starts of both radii.") for n, claim in claims.items()]
+    scores = {key: [float(run["best_dev_perplexity"]) for run in runs] for key, runs in groups.items()}
+    warm_wins = all(max(scores["explicit", r]) < min(scores["random", r]) for r in (8, 128))
+    short_wins = max(scores["explicit", 8]) < min(scores["explicit", 128])
+    verdict = HOLDS if warm_wins and short_wins else IN_PART if warm_wins or short_wins else FAILS
+    evidence = "; ".join(
+        f"{'warm' if start == 'explicit' else 'cold'}, r = {radius}: {described(found)}"
+        for (start, radius), found in scores.items()
+    )
+    cold = mean(scores["random", 8])
+    ninth = seeded(groups["explicit", 8], lambda run: run["best_dev_perplexity"] / cold - 1)
+    tenth = seeded(groups["random", 128], lambda run: run["best_dev_perplexity"] / cold - 1)
+    same = abs(tenth["effect"]) <= NEAR
+    ratio = f"Cold, r = 128 is {compared(1 + tenth['effect'])} r = 8."
+    paper = PRINTED_TEST["explicit-8"] / PRINTED_TEST["random-8"] - 1
+    return [
+        Verdict(9, claims[9], verdict, f"{evidence}.", paper_effect=paper, **ninth),
+        Verdict(10, claims[10], HOLDS if same else FAILS, ratio, paper_effect=0.0, **tenth),
+    ]
+
+
+def described(scores: Sequence[float]) -> str:
+    """
+    >>> described([50.0, 52.0]), described([50.0])
+    ('51.0 (50.0 to 52.0 over 2 seeds)', '50.0')
+    """
+    if len(scores) == 1:
+        return f"{scores[0]:.1f}"
+    return f"{mean(scores):.1f} ({min(scores):.1f} to {max(scores):.1f} over {plural(len(scores), 'seed')})"
+
+
+def large_text(rows: Iterable[Row]) -> Verdict:
+    """Claim 11, from the paper's protocol: initialized on a tenth of the text, or on all of it."""
+    claim = "A model that is initialized on a tenth of its text ends far above one that saw all of it (58.05, 23.84)."
+    runs = {row["size"]: row for row in rows if row["run"] == "explicit-8" and row["learning_rate"] > 1e-4}
+    if not {"10M", "100M"} <= runs.keys():
+        return Verdict(11, claim, OPEN, "Needs `saffu reproduce logs` on one text with both sizes of the protocol.")
+    tenth, whole = (runs[size]["test_perplexity"] for size in ("100M", "10M"))
+    effect = seeded([runs["100M"]], lambda run: run["test_perplexity"] / whole - 1)
+    verdict = HOLDS if effect["effect"] >= GROSS else IN_PART if effect["effect"] >= 0.01 else FAILS
+    evidence = f"Initialized on a tenth, it ends at a test perplexity of {tenth:.1f}; on eleven folds, at {whole:.1f}."
+    paper = PRINTED_TEST_100M["explicit-8"] / PRINTED_TEST["explicit-8"] - 1
+    return Verdict(11, claim, verdict, evidence, paper_effect=paper, **effect)
+
+
+def vocabulary(rows: Iterable[Row]) -> Verdict:
+    """Claim 13, from the paper's protocol."""
+    claim = "The vocabulary shrinks from 26,693 to 2,848 tokens."
+    run = next(iter(rows), None)
+    if run is None:
+        return Verdict(13, claim, OPEN, "Needs a run of `saffu reproduce`.")
+    before, after = run["full_vocabulary"], run["vocabulary"]
+    alike = 0.5 <= after / PRINTED_VOCABULARIES[1] <= 2
+    verdict = both(before / after >= LEAST_REDUCTION, alike)
+    evidence = f"{before:,} → {after:,} tokens, by a factor of {before / after:.1f} (printed: 9.4)."
+    paper = PRINTED_VOCABULARIES[1] / PRINTED_VOCABULARIES[0] - 1
+    return Verdict(13, claim, verdict, evidence, after / before - 1, paper, tokens=run["tokens"])
+
+
+def cost(rows: Iterable[Row]) -> Verdict:
+    """Claim 15, from a warm and a cold start that ran alone on the same machine."""
+    claim = "The explicit solution is cheaper than backpropagation."
+    runs = {row["start"]: row for row in rows if row.get("alone") and row["radius"] == 8}
+    if not {"explicit", "random"} <= runs.keys():
+        return Verdict(15, claim, OPEN, "Needs a warm and a cold start that ran alone on one machine.")
+    solved, cold = runs["explicit"]["curve"][0], runs["random"]["curve"]
+    level, seconds = solved["dev_perplexity"], solved["seconds"]
+    reached = next((point["seconds"] for point in cold if point["dev_perplexity"] <= level), None)
+    verdict = FAILS if reached is not None and reached <= seconds else HOLDS
+    evidence = f"The explicit solution takes {seconds:.1f} s to a dev perplexity of {level:.1f}. " + (
+        f"A cold start takes {reached:.1f} s to get there."
+        if reached is not None
+        else f"A cold start has not got there after {cold[-1]['seconds']:.1f} s."
+    )
+    effect = seconds / (cold[-1]["seconds"] if reached is None else reached) - 1
+    return Verdict(15, claim, verdict, evidence, effect, tokens=runs["explicit"]["tokens"])

@@ -1,0 +1,169 @@
+"""The verdict on each of the paper's 15 claims, computed from the files in docs/results."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from saffu.errors import SaffuError
+from saffu.experiments import run_claims
+from saffu.experiments.claims import FAILS, HOLDS, IN_PART, OPEN, Verdict, judge, merged
+from saffu.experiments.grid import DOCUMENT_SHARDS, radius_unit
+from saffu.experiments.readings import Row, perplexities, read_rows
+from saffu.experiments.report import effects
+from saffu.experiments.results import Cell
+from saffu.experiments.scoring import left_side
+from saffu.experiments.units import parameter_count
+from saffu.paper.config import PaperConfig
+from saffu.tools.evaluate import Score
+
+TEXTS = {
+    "babylm-small": "babylm-small; held out: other documents of the same files",
+    "spoken": "its spoken half; held out: other documents of the same files",
+    "mixed-tenth": "a tenth of babylm-small with novels and Wikipedia, shuffled; held out: their development text",
+    "babylm-small-published": "babylm-small; held out: the published development text",
+    "spoken-published": "its spoken half; held out: the published development text",
+    "spoken-natural": "its spoken half; held out: the published development text; natural logarithms",
+    "mixed": "babylm-small with novels and Wikipedia, 10M words; held out: their development text",
+}
+RUNS, PROTOCOL = "babylm-small", "mixed"  # texts of the tunings and warm starts, and of the paper's protocol
+MAIN = ("babylm-small", "babylm-small-published", "spoken", "spoken-published")  # first with the default reading wins
+NATURAL = ("babylm-small", "spoken-natural")  # where natural logarithms are judged, too
+JUDGED = {"attention", "attention_priming", "tune_folds", "fold_tokens"}  # settings that claims are about
+
+
+class Results:
+    """What docs/results holds."""
+
+    def __init__(self, folder: Path):
+        self.readings = {name: read_rows(folder / f"readings-{name}.jsonl") for name in TEXTS}
+        self.runs = read_rows(folder / "warm-starts.jsonl")
+        self.tunings = read_rows(folder / "tunings.jsonl")
+        self.protocol = read_rows(folder / "protocol.jsonl")
+
+    def row(self, text: str, reading: str = "default") -> Row | None:
+        """The grid of a reading, on the first choice of documents."""
+        found = [row for row in self.readings[text] if row["reading"] == reading]
+        return min(found, key=lambda row: int(row.get("draw", 0)), default=None)
+
+    @property
+    def main_text(self) -> str:
+        """The first text with results of the default reading."""
+        for text in MAIN:
+            if self.row(text):
+                return text
+        raise SaffuError("no results of the default reading; run `python -m saffu.experiments.readings`")
+
+    @property
+    def main(self) -> Row:
+        row = self.row(self.main_text)
+        assert row is not None
+        return row
+
+
+def cells_of(row: Row) -> list[Cell]:
+    """The cells of a reading, as `claims` reads them."""
+    found = []
+    for (modes, document, block, radius), scores in perplexities(row).items():
+        block_mode, radius_mode = modes.split("/")
+        shape: dict[str, Any] = {"block_mode": block_mode, "radius_mode": radius_mode, "block": block, "radius": radius}
+        config = PaperConfig(**row["changes"], **shape, document_shards=DOCUMENT_SHARDS if document else 0)
+        parameters = parameter_count([*left_side(config), radius_unit(config)], row["vocabulary"])
+        train, dev = (Score(math.log(perplexity), 1, 1) for perplexity in scores)
+        found.append(Cell(config, parameters, train, dev, row["least_attention"]))
+    return found
+
+
+def grid_verdicts(rows: Sequence[Row], reading: str = "default") -> dict[int, Verdict]:
+    """Verdicts from the cells of a reading, and from readings that differ in a setting in question, over all draws."""
+    by_draw: dict[int, list[Row]] = {}
+    for row in rows:
+        by_draw.setdefault(int(row.get("draw", 0)), []).append(row)
+    found: dict[int, list[Verdict]] = {}
+    for draw in sorted(by_draw):
+        base = next((row for row in by_draw[draw] if row["reading"] == reading), None)
+        if base is None:
+            continue
+        cells = []
+        for row in by_draw[draw]:
+            changed = {name for name, _ in row["changes"].items() ^ base["changes"].items()}
+            if changed <= JUDGED:
+                cells += cells_of(row)
+        for verdict in judge(cells, cells_of(base), base["tokens"]):
+            found.setdefault(verdict.number, []).append(verdict)
+    return {number: merged(verdicts) for number, verdicts in found.items()}
+
+
+def run_verdicts(results: Results) -> dict[int, Verdict]:
+    """Verdicts from runs: tuning, training, vocabulary, and cost."""
+    verdicts = [
+        run_claims.tuning(results.tunings),
+        *run_claims.training(results.runs),
+        run_claims.large_text(results.protocol),
+        run_claims.vocabulary(results.protocol),
+        run_claims.cost(results.runs),
+    ]
+    return {verdict.number: verdict for verdict in verdicts}
+
+
+def all_verdicts(results: Results) -> dict[int, Verdict]:
+    """The 15 verdicts, with grids of the main text under the default reading."""
+    runs = run_verdicts(results)
+    if runs[8].verdict == OPEN:  # a grid that was tuned once can decide it as well
+        runs.pop(8)
+    return dict(sorted((grid_verdicts(results.readings[results.main_text]) | runs).items()))
+
+
+def other_verdicts(results: Results) -> dict[str, dict[int, Verdict]]:
+    """Verdicts on other texts and under another reading."""
+    main, found = results.main_text, {}
+    for text, rows in results.readings.items():
+        if text != main:
+            found[text] = grid_verdicts(rows)
+    for text in NATURAL:
+        found[text if "natural" in text else f"{text} with natural logarithms"] = grid_verdicts(
+            results.readings[text], "natural-logarithm"
+        )
+    if protocol := results.protocol:
+        tests = [run | {"best_dev_perplexity": run["test_perplexity"]} for run in protocol if run["size"] == "10M"]
+        found[f"{PROTOCOL}, test"] = {verdict.number: verdict for verdict in run_claims.training(tests)}
+    return found
+
+
+def verdict_table(results: Results) -> str:
+    """Every claim with its verdict, effect, spread over seeds, size of the text, and what other texts say."""
+    verdicts, others = all_verdicts(results), other_verdicts(results)
+    head = ["", "the paper's claim", "verdict", "effect (paper's)", "spread", "text", "evidence", "elsewhere"]
+    lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
+    for number, verdict in verdicts.items():
+        spread = "–" if verdict.spread is None else f"{100 * verdict.spread:.1f} over {verdict.seeds}"
+        text = PROTOCOL if number in (11, 13) else results.main_text
+        size = f"{text}, {verdict.size}" if verdict.tokens else "–"
+        values = [verdict.claim, f"**{short(verdict.verdict)}**", effects(verdict), spread, size, verdict.evidence]
+        lines.append(f"| {number} | " + " | ".join([*values, elsewhere(verdict, others)]) + " |")
+    counts = Counter(verdict.verdict for verdict in verdicts.values())
+    kinds = [f"{kind}: {counts[kind]}" for kind in (HOLDS, IN_PART, FAILS, OPEN) if counts[kind]]
+    summary = f"{len(verdicts)} claims; {'; '.join(kinds)}. Effects are relative; a spread is in percentage points."
+    return "\n".join([*lines, "", summary, ""])
+
+
+def elsewhere(verdict: Verdict, others: dict[str, dict[int, Verdict]]) -> str:
+    """Texts and readings with another verdict on the same claim."""
+    same, different = 0, []
+    for name, verdicts in others.items():
+        other = verdicts.get(verdict.number)
+        if other is None or other.verdict == OPEN:
+            continue
+        same += other.verdict == verdict.verdict
+        if other.verdict != verdict.verdict:
+            different.append(f"{other.verdict} on {name}")
+    if not same and not different:
+        return "–"
+    return "; ".join([*([f"the same on {same}"] if same else []), *different])
+
+
+def short(verdict: str) -> str:
+    return "–" if verdict == OPEN else verdict
