@@ -140,13 +140,25 @@ def test_models_change(saffu, tmp_path):
     assert facts(saffu("info both --check --json"))["checked"] is True
 
 
-def test_running_text_that_was_cut_cannot_be_forgotten_whole(saffu):
-    assert saffu(f"train train.txt --out cut {QUICK}").status == 0
-    refused = saffu("forget cut train.txt")
-    assert refused.status == 2 and "train with --dev FILE or --hold-out 0" in refused.err
-    assert saffu(f"train train.txt --hold-out 0 --out whole {QUICK}").status == 0
-    assert saffu("update whole dev.txt.gz").status == 0
-    assert "removed 1 document" in saffu("forget whole train.txt").out
+def test_files_of_which_lines_were_held_out_can_be_forgotten(saffu, tmp_path):
+    text = (tmp_path / "train.txt").read_text()
+    (tmp_path / "two.txt").write_text(text.replace("the", "a"))
+    (tmp_path / "short.txt").write_text("the first line .\nthe second line .\n")
+    saffu(f"train train.txt --split file --hold-out 0 --out public {QUICK}")
+    train = "--split file --encoder public --out"
+    assert saffu(f"train train.txt short.txt two.txt {train} cut").status == 0
+    counted = facts(saffu("info cut --json"))["trained_on"]
+    forgotten = facts(saffu("forget cut two.txt --json"))
+    assert forgotten["removed"] > 1 and forgotten["held_out_lines"] > 10
+    assert forgotten["trained_on"]["lines"] == counted["lines"] - text.count("\n") + forgotten["held_out_lines"]
+    saffu(f"train train.txt short.txt {train} never")
+    assert (tmp_path / "cut" / "model.safetensors").read_bytes() == (
+        tmp_path / "never" / "model.safetensors"
+    ).read_bytes()
+    result = saffu("forget cut train.txt").out
+    assert re.match(r"removed \d+ parts of 1 document; \d+ lines had been held out; cut now holds 1 document ", result)
+    refused = saffu("forget cut two.txt")
+    assert refused.status == 2 and "--dev FILE or --hold-out 0" in refused.err
 
 
 def test_info_check_finds_damage(saffu, model):

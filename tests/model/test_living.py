@@ -1,6 +1,7 @@
 """Models that change: update, forget, and merge against counting the same documents at once with the same encoder."""
 
 import copy
+import hashlib
 import json
 import os
 import random
@@ -20,7 +21,7 @@ import saffu as package
 from conftest import CONFIGS, corpus_of, sentences
 from saffu import SaffuError, SaffuLM, TokenizerConfig, TrainingConfig, files
 from saffu.model import living
-from saffu.model.ledger import Ledger
+from saffu.model.ledger import Ledger, counted_parts
 from toy_model import ToyConfig
 
 SHARDS = [sentences(1, 200), [*sentences(3, 60), "the zyx quaffed wvut ."], sentences(4, 40)]
@@ -439,3 +440,19 @@ def test_tokenizer_settings_travel(tmp_path):
     lm = SaffuLM(ToyConfig(), tokenizer=TokenizerConfig(bpe_kept_words=9)).fit(SHARDS[0])
     lm.save(tmp_path / "m")
     assert package.load(tmp_path / "m").tokenizer_settings_["bpe_kept_words"] == 9
+
+
+@pytest.mark.parametrize(
+    ("counted", "expected"),
+    [
+        (["ab", "def", "h"], [(0, 2), (3, 6), (7, 8)]),
+        (["b", "d", "g"], [(1, 2), (3, 4), (6, 7)]),
+        (["a", "ab", "def"], []),  # more lines are missing at the end than are ever held out
+        (["ab", "h"], []),
+        (["z"], []),
+    ],
+)
+def test_parts_of_a_document_that_were_counted(counted, expected):
+    salt = b"salt"
+    known = {salt: {hashlib.blake2b(part.encode(), key=salt, digest_size=16).digest() for part in counted}}
+    assert counted_parts([letter.encode() for letter in "abcdefghij"], known, part=3, gap=3) == expected

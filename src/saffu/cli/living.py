@@ -32,9 +32,8 @@ TOKENS_STAY = (
     "token in tokenizer.json; to rule that out, train with --tokenizer DIR, learned from other text"
 )
 ENCODER_STAYS = "note: the encoder stays as it was fitted, on text that may have included the removed documents"
-CUT = (
-    "parts of this model's running text were held out, so that files with such parts were not counted whole: "
-    "to forget whole files, train with --dev FILE or --hold-out 0"
+HELD_OUT = (
+    "some of this model's text was held out and never counted (train with --dev FILE or --hold-out 0 to prevent it)"
 )
 
 
@@ -73,15 +72,23 @@ def update(options: argparse.Namespace) -> None:
 
 
 def forget(options: argparse.Namespace) -> None:
+    from saffu.model.living import as_counted
+
     with changed_model(options) as (lm, corpus):
+        parts = as_counted(lm, corpus)
         try:
-            forgotten = lm.forget(corpus, options.skip_uncounted, options.drop_network)
+            forgotten = lm.forget(parts, options.skip_uncounted, options.drop_network)
         except SaffuError as error:
-            if lm.source_.get("hold_out") and lm.source_.get("split") != "line":
-                raise SaffuError(f"{error}; {CUT}") from None
+            if lm.source_.get("hold_out"):
+                raise SaffuError(f"{error}; {HELD_OUT}") from None
             raise
-    some = f"{forgotten:,} of " if forgotten < corpus.documents else ""
-    finish(options, lm, f"removed {some}{plural(corpus.documents, 'document')}", {"removed": forgotten})
+    some = f"{forgotten:,} of " if forgotten < parts.documents else ""
+    held_out = corpus.lines - parts.lines
+    done = f"removed {some}{plural(parts.documents, 'document')}"
+    if held_out:
+        done = f"removed {some}{parts.documents:,} parts of {plural(corpus.documents, 'document')}; "
+        done += f"{plural(held_out, 'line')} had been held out"
+    finish(options, lm, done, {"removed": forgotten, "held_out_lines": held_out})
     if lm.tokenizer_settings_:  # of a tokenizer learned from the model's own text
         say(options, TOKENS_STAY)
     elif not lm.log_ or lm.log_[0]["stage"] != "recount":  # with the encoder of another model

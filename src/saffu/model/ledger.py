@@ -103,6 +103,23 @@ class Ledger:
             )
         return left
 
+    def cut(self, corpus: TokenCorpus, part: int, gap: int) -> TokenCorpus:
+        """Documents as they were counted: those of which lines were held out in the parts that were counted.
+
+        `part` and `gap` are the most lines of a part and of what was held out between two of them. A document that is
+        counted whole, or of which not all other lines are counted, stays whole.
+        """
+        known = {salt: set(page.hashes.tolist()) for salt, page in self.pages.items()}
+        whole, ends, spans = {*self.counted(corpus).tolist()}, corpus.line_starts(), []
+        for number, (begin, end) in enumerate(pairwise(np.searchsorted(ends, corpus.starts).tolist())):
+            lines = [corpus.ids[lo:hi].astype("<i4").tobytes() for lo, hi in pairwise(ends[begin : end + 1].tolist())]
+            parts = [] if number in whole else counted_parts(lines, known, part, gap)
+            spans += [(begin + lo, begin + hi) for lo, hi in parts or [(0, len(lines))]]
+        ids = np.concatenate([corpus.ids[:0], *(corpus.ids[ends[lo] : ends[hi]] for lo, hi in spans)])
+        sizes = np.concatenate([corpus.sizes[:0], *(corpus.sizes[lo:hi] for lo, hi in spans)])
+        starts = np.cumsum([0, *(ends[hi] - ends[lo] for lo, hi in spans)], dtype=np.int64)
+        return TokenCorpus(ids, starts, sizes)
+
     def _struck(self, corpus: TokenCorpus) -> tuple[npt.NDArray[np.bool_], Ledger]:
         """Which documents could be removed, and the ledger without them."""
         struck, pages = np.zeros(corpus.documents, dtype=bool), {}
@@ -158,3 +175,32 @@ def hashed(corpus: TokenCorpus, salt: bytes) -> Hashes:
         for lo, hi in pairwise(corpus.starts.tolist())
     )
     return np.frombuffer(joined, dtype=f"S{HASH}")
+
+
+def counted_parts(lines: list[bytes], known: Mapping[bytes, set[bytes]], part: int, gap: int) -> list[tuple[int, int]]:
+    """The parts of a document that are known, as ranges of lines; empty unless they are all of it except for gaps.
+
+    Gaps have `gap` lines at most and do not become shorter, as `hold_out` leaves them.
+    """
+    found: list[tuple[int, int]] = []
+    start, end, shortest = 0, 0, 0
+    while end < len(lines):
+        starts = range(end + shortest, min(end + gap, len(lines) - 1) + 1)
+        start, stop = next(((a, b) for a in starts if (b := _longest(lines[a : a + part], known, a))), (0, 0))
+        if not stop:
+            break
+        found.append((start, stop))
+        shortest, end = max(1, shortest, start - end if end else 0), stop
+    return found if len(lines) - end <= gap else []
+
+
+def _longest(lines: list[bytes], known: Mapping[bytes, set[bytes]], start: int) -> int:
+    """Where the longest known document that begins here ends; 0 if there is none."""
+    longest = 0
+    for salt, hashes in known.items():
+        digest = hashlib.blake2b(key=salt, digest_size=HASH)
+        for number, line in enumerate(lines, start + 1):
+            digest.update(line)
+            if digest.digest().rstrip(b"\0") in hashes:
+                longest = max(longest, number)
+    return longest

@@ -28,6 +28,7 @@ from saffu.model.ledger import Ledger
 from saffu.model.solutions import check
 from saffu.model.statistics import Statistics, trained_on
 from saffu.text.corpus import TokenCorpus
+from saffu.text.documents import STRETCH
 from saffu.tools.evaluate import require_text
 
 if TYPE_CHECKING:
@@ -69,6 +70,12 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
     log = [*rows, _row("forget", corpus, began)]
     _replace(lm, changed, lm.statistics_ - _statistics(lm, corpus), left, sizes, log)
     return corpus.documents
+
+
+def as_counted(lm: SaffuLM, corpus: TokenCorpus) -> TokenCorpus:
+    """Documents as the model has counted them: in parts, if training held out some of their lines."""
+    every = int(lm.source_.get("hold_out") or 0)
+    return require_changeable(lm).cut(corpus, (every - 1) * STRETCH, STRETCH) if every else corpus
 
 
 def merge(models: Iterable[SaffuLM]) -> SaffuLM:
