@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saffu import files
 from saffu.errors import SaffuError
 from saffu.files import Content
 from saffu.model.folder import settle
@@ -83,12 +82,9 @@ def resume(
 
 def stored_checkpoint(folder: Path) -> Any:
     """The checkpoint of a run of either kind."""
-    if files.read_manifest(folder).get("preset") == "companion":
-        from saffu.companion.checkpoint import read_checkpoint as read
-    else:
-        from saffu.training.checkpoint import read_checkpoint as read  # type: ignore[assignment]
+    from saffu.training.checkpoint import read_checkpoint
 
-    return read(folder)
+    return read_checkpoint(folder)
 
 
 def finish(lm: SaffuLM, run: Backprop | Training, folder: str | Path | None, on_fold: OnRow | None) -> None:

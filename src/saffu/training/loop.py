@@ -110,7 +110,7 @@ class Backprop:
     def checkpoint(self) -> Checkpoint:
         """The whole state of the run."""
         progress, arrays = asdict(self.progress), self.step.arrays()
-        return Checkpoint(self.settings, progress, self.source, self.text, str(self.device), arrays)
+        return Checkpoint(progress, self.source, self.text, str(self.device), arrays, self.settings)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from where a saved run stood."""
