@@ -1,6 +1,7 @@
 """The page's server, asked as its script asks: count, type, explain, forget, undo, learn, save, generate."""
 
 import copy
+import errno
 import math
 import threading
 
@@ -313,3 +314,14 @@ def test_words_are_explained_under_every_kind_of_model(lm):
     answer = why(lm, "the old ", "king")
     assert math.fsum(row["bits"] for row in answer["rows"]) == pytest.approx(answer["bits"], abs=1e-6)
     assert answer["p"] == pytest.approx(lm.complete_word("the old ")["king"], rel=1e-3)
+
+
+def test_a_full_disk_is_one_line(fitted, tmp_path, monkeypatch):
+    page = Page(Studio(copy.copy(fitted("calibrated")), "model", saved_in=tmp_path))
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("saffu.files._write_durably", full)
+    assert "No space left on device" in page.post("save", 422, model="folder", name="mine")["error"]
+    assert list(tmp_path.iterdir()) == []

@@ -157,6 +157,9 @@ async def answered(work: Callable[[], Any]) -> Response:
         return JSONResponse(await run_in_threadpool(work))
     except SaffuError as error:
         return refused(error)
+    except OSError as error:
+        reason = error.strerror or error
+        return refused(SaffuError(f"cannot read or write: {reason}; check permissions and free disk space"))
 
 
 def refused(error: SaffuError) -> Response:
