@@ -40,8 +40,15 @@ def test_the_environment_lowers_the_number_of_cores(monkeypatch):
         assert cores() == expected
 
 
-def test_no_work_goes_on_after_an_interrupt_that_meets_the_start_of_a_thread(monkeypatch):
-    entered, left, start = [], [], threading.Thread.start
+@pytest.mark.parametrize("again", [0, 1, 3])
+def test_no_work_goes_on_after_an_interrupt_that_meets_the_start_of_a_thread(monkeypatch, again):
+    entered, left, start, wait_for, interrupts = [], [], threading.Thread.start, threading.Condition.wait_for, []
+
+    def interrupted_again(condition, done):
+        if len(interrupts) < again:
+            interrupts.append(1)
+            raise KeyboardInterrupt
+        return wait_for(condition, done)
 
     def interrupted(thread):
         start(thread)
@@ -56,6 +63,7 @@ def test_no_work_goes_on_after_an_interrupt_that_meets_the_start_of_a_thread(mon
         left.append(number)
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)
+    monkeypatch.setattr(threading.Condition, "wait_for", interrupted_again)
     with pytest.raises(KeyboardInterrupt):
         run_in_threads(work, 2)
     assert entered == left == [0]

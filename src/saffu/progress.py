@@ -6,6 +6,8 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+tqdm.monitor_interval = 0  # no thread that watches over bars, and would outlive them
+
 _hidden = False
 
 

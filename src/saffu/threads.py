@@ -57,12 +57,25 @@ def run_in_threads(work: Callable[[int, Callable[[], bool]], Result], workers: i
             finally:
                 stop.set()
     finally:
-        with change:
-            change.wait_for(lambda: not running)
+        _wait(change, lambda: not running)
     for task in tasks:
         if not isinstance(task.exception(), CancelledError | None):
             task.result()  # raises the error that stopped the others
     return [task.result() for task in tasks]
+
+
+def _wait(change: threading.Condition, done: Callable[[], bool]) -> None:
+    """Wait until something is done, also if the user interrupts again in the meantime."""
+    interrupt = None
+    while True:
+        try:
+            with change:
+                change.wait_for(done)
+            break
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt:
+        raise interrupt
 
 
 def in_parallel(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from torture.harness import COMPANION, NETWORK, QUICK, Attempt, Ended, command, documents, prepared
 
+LIMITED = "--memory-limit 2G"
 SIGNALS = {"killed": signal.SIGKILL, "terminated": signal.SIGTERM, "interrupted": signal.SIGINT}
-CHECKPOINTS = ("checkpoint.json", "training.json")
 STATUSES = {"killed": (0, -9), "terminated": (0, 143, -15), "interrupted": (0, 130, -2)}  # negative: at either end
 
 
@@ -35,6 +35,7 @@ def victims(made: dict[str, Path], out: Path) -> list[Victim]:
     grid += " --set hidden_dimension=12"
     return [
         Victim("train", f"train {text} --out {out} --force {QUICK}", None, fresh, changed(300)),
+        Victim("little memory", f"train {text} --out {out} --force {QUICK} {LIMITED}", None, fresh, changed(300)),
         Victim("replace", f"train {text} --out {out} --force {QUICK}", made["other"], changed(40, 300), changed(300)),
         Victim(
             "backprop", f"train {text} --out {out} --force {NETWORK}", None, fresh, changed(300),
@@ -112,7 +113,7 @@ def run_again(victim: Victim, out: Path, first: Ended) -> str:
     """The same command, or its continuation, must now succeed; unless it had succeeded already."""
     if first.status == 0 or (victim.name in ("update", "forget") and victim.done(out)):
         return ""
-    resumable = victim.again and any((out / name).exists() for name in CHECKPOINTS)
+    resumable = victim.again and (out / "checkpoint.json").exists()
     ended = command(victim.again if resumable else victim.line)
     left = [path.name for path in out.parent.glob(f".{out.name}.*")]
     return ended.problem((0,)) or failed(victim.done, out) or (f"left behind: {left}" if left else "")
