@@ -224,8 +224,10 @@ def backprop_log(options: argparse.Namespace, log: Log, dev: TokenCorpus) -> Ite
 def finish(lm: SaffuLM, folder: Path, options: argparse.Namespace, log: Log) -> None:
     """State the result."""
     best = min((row for row in lm.log_ if "fold" in row), key=lambda row: row["dev_perplexity"], default=None)
-    if best:
+    if best and best.get("best", True):
         log.say(f"best dev perplexity {best['dev_perplexity']:.2f}, after fold {best['fold']}")
+    elif best:
+        log.say("training did not improve on the model before it, which was kept")
     log.say(f"{lm.parameters_:,} parameters, saved in {folder}")
     if options.json:
         print_json(model_facts(lm) | {"out": folder, "log": lm.log_})
