@@ -2,38 +2,25 @@
 
 import copy
 import json
-import random
 import signal
 
 import numpy as np
 import pytest
 import torch
 
+from companion_data import CONFIG, counted_model, dev_corpus, texts, training
 from saffu import SaffuError, SaffuLM, load
 from saffu.companion.checkpoint import read_checkpoint
 from saffu.companion.config import CompanionConfig, resolved
 from saffu.companion.rows import excerpt
 from saffu.companion.scoring import score
-from saffu.companion.train import Training
 from saffu.text.corpus import TokenCorpus, lines_of
 from saffu.tools.evaluate import evaluate
-
-CONFIG = CompanionConfig(
-    order=2, slots=1, word_classes=0, output_classes=4, cache=0, epochs=12, depth=1, context=32, batch_tokens=512
-)
-NAMES = ("ann", "bob", "cat", "dan", "eve", "fay", "gus", "hal")
-
-
-def texts(seed: int, number: int) -> list[str]:
-    """Documents of twelve lines, in which a name comes back after four others words: too far for pairs of tokens."""
-    draw = random.Random(seed)
-    lines = [f"{name} saw {draw.choice(NAMES)} and {name} ran" for name in draw.choices(NAMES, k=number)]
-    return ["\n".join(lines[first : first + 12]) for first in range(0, number, 12)]
 
 
 @pytest.fixture(scope="module")
 def counted() -> SaffuLM:
-    return SaffuLM(CONFIG).fit(texts(1, 600))
+    return counted_model()
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +30,7 @@ def trained(counted: SaffuLM) -> SaffuLM:
 
 @pytest.fixture(scope="module")
 def dev(counted: SaffuLM) -> TokenCorpus:
-    return TokenCorpus.build(lines_of(texts(2, 120)), counted.tokenizer_)
+    return dev_corpus(counted)
 
 
 def test_the_mixture_is_better_than_the_counts(counted, trained, dev):
@@ -139,28 +126,23 @@ def test_forgetting_needs_the_network_to_be_dropped(trained, counted, dev):
     np.testing.assert_array_equal(lm.model_.log_probabilities(dev), plain.model_.log_probabilities(dev))
 
 
-def training(lm: SaffuLM, dev: TokenCorpus, **changes) -> Training:
-    corpus = lm.tokenize(texts(1, 600))
-    config = resolved(CompanionConfig(**CONFIG.to_dict() | {"network_dropout": 0.2} | changes), corpus.targets, "cpu")
-    return Training(lm.model_.with_config(config), corpus, dev)
-
-
 def test_the_gate_is_calibrated_by_text_that_the_network_never_sees(counted, dev):
     run = training(counted, dev)
-    own = run.gate_flat.targets[run.gate_targets]
-    held = np.setdiff1d(np.arange(run.corpus.targets), run.kept.numpy())
-    assert np.array_equal(run.corpus.ids[held], own.numpy()) and len(held) == 208
+    parts, number = run.division, len(run.division.flat.targets)
+    held = np.setdiff1d(np.arange(number), parts.kept.numpy())
+    assert len(held) == 8 * (number // 20 // 8)
+    assert torch.equal(parts.flat.targets[held], parts.gate_flat.targets[parts.gate_targets])
     for epoch in range(3):
-        positions = run._training_rows(np.random.default_rng(epoch)).numpy()
+        positions = parts.rows(np.random.default_rng(epoch)).numpy()
         assert not np.isin(positions, held).any()
         jumps = np.diff(positions) != 1
-        documents = run.flat.documents.numpy()[positions]
+        documents = parts.flat.documents.numpy()[positions]
         assert (documents[:, 1:] != documents[:, :-1])[jumps].all()
     with torch.no_grad():
         run.side.gate.bias.fill_(30)  # all trust in an untrained network
-    calibrated = run._calibrated()
-    found = score(calibrated.network, calibrated.gate, run.gate_text, run.gate_flat).mixture[run.gate_targets]
-    assert found.mean() > run.gate_flat.counted.numpy()[run.gate_targets].mean() - 1e-6
+    side = parts.calibrated(run.side)
+    found = score(side.network, side.gate, parts.gate_text, parts.gate_flat).mixture[parts.gate_targets]
+    assert found.mean() > parts.gate_flat.counted.numpy()[parts.gate_targets].mean() - 1e-6
     assert run.side.gate.bias.item() == 30  # training goes on with the gate it has
 
 

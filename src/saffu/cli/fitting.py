@@ -32,7 +32,7 @@ def fit(
     options: argparse.Namespace, config: Settings, tokenizer: TokenizerConfig, training: TrainingConfig | None
 ) -> None:
     """Fit a model to the text, and save it in --out after every stage."""
-    with processes(options.preset, options.device or "cpu") as group:
+    with processes(config.preset, options.device or "cpu") as group:
         if group.is_first:
             require_output(options)
         with locked(options.out, group):
@@ -69,6 +69,7 @@ def resume(options: argparse.Namespace) -> None:
     """Continue an interrupted run; only its length, and the place of its text, may change."""
     from saffu.model.backprop import stored_checkpoint
     from saffu.model.language_model import SaffuLM
+    from saffu.processes import together
     from saffu.training.config import TrainingConfig
 
     for name in ("out", "force", "preset_given", "encoder", "tokenizer", "max_tokens", "split", "field"):
@@ -87,7 +88,7 @@ def resume(options: argparse.Namespace) -> None:
     if not checkpoint.source:
         raise SaffuError(f"{folder} was trained from Python; resume it there, with SaffuLM.resume")
     choice = TextChoice.from_dict(checkpoint.source).instead(options.text, options.dev or [])
-    with processes(options.preset, options.device or checkpoint.device) as group, locked(folder, group):
+    with together(options.device or checkpoint.device) as group, locked(folder, group):
         log = Log(options, True, group.is_first)
         tokenizer = stored_tokenizer(folder)
         with TrainingText(choice) as text:
@@ -111,11 +112,11 @@ def processes(preset: str, device: str) -> Iterator[ProcessGroup]:
     """The processes that torchrun started, or this one alone."""
     from saffu.processes import SINGLE, launched, together
 
-    if preset == "paper":
+    if preset != "calibrated":
         with together(device) as group:
             yield group
     elif launched():
-        raise SaffuError("the calibrated preset runs in one process; start it without torchrun, or use --preset paper")
+        raise SaffuError("counting runs in one process; start it without torchrun, or add --minutes or --epochs")
     else:
         yield SINGLE
 

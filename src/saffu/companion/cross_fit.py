@@ -12,6 +12,7 @@ import numpy as np
 from saffu.calibrated.model import CalibratedModel
 from saffu.calibrated.views import CalibratedSums
 from saffu.interface import Array, Floats
+from saffu.processes import SINGLE, ProcessGroup
 from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
@@ -24,15 +25,17 @@ CrossFit = tuple[Floats, Array]
 """Of every target, ln p and how certain the model was, as it gives them itself."""
 
 
-def cross_fitted(model: CalibratedModel, corpus: TokenCorpus, progress: str | None = None) -> CrossFit:
+def cross_fitted(
+    model: CalibratedModel, corpus: TokenCorpus, progress: str | None = None, group: ProcessGroup = SINGLE
+) -> CrossFit:
     """ln p of every target (targets,) and the model's certainty (targets, 2), cross-fitted.
 
-    `model` must hold the counts of all of `corpus`; it may hold others too.
+    `model` must hold the counts of all of `corpus`; it may hold others too. The processes of a group share the folds.
     """
-    log_p, certainty = np.empty(corpus.targets), np.empty((corpus.targets, 2), dtype=np.float32)
+    log_p, certainty = np.zeros(corpus.targets), np.zeros((corpus.targets, 2), dtype=np.float32)
     ranges = stretches(corpus)
     with progress_bar(progress, total=corpus.targets) as bar:
-        for fold in range(min(FOLDS, len(ranges))):
+        for fold in range(group.rank, min(FOLDS, len(ranges)), group.size):
             own = ranges[fold::FOLDS]
             seen = CalibratedSums.count(corpus, model.config, model.vocabulary, own)
             parts, where = with_context(corpus, own, lead(model))
@@ -41,7 +44,7 @@ def cross_fitted(model: CalibratedModel, corpus: TokenCorpus, progress: str | No
             chosen = where >= 0
             log_p[where[chosen]], certainty[where[chosen]] = found[chosen], sure[chosen]
             bar.update(int(chosen.sum()))
-    return log_p, certainty
+    return group.sum(log_p), group.sum(certainty)
 
 
 def stretches(corpus: TokenCorpus) -> Array:

@@ -12,6 +12,7 @@ from saffu.companion.gate import Gate, mixed
 from saffu.companion.network import Network
 from saffu.companion.rows import documents_of, inputs_of, scoring_rows
 from saffu.interface import Array, Floats
+from saffu.processes import SINGLE, ProcessGroup
 from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
 
@@ -47,15 +48,22 @@ class Scores(NamedTuple):
 
 
 @torch.no_grad()
-def score(network: Network, gate: Gate, corpus: TokenCorpus, flat: Flat, progress: str | None = None) -> Scores:
+def score(
+    network: Network,
+    gate: Gate,
+    corpus: TokenCorpus,
+    flat: Flat,
+    progress: str | None = None,
+    group: ProcessGroup = SINGLE,
+) -> Scores:
     """What both sides together say about a corpus. Each target sees at least half a window, or all before it."""
     was_training = network.training
     network.eval()
     positions, scored = scoring_rows(corpus, network.context)
-    out = np.empty((3, corpus.targets))
+    out = np.zeros((3, corpus.targets))
     at_once = max(1, TOKENS // network.context)
     with progress_bar(progress, total=corpus.targets) as bar:
-        for row in range(0, len(positions), at_once):
+        for row in range(group.rank * at_once, len(positions), group.size * at_once):
             part, wanted = positions[row : row + at_once], scored[row : row + at_once]
             rows = torch.from_numpy(part).to(flat.inputs.device)
             logit, trained, counted = flat.forward(network, gate, rows.clamp(min=0))
@@ -63,4 +71,4 @@ def score(network: Network, gate: Gate, corpus: TokenCorpus, flat: Flat, progres
             out[:, part[wanted]] = values[:, wanted.ravel()]
             bar.update(int(wanted.sum()))
     network.train(was_training)
-    return Scores(*out)
+    return Scores(*group.sum(out))

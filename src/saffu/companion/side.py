@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from torch import nn
 
 from saffu.calibrated.model import CalibratedModel
 from saffu.companion.config import CompanionConfig
@@ -39,8 +40,7 @@ class TrainedSide:
     def start(cls, config: CompanionConfig, counted: CalibratedModel, device: torch.device) -> TrainedSide:
         """What training starts from."""
         side = cls.plain(config, counted, torch.device("cpu"))
-        if config.network_start == "counted":
-            counted_start(side.network, counted)
+        counted_start(side.network, counted, config.network_start)
         return cls(side.network, side.gate, device)
 
     @classmethod
@@ -76,6 +76,9 @@ class TrainedSide:
         network.eval()
         return TrainedSide(network, copy.deepcopy(self.gate), self.device)
 
+    def parameters(self) -> list[nn.Parameter]:
+        return [*self.network.parameters(), *self.gate.parameters()]
+
     @property
     def size(self) -> int:
-        return sum(weight.numel() for module in (self.network, self.gate) for weight in module.parameters())
+        return sum(weight.numel() for weight in self.parameters())

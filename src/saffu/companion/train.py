@@ -2,6 +2,9 @@
 
 Everything random follows from the seed and the step, and a checkpoint holds the whole state of a run, so on a CPU a run
 of a number of epochs that was interrupted and resumed ends with the weights of one that never was.
+
+Several processes, started by torchrun, count the same text; they share cross-fitting, the rows of each step, and
+scoring. Gradients are summed, and time is that of the first, so all of them take the same steps and decisions.
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ import torch
 from torch import Tensor
 
 from saffu.companion.checkpoint import Checkpoint
-from saffu.companion.cross_fit import CrossFit, cross_fitted, with_context
+from saffu.companion.cross_fit import CrossFit, cross_fitted
+from saffu.companion.division import Division
 from saffu.companion.gate import constant_gate, loss
 from saffu.companion.model import CompanionModel
 from saffu.companion.optimizer import Optimizer
-from saffu.companion.rows import excerpt, held_out, training_rows
+from saffu.companion.rows import excerpt
 from saffu.companion.scoring import Flat, score
 from saffu.companion.side import TrainedSide
 from saffu.errors import SaffuError
@@ -37,10 +41,10 @@ from saffu.training.interrupts import deferred_interrupts
 
 STATE = "optimizer "  # prefix of its arrays in a checkpoint
 DEV_TARGETS = {"cpu": 25_000, "cuda": 100_000}  # held-out targets scored at each check
-GATE_TARGETS = {"cpu": 10_000, "cuda": 20_000}  # of the training text that only the gate is fitted to
 CHECKS = (0.05, *(0.1 * k for k in range(1, 11)))  # fractions of a run after which held-out text is scored
 PATIENCE = 3  # checks in a row that are worse than the best end a run …
 PATIENT = 0.6  # … after this fraction of it: much is gained while the learning rate falls
+ROUNDING = 1e-6  # bits per byte: a gate that is shut is not worse than the counts
 WARMUP = 50  # steps
 LEAST_SHARE = 0.5  # of the time is for training, however long counting took
 SYNC = 8  # steps after which the clock is read
@@ -84,60 +88,40 @@ class Training:
         """
         if not dev.targets:
             raise SaffuError("training needs held-out text for early stopping; pass some as `dev`")
-        if group.size > 1:
-            raise SaffuError("a network next to counts is trained in one process; run the command without torchrun")
         self.text = {"corpus": corpus.fingerprint(), "dev": dev.fingerprint()}
         self.model, self.best, self.config = model, model, model.config
-        self.source, self.group, self.before, self.corpus = source, group, seconds, corpus
+        self.source, self.group, self.before = source, group, seconds
         self.dev, self.progress, self.device = excerpt(dev, DEV_TARGETS[model.device.type]), Progress(), model.device
         began = time.perf_counter()
-        self._divide(cross_fitted(model.counted, corpus, "cross-fit") if cross_fit is None else cross_fit)
+        cross_fit = cross_fitted(model.counted, corpus, "cross-fit", group) if cross_fit is None else cross_fit
+        self.division = Division(corpus, cross_fit, self.config.context, self.device)
         counted = model.counted.log_probabilities_and_certainty(self.dev)
         self.dev_flat, self.counted_score = Flat(self.dev, *counted, self.device), self._score_of(counted[0])
         self.cross_fit_seconds = time.perf_counter() - began
-        whole, spent = self.config.minutes * 60, seconds + self.cross_fit_seconds
+        whole, spent = self.config.minutes * 60, self._of_first(seconds + self.cross_fit_seconds)[0]
         self.progress.limit = max(whole - spent, LEAST_SHARE * whole)
         torch.manual_seed(seed_of(self.config.seed, "weights"))
         self.side = model.side.copy() if model.side else TrainedSide.start(self.config, model.counted, self.device)
+        for weight in self.side.parameters():
+            weight.data.copy_(group.sum(weight.data if group.is_first else torch.zeros_like(weight)))
         self.side.network.train()
         self.optimizer = Optimizer(self.side.network, self.side.gate, self.config.optimizer, self.config.decay or 0.0)
-        self.length = min(self.config.context, len(self.kept))
-        rows = -(-len(self.kept) // self.length)
-        self.rows = min(max(1, self.config.batch_tokens // self.length), rows)
+        rows = -(-len(self.division.kept) // self.division.length)
+        self.rows = min(max(1, self.config.batch_tokens // self.division.length), rows)
         self.steps_per_epoch = rows // self.rows
         self.steps = max(1, round(self.config.epochs * self.steps_per_epoch))
         self.graph: torch.cuda.CUDAGraph | None = None
         if model.side is None:
             self._open_gate()
 
-    def _divide(self, counted: CrossFit) -> None:
-        """Into what the network is trained on, `flat` at the positions `kept`, and what the gate is calibrated by."""
-        context, corpus = self.config.context, self.corpus
-        ranges = held_out(corpus.targets, GATE_TARGETS[self.device.type])
-        held = np.zeros(corpus.targets, dtype=bool)
-        for begin, end in ranges:
-            held[begin:end] = True
-        self.flat, self.kept = Flat(corpus, *counted, self.device), torch.from_numpy(np.flatnonzero(~held))
-        gaps = np.searchsorted(ranges[:, 0], np.arange(corpus.targets), side="right")
-        self.flat.documents += torch.from_numpy(gaps).to(self.device, torch.int32)  # no row looks across a gap
-        self.gate_text: TokenCorpus | None = None
-        if len(ranges):
-            self.gate_text, where = with_context(corpus, ranges, context)
-            positions, self.gate_targets = np.where(where < 0, -1 - where, where), where >= 0
-            self.gate_flat = Flat(self.gate_text, counted[0][positions], counted[1][positions], self.device)
-
     @torch.no_grad()
     def _open_gate(self) -> None:
         """Set the gate's constant by a sample of the training text."""
-        positions = self._training_rows(np.random.default_rng(self.config.seed))[: self.rows]
+        positions = self.division.rows(np.random.default_rng(self.config.seed))[: self.rows]
         self.side.network.eval()
-        _, trained, counted = self.flat.forward(self.side.network, self.side.gate, positions)
+        _, trained, counted = self.division.flat.forward(self.side.network, self.side.gate, positions)
         self.side.network.train()
         self.side.gate.bias.fill_(constant_gate(trained, counted))
-
-    def _training_rows(self, rng: np.random.Generator) -> Tensor:
-        """The positions of an epoch, (rows, length)."""
-        return self.kept[torch.from_numpy(training_rows(len(self.kept), self.length, rng))].to(self.device)
 
     @property
     def fraction(self) -> float:
@@ -152,8 +136,9 @@ class Training:
     ) -> CompanionModel:
         """Train until the run ends; return the best model.
 
-        `on_fold` receives a row of the log and the model as it is now, at each check; `save` must store `best` together
-        with the files it receives. SIGINT and SIGTERM take effect after the current step, once a checkpoint is saved.
+        `on_fold` receives a row of the log and the model as it is now, at each check; `save`, called on the first
+        process only, must store `best` together with the files it receives. SIGINT and SIGTERM take effect after a few
+        steps, once a checkpoint is saved.
         """
         cuda = [self.device] if self.device.type == "cuda" else []
         with side_stream(self.device), torch.random.fork_rng(cuda), deferred_interrupts() as interrupts:
@@ -165,39 +150,39 @@ class Training:
         if not progress.steps:
             progress.best = self.counted_score.bits_per_byte
             if self.model.side is not None:  # trained before
-                before = score(self.model.side.network, self.model.side.gate, self.dev, self.dev_flat)
-                progress.best = self._score_of(before.mixture).bits_per_byte
+                progress.best = self._scores(self.model.side)[0].bits_per_byte
         self._since = saved = time.perf_counter()
         with progress_bar("train", total=1000, unit="‰") as bar:
             while not progress.ended:
                 self._step()
                 progress.steps += 1
+                stop = due = False
                 if progress.steps % SYNC == 0 or self.device.type == "cpu" or progress.steps >= self.steps:
-                    self._read_clock()
+                    stop, due = self._read_clock(bool(interrupts), time.perf_counter() - saved > SAVE_SECONDS)
                     bar.update(round(1000 * min(1.0, self.fraction)) - bar.n)
                 if self.fraction >= CHECKS[progress.checks] - 1e-9:
                     self._check(on_fold)
                     bar.set_postfix_str(f"{progress.best:.3f} bits/byte", refresh=False)
-                if interrupts or progress.ended or time.perf_counter() - saved > SAVE_SECONDS:
+                if stop or due or progress.ended:
                     self._save(save)
                     saved = time.perf_counter()
-                if interrupts:
+                if stop:  # here or in another process
                     raise KeyboardInterrupt
 
     def _step(self) -> None:
         epoch, place = divmod(self.progress.steps, self.steps_per_epoch)
         if place == 0 or not hasattr(self, "_rows"):
             rng = np.random.default_rng(seed_of(self.config.seed, "rows", epoch))
-            self._rows = self._training_rows(rng)
+            self._rows = self.division.rows(rng)
         self.optimizer.set_rate(min(1.0, (self.progress.steps + 1) / WARMUP) * max(0.0, 1 - self.fraction))
         positions = self._rows[place * self.rows : (place + 1) * self.rows]
-        seed = seed_of(self.config.seed, "dropout", self.progress.steps)
+        seed = seed_of(self.config.seed, "dropout", self.progress.steps, self.group.rank)
         if self.device.type != "cuda":
             torch.default_generator.manual_seed(seed)
             self._loss = self._plain_step(positions)
             return
         torch.cuda.manual_seed(seed)
-        if self.progress.steps < PLAIN_STEPS or not hasattr(self, "_loss"):
+        if self.group.size > 1 or self.progress.steps < PLAIN_STEPS or not hasattr(self, "_loss"):
             self._loss = self._plain_step(positions)
             return
         if self.graph is None:  # hundreds of small kernels become one launch
@@ -208,25 +193,38 @@ class Training:
         self.graph.replay()
 
     def _plain_step(self, positions: Tensor) -> Tensor:
-        value = loss(*self.flat.forward(self.side.network, self.side.gate, positions))
-        value.backward()
+        own = positions[self.group.rank :: self.group.size]
+        value = torch.zeros((), device=self.device)
+        if len(own):
+            value = loss(*self.division.flat.forward(self.side.network, self.side.gate, own))
+            value = value * (len(own) / len(positions)) if self.group.size > 1 else value
+            value.backward()
+        if self.group.size > 1:
+            self._sum_gradients()
         self.optimizer.step()
         return value.detach()
+
+    def _sum_gradients(self) -> None:
+        weights = self.side.parameters()
+        gradients = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights]
+        total = self.group.sum(torch.cat([gradient.flatten() for gradient in gradients]))
+        for weight, part in zip(weights, total.split([weight.numel() for weight in weights]), strict=True):
+            weight.grad = part.view_as(weight)
 
     def _check(self, on_fold: Any) -> None:
         """Score the held-out text, keep the weights if they are the best so far, and log."""
         progress = self.progress
-        if not math.isfinite(float(self._loss)):
+        if not math.isfinite(float(self.group.sum(self._loss))):
             raise SaffuError(f"training diverged: the loss is not finite at step {progress.steps}; train again")
         fraction = min(1.0, self.fraction)
         while progress.checks < len(CHECKS) - 1 and CHECKS[progress.checks] <= fraction + 1e-9:
             progress.checks += 1
-        side = self._calibrated()
+        side = self.division.calibrated(self.side, self.group)
         model = self.model.with_side(side)
-        log_p, alone, _ = score(side.network, side.gate, self.dev, self.dev_flat)
-        found = self._score_of(log_p)
+        found, alone = self._scores(side)
         is_best = found.bits_per_byte < progress.best
-        progress.worse = 0 if is_best else progress.worse + 1
+        is_worse = found.bits_per_byte > progress.best + ROUNDING
+        progress.worse = 0 if is_best else progress.worse + is_worse
         if is_best:
             progress.best, progress.best_check, self.best = found.bits_per_byte, progress.checks, model
         self._read_clock()
@@ -235,36 +233,40 @@ class Training:
         elif progress.worse >= PATIENCE and fraction >= PATIENT:
             progress.ended = f"held-out text was not predicted better in {PATIENCE} checks"
         row: Row = {"stage": f"train {fraction:.0%}", "fold": progress.checks, "step": progress.steps}
-        tokens = progress.steps * self.rows * self.length
+        tokens = progress.steps * self.rows * self.division.length
         row |= {"tokens": tokens, "tokens_per_second": round(tokens / max(progress.seconds, 1e-9))}
         row |= {"dev_perplexity": found.perplexity, "dev_bits_per_byte": found.bits_per_byte, "best": is_best}
-        row |= {"network_bits_per_byte": self._score_of(alone).bits_per_byte}
+        row |= {"network_bits_per_byte": alone.bits_per_byte}
         row |= {"counted_bits_per_byte": self.counted_score.bits_per_byte}
         row["seconds"] = round(self.before + self.cross_fit_seconds + progress.seconds, 3)
         if on_fold:
             on_fold(row, model)
 
-    def _calibrated(self) -> TrainedSide:
-        """A copy of the weights as they are now. Its gate fits text that the network has not been trained on."""
-        side = self.side.copy()
-        if self.gate_text is not None:
-            found = score(side.network, side.gate, self.gate_text, self.gate_flat)
-            logit, trained = (torch.from_numpy(values[self.gate_targets]) for values in (found.logit, found.trained))
-            side.gate.calibrate(logit, trained, self.gate_flat.counted.cpu()[self.gate_targets])
-        return side
+    def _scores(self, side: TrainedSide) -> tuple[Score, Score]:
+        """Of the held-out text, by the mixture and by the network alone."""
+        found = score(side.network, side.gate, self.dev, self.dev_flat, group=self.group)
+        return self._score_of(found.mixture), self._score_of(found.trained)
 
     def _score_of(self, log_p: Array) -> Score:
         return Score(-float(log_p.sum()), self.dev.targets, self.dev.bytes)
 
-    def _read_clock(self) -> None:
+    def _read_clock(self, stop: bool = False, due: bool = False) -> tuple[bool, bool]:
+        """Add the time of the first process since the last call; whether any process must stop, or is due to save."""
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
         now = time.perf_counter()
-        self.progress.seconds += now - self._since
+        passed, *flags = self._of_first(now - self._since, stop, due)
+        self.progress.seconds += passed
         self._since = now
+        return flags[0] > 0, flags[1] > 0
+
+    def _of_first(self, number: float, *added: float) -> list[float]:
+        """A number of the first process, and others summed over all processes."""
+        numbers = self.group.sum(np.array([number if self.group.is_first else 0.0, *added], dtype=np.float64))
+        return [float(number) for number in numbers]
 
     def _save(self, save: Any) -> None:
-        if save is not None:
+        if save is not None and self.group.is_first:
             save(self.checkpoint().files())
         self._read_clock()
 

@@ -11,7 +11,7 @@ from saffu.companion.config import CompanionConfig
 from saffu.errors import SaffuError
 from saffu.interface import Arrays, Model, Stage
 from saffu.paper.config import PaperConfig
-from saffu.processes import ProcessGroup
+from saffu.processes import SINGLE, ProcessGroup
 from saffu.settings import Settings
 from saffu.text.corpus import Line, TokenCorpus
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
@@ -52,10 +52,10 @@ def calibrated_from_arrays(
 def fit_companion(
     corpus: TokenCorpus, vocabulary: int, config: CompanionConfig, device: str, group: ProcessGroup, **options: Any
 ) -> Iterator[Stage]:
-    """Count; `SaffuLM.backprop` trains the network next to the counts."""
+    """Count, each process of a group for itself; `SaffuLM.backprop` trains the network next to the counts."""
     from saffu.companion.model import CompanionModel
 
-    for stage in fit_calibrated(corpus, vocabulary, config, "cpu", group, **options):
+    for stage in fit_calibrated(corpus, vocabulary, config, "cpu", SINGLE, **options):
         counted: Any = stage.model
         yield Stage(stage.name, CompanionModel(config, counted, None, device), stage.facts)
 
