@@ -1,4 +1,4 @@
-# make setup | demo | test | test-hf | torture | bench | numbers | format | clean.   Needs Python >= 3.10 and make; everything else goes into .venv.
+# make setup | demo | test | test-hf | test-cluster | torture | bench | numbers | format | clean.   Needs Python >= 3.10 and make; everything else goes into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 HF := .venv-hf
 
-.PHONY: setup demo test test-hf torture bench numbers format clean
+.PHONY: setup demo test test-hf test-cluster torture bench numbers format clean
 
 setup: $(STAMP)
 
@@ -36,6 +36,10 @@ $(HF)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(HF)
 	$(HF)/bin/python $(INSTALL) 'transformers==4.51.*' 'lm_eval[hf]' --editable '.[dev]'
 	@touch $@
+
+# Simulated nodes, one of which is killed; a killed driver; a million lines.
+test-cluster: setup
+	$(BIN)/python -m pytest tests/cluster tests/cluster/faults.py tests/cluster/many_lines.py
 
 torture: setup
 	PYTHONPATH=tests $(BIN)/python -m torture --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) --out docs/results/torture.json

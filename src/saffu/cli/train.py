@@ -146,12 +146,7 @@ def run(options: argparse.Namespace) -> None:
         return
     from saffu.cli import fitting
 
-    if options.ray:
-        from saffu.cli import on_ray
-
-        on_ray.fit(options, *settings(options))
-        return
-    if options.resume:
+    if options.resume and not options.ray:
         fitting.resume(options)
         return
     if options.hold_out == 1:
@@ -159,6 +154,11 @@ def run(options: argparse.Namespace) -> None:
     if trains(options) and not (options.dev or options.hold_out):
         what = "--backprop" if options.backprop else "training"
         raise SaffuError(f"{what} needs held-out text for early stopping; pass --dev FILE or --hold-out N")
+    if options.ray:
+        from saffu.cli import on_ray
+
+        on_ray.fit(options, *settings(options))
+        return
     with bounded(options):
         fitting.fit(options, *settings(options))
 

@@ -41,7 +41,7 @@ class Cluster:
 
     def __init__(self, ray: Any, folder: Path) -> None:
         self._ray, self.folder = ray, folder
-        self._task = ray.remote(num_cpus=1, max_retries=RETRIES)(on_node())
+        self._task = ray.remote(num_cpus=1, max_retries=RETRIES, scheduling_strategy="SPREAD")(on_node())
 
     @property
     def processors(self) -> int:
