@@ -32,15 +32,16 @@ class CompanionConfig(CalibratedConfig):
 SPEED = {"cpu": {2: 15e3, 4: 3e3, 6: 1e3}, "cuda": {2: 2.5e6, 4: 1.3e6, 6: 0.7e6}}
 """Tokens per second of training by device and depth: two cores, or one H200. The rule needs their order only."""
 MOST_EPOCHS = {"cpu": 16.0, "cuda": 32.0}  # more does not help
-MANY = 8  # epochs that a deeper network should have
+MANY = 8  # epochs from which on a text could be learned by heart
+MANY_TOKENS = 15e6  # that a deeper network should see
 
 
 def resolved(config: CompanionConfig, tokens: int, device: str) -> CompanionConfig:
     """The settings with everything decided that follows from text, time, and device.
 
-    On a CPU a network has 2 layers; on a GPU 6, or 4 if the time is too short for 8 epochs of 6. A text that is read
-    often must not be learned by heart: from 8 epochs on there is dropout, and weight decay is higher. These values were
-    measured on 2 million tokens (docs/companion.md).
+    On a CPU a network has 2 layers; on a GPU 6, or 4 if the time is too short for 15 million tokens with 6. A text that
+    is read often must not be learned by heart: from 8 epochs on there is dropout, and weight decay is higher. These
+    values were measured on 2 and 15 million tokens (docs/companion.md).
     """
     kind = device.split(":")[0]
 
@@ -49,7 +50,7 @@ def resolved(config: CompanionConfig, tokens: int, device: str) -> CompanionConf
         limit = config.epochs or MOST_EPOCHS[kind]
         return min(limit, SPEED[kind][depth] * 60 * config.minutes / tokens) if config.minutes else limit
 
-    depth = config.depth or (2 if kind == "cpu" else 6 if epochs(6) >= MANY or config.epochs else 4)
+    depth = config.depth or (2 if kind == "cpu" else 6 if epochs(6) * tokens >= MANY_TOKENS or config.epochs else 4)
     expected = epochs(max(d for d in SPEED[kind] if d <= max(2, depth)))
     dropout, decay = config.network_dropout, config.decay
     return replace(
