@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import socket
+import sys
 import webbrowser
 from collections.abc import Sequence
 
@@ -11,6 +13,7 @@ from saffu.cli.options import Command, Parser, integer, named_path
 from saffu.errors import SaffuError
 
 LOOPBACK = "127.0.0.1"
+SWITCH = 5e-4  # seconds after which counting lets a keystroke through
 
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
@@ -38,10 +41,15 @@ def run(options: argparse.Namespace) -> None:
         config = uvicorn.Config(
             app(studio, token, port), log_level="warning", lifespan="off", ws="none", timeout_graceful_shutdown=1
         )
+        sys.setswitchinterval(SWITCH)
         try:
             uvicorn.Server(config).run([listener])
         except KeyboardInterrupt:
             print()
+        finally:
+            if studio.is_working:  # native threads would abort the process when the interpreter ends under them
+                sys.stdout.flush()
+                os._exit(0)
 
 
 def listening(port: int) -> socket.socket:

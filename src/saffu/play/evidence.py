@@ -100,7 +100,8 @@ def _shown(model: CalibratedModel, tokenizer: Tokenizer, view: View, place: int,
     if not view.classes or place < view.exact or token < EOD:
         return [tokenizer.token(token)]
     classes = model.encoder.context_classes[view.classes]
-    return class_members(model, tokenizer, classes, int(classes[token]))
+    members = class_members(model, tokenizer, classes, int(classes[token]))
+    return list(dict.fromkeys([tokenizer.token(token), *members]))
 
 
 def _cached(tokenizer: Tokenizer, window: list[int], token: int) -> dict[str, Counts]:

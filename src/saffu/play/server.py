@@ -25,6 +25,7 @@ from saffu.play.why import why, word_after
 from saffu.text.records import is_valid
 
 MOST_TYPED = 10_000  # characters of a text that is typed
+LINES = 3  # of generated text, where documents have several
 MOST_LEARNED = 100_000  # characters of a document that is learned or forgotten
 PAGE = {"/": ("index.html", "text/html"), "/play.js": ("play.js", "text/javascript"),
         "/play.css": ("play.css", "text/css"), "/icon.svg": ("icon.svg", "image/svg+xml")}  # fmt: skip
@@ -91,7 +92,9 @@ def app(studio: Studio, token: str, port: int) -> ASGIApp:
             settings["top_p"] = number(body, "top_p", 0, 1)
             settings["max_tokens"] = int(number(body, "max_tokens", 1, 1000))
             settings["seed"] = int(number(body, "seed", 0, 2**32))
-            return studio.subject(model(body)).version.lm.stream(typed(body), lines=3, **settings)
+            lm = studio.subject(model(body)).version.lm
+            lines = LINES if lm.trained_on_["lines"] > lm.trained_on_["documents"] else 1
+            return lm.stream(typed(body), lines=lines, **settings)
 
         try:
             pieces = await run_in_threadpool(begin)

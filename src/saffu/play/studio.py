@@ -140,6 +140,10 @@ class Studio:
         self._workers.append(threading.Thread(target=guarded, daemon=True))
         self._workers[-1].start()
 
+    @property
+    def is_working(self) -> bool:
+        return any(worker.is_alive() for worker in self._workers)
+
     def wait(self) -> None:
         """Wait until the work in the background is done."""
         for worker in list(self._workers):

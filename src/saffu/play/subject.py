@@ -78,7 +78,7 @@ class Subject:
             now = self.version
             if now.texts is None:
                 return self._change("forget", text, None, drop_network)
-            if number not in now.texts.documents:
+            if number is None or number not in now.texts.documents:
                 raise SaffuError("this document is not in the model any more; choose another")
             return self._change("forget", now.texts.documents[number], now.texts.without(number), drop_network)
 

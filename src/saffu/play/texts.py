@@ -74,7 +74,7 @@ class Texts:
         return np.concatenate(list(self.ids.values())), np.repeat(numbers, lengths), np.repeat(starts, lengths)
 
     def speaking_for(
-        self, tokenizer: Tokenizer, context: Sequence[int], word: Sequence[int], most: int = 8
+        self, tokenizer: Tokenizer, context: Sequence[int], word: Sequence[int], most: int = 6
     ) -> dict[str, Any]:
         """The documents in which a word follows the end of a context, those with the longest such end first.
 

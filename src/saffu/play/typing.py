@@ -21,7 +21,6 @@ from saffu.tools.generate import encode_prompt
 SUGGESTIONS = 10
 FEW = 32  # tokens that are cheaper to follow one by one than to score anew with all before them
 KNOWN_STATES = 16
-LEAST = 1e-3  # probability of a word that is shown
 
 
 class Typist:
@@ -48,7 +47,7 @@ class Typist:
             state = self.state_after(self._prefix(ids, before))
             words = word_completions(self.lm.model_, tokenizer, state, typed, SUGGESTIONS)
             bits = self._surprisals(ids)
-        shown = {word: p for word, p in words.items() if p >= LEAST and "\ufffd" not in word}  # no parts of characters
+        shown = {word: p for word, p in words.items() if "\ufffd" not in word}  # no parts of characters
         return {
             "typed": typed.strip(),
             "words": [{"word": word, "p": p} for word, p in shown.items()],

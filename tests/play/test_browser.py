@@ -1,0 +1,257 @@
+"""The page in a real browser: `make test-web`. Any console error, CSP violation, or request to elsewhere fails."""
+
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from conftest import sentences
+
+playwright = pytest.importorskip("playwright.sync_api", reason="no playwright; run make test-web")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH; install it and run make test-web")
+
+ZEBRA = "the zebra crossed the quiet river ."
+HOSTILE = [
+    "<script>window.hacked = 1</script> said the old king .",
+    "<img src=x onerror=window.hacked=1> & &amp; \"quoted\" 'text'",
+    "שלום עולם טוב",
+    "مرحبا بالعالم الجميل",
+    "👩‍👩‍👧‍👦 met 🎉 and 🦓 today",
+    "a\u202eb \u2028 c \x1b[31m {{7*7}} ${x} javascript:alert(1)",
+]
+
+
+def long_line(size: int) -> str:
+    rng = random.Random(1)
+    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(3000)]
+    return " ".join(rng.choices(words, k=size // 4))[:size]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """The address that the command prints, while it runs."""
+    folder = tmp_path_factory.mktemp("play")
+    command = [sys.executable, "-m", "saffu", "play", "--no-browser"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            yield re.search(r"http://127\.0\.0\.1:\d+/\S+/", server.stdout.readline())[0], folder
+        finally:
+            server.terminate()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        arguments = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser, address):
+    """`open_page(width, scheme)`: a page on which nothing may go wrong."""
+    problems, contexts = [], []
+
+    def open_one(width: int = 1280, scheme: str = "light", hash: str = ""):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        contexts.append(context)
+        context.set_default_timeout(120_000)
+        page = context.new_page()
+        page.on("console", lambda said: problems.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: problems.append(f"dialog {dialog.message}"))
+        page.on("request", lambda asked: None if is_own(asked.url) else problems.append(f"request to {asked.url}"))
+        page.goto(address[0] + hash)
+        return page
+
+    def is_own(url: str) -> bool:
+        return url.startswith((address[0], f"blob:{address[0].split('/', 3)[0]}//"))
+
+    yield open_one
+    for context in contexts:
+        for page in context.pages:
+            assert page.evaluate("() => window.hacked") is None
+        context.close()
+    assert problems == []
+
+
+@pytest.fixture(scope="module")
+def counted(browser, address):
+    """The server after a hostile text has been pasted and counted."""
+    page = browser.new_page()
+    problems = []
+    page.on("console", lambda said: problems.append(said.text))
+    page.goto(address[0])
+    page.fill("#source", "\n".join([*sentences(1, 300), *HOSTILE * 6, ZEBRA]))
+    page.click("#count-text")
+    page.wait_for_selector("#progress:not([hidden])")
+    page.wait_for_selector("#facts:not([hidden])", timeout=300_000)
+    numbers = page.inner_text("#numbers")
+    assert "337" in numbers and "documents" in numbers
+    page.wait_for_selector("#scores .value")
+    page.close()
+    assert problems == []
+
+
+def prompt(page, text: str, first: str | None = None) -> None:
+    """Replace what is typed, and wait until it is explained."""
+    page.fill("#editor", text)
+    if first is not None:
+        page.wait_for_selector(f'#words li:first-child .word:text-is("{first}")')
+        page.wait_for_selector(f'#why-title:text-is("Why “{first}”?")')
+
+
+def total(page) -> float:
+    return number(page.inner_text("#bars tfoot .bits"))
+
+
+def number(text: str) -> float:
+    return float(text.replace("−", "-"))
+
+
+def test_type_explain_forget_and_undo(open_page, counted):
+    page = open_page()
+    page.click("#editor")
+    page.keyboard.type("the zebra crossed the quiet ")
+    page.wait_for_selector('#why-title:text-is("Why “river”?")')
+    assert page.inner_text("#mirror").startswith("the zebra crossed the quiet")
+    assert page.locator('#mirror span[class^="s"]').count() >= 1
+    page.click("#all-parts")
+    parts = [number(text) for text in page.locator("#bars tbody .bits").all_inner_texts()]
+    before = total(page)
+    assert len(parts) > 12 and sum(parts) == pytest.approx(before, abs=0.005 * len(parts) + 0.01)
+
+    assert page.inner_text("#documents li:first-child p") == ZEBRA
+    page.click("#documents li:first-child button")
+    page.wait_for_selector("#changes li.equal")
+    prints = page.locator("#changes dd").all_inner_texts()
+    assert len(prints) == 3 and prints[0] != prints[1] == prints[2]
+    assert "Equal, bit for bit" in page.inner_text("#changes")
+    page.wait_for_selector('#words li:first-child .word:not(:text-is("river"))')
+    assert page.locator("#documents li", has_text="zebra").count() == 0
+
+    page.click("#undo")
+    page.wait_for_selector('#why-title:text-is("Why “river”?")')
+    page.wait_for_selector("#documents li p")
+    assert total(page) == before and page.locator("#changes li").count() == 0
+
+
+def test_a_sentence_is_learned(open_page, counted):
+    page = open_page()
+    page.fill("#learn-text", "the dragon drinks lemonade <b>now</b>")
+    page.click("#learn-form button[type=submit]")
+    page.wait_for_selector("#changes li.equal")
+    prompt(page, "the dragon drinks ", "lemonade")
+    assert page.inner_text("#documents li:first-child p") == "the dragon drinks lemonade <b>now</b>"
+    page.click("#undo")
+    page.wait_for_selector('#words li:first-child .word:not(:text-is("lemonade"))')
+
+
+def test_the_keyboard_suffices(open_page, counted):
+    page = open_page()
+    page.wait_for_selector("#editor")
+    page.focus("#editor")
+    page.keyboard.type("the zebra cr")
+    page.wait_for_selector('#words li:first-child .word:text-is("crossed")')
+    page.keyboard.press("Tab")
+    page.wait_for_selector('#words li:first-child .word:text-is("the")')
+    assert page.input_value("#editor") == "the zebra crossed "
+    page.keyboard.press("ArrowDown")
+    second = page.inner_text("#words li:nth-child(2) .word")
+    page.wait_for_selector(f'#why-title:text-is("Why “{second}”?")')
+    page.keyboard.press("Tab")
+    assert page.input_value("#editor") == f"the zebra crossed {second} "
+    page.keyboard.press("Escape")
+    page.keyboard.press("Tab")
+    assert page.evaluate("() => document.activeElement.id") != "editor"
+
+
+def test_hostile_text_is_only_text(open_page, counted):
+    page = open_page()
+    for text in HOSTILE:
+        prompt(page, text)
+        page.wait_for_selector("#mirror span")
+        page.wait_for_selector("#bars tfoot .bits")
+    prompt(page, "<script>window.hacked = 1</script> said the old ", "king")
+    assert "<script>window.hacked = 1</script>" in page.inner_text("#documents li:first-child p")
+    memory = page.locator("#bars tr", has=page.locator('th span:text-is("memory")')).locator(".evidence")
+    assert memory.inner_text() == "> said the old → king 6 of 6"
+    prompt(page, "שלום ", "עולם")
+    assert page.evaluate("() => getComputedStyle(document.getElementById('mirror')).direction") == "rtl"
+    prompt(page, "👩‍👩‍👧‍👦 met ", "🎉")
+    assert page.locator("#mirror script, #documents script, #documents img").count() == 0
+
+
+def test_long_text_gets_a_clear_message(open_page, counted):
+    page = open_page()
+    page.fill("#editor", long_line(1_000_000))
+    page.wait_for_selector("#error:not([hidden])")
+    assert "1,000,000 characters" in page.inner_text("#error")
+    prompt(page, "the zebra crossed the quiet ", "river")
+    assert page.locator("#error").is_hidden()
+
+
+def test_the_address_holds_the_state(open_page, counted):
+    page = open_page()
+    prompt(page, "the zebra crossed ", "the")
+    page.click("#words li:nth-child(2) .ask")
+    second = page.inner_text("#words li:nth-child(2) .word")
+    page.wait_for_selector(f'#why-title:text-is("Why “{second}”?")')
+    page.wait_for_url("**/#*word=*")
+    again = open_page(hash="#" + page.url.split("#")[1])
+    again.wait_for_selector(f'#why-title:text-is("Why “{second}”?")')
+    assert again.input_value("#editor") == "the zebra crossed "
+
+
+def test_snapshots_and_models_are_saved(open_page, counted, address, tmp_path):
+    page = open_page()
+    prompt(page, "<b>the</b> zebra crossed the quiet ", "river")
+    with page.expect_download() as waiting:
+        page.click("#snapshot")
+    waiting.value.save_as(tmp_path / "why.html")
+    assert waiting.value.suggested_filename == "why-river.html"
+    saved = (tmp_path / "why.html").read_text("utf-8")
+    assert "<b>the" not in saved and "&lt;b&gt;the" in saved and "memory" in saved
+    page.fill("#save-name", "from-the-page")
+    page.click("#save button")
+    page.wait_for_selector('#save button:text-is("Saved as from-the-page")')
+    assert (address[1] / "from-the-page" / "config.json").exists()
+
+
+def test_generation_streams(open_page, counted):
+    page = open_page()
+    prompt(page, "the old ")
+    page.click("#generate")
+    page.wait_for_selector('#generate:text-is("Generate")')
+    assert page.inner_text("#our-text").startswith("the old") and len(page.inner_text("#our-text")) > 10
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (390, "dark"), (768, "dark"), (1280, "dark")])
+def test_every_width_and_theme(open_page, counted, width, scheme):
+    page = open_page(width, scheme)
+    prompt(page, "the zebra crossed the quiet ", "river")
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+    dark = page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(18, 19, 22)"
+    assert dark == (scheme == "dark")
+
+
+def test_a_megabyte_in_one_line_is_counted_while_typing_goes_on(open_page, counted):
+    """The last test, because the model is another one afterwards."""
+    page = open_page()
+    prompt(page, "the zebra crossed the quiet ", "river")
+    page.click("#again")
+    page.fill("#source", "\n".join([*sentences(2, 30), long_line(1_000_000)]))
+    page.click("#count-text")
+    page.wait_for_selector("#progress:not([hidden])")
+    prompt(page, "the zebra crossed the ", "quiet")
+    assert page.locator("#progress").is_visible()
+    page.wait_for_selector("#facts:not([hidden])", timeout=300_000)
+    assert "31" in page.inner_text("#numbers")
+    prompt(page, "the old ")
+    page.wait_for_selector("#bars tfoot .bits")
