@@ -24,13 +24,15 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoProces
 import saffu as saffu_package  # noqa: E402
 from conftest import CONFIGS, sentences  # noqa: E402
 from saffu import CalibratedConfig, PaperConfig, SaffuError, SaffuLM, Tokenizer, load  # noqa: E402
+from saffu.companion.config import CompanionConfig  # noqa: E402
+from saffu.companion.side import TrainedSide  # noqa: E402
 from saffu.model.export import export_checkpoints, model_card  # noqa: E402
 from saffu.text.tokenizer import EOD, FRG, PAD, SOD  # noqa: E402
 from saffu.tools.generate import encode_prompt  # noqa: E402
 
 transformers.utils.logging.disable_progress_bar()
 
-KINDS = ("calibrated", "paper")
+KINDS = ("calibrated", "companion", "paper")
 STRANGE = [
     "",
     "a  b   c ",
@@ -57,8 +59,19 @@ def kind(request):
 
 
 @pytest.fixture(scope="module")
-def lm(kind, fitted):
-    return fitted(kind)
+def lm(kind, fitted, train_text, dev_text):
+    return with_network(train_text, dev_text) if kind == "companion" else fitted(kind)
+
+
+def with_network(text: list[str], dev: list[str]) -> SaffuLM:
+    """A counted model with an untrained network, which has half of the say."""
+    shape = {"order": 3, "slots": 2, "word_classes": 5, "output_classes": 4, "depth": 1, "context": 16}
+    lm = SaffuLM(CompanionConfig(**shape, class_first=True, epochs=1)).fit(text, dev)
+    torch.manual_seed(0)
+    side = TrainedSide.start(lm.config, lm.model_.counted, torch.device("cpu"))
+    torch.nn.init.zeros_(side.gate.bias)
+    lm.model_ = lm.model_.with_side(side.copy())
+    return lm
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +134,9 @@ def test_same_log_probabilities(lm, model, dev_text):
         PaperConfig(block=8, radius=4, block_mode="cat", radius_mode="sum", hidden_dimension=32, document_shards=5),
         PaperConfig(block=8, radius=4, block_dimension=12, hidden_dimension=32, save_dtype="float16", tune_folds=1),
         CalibratedConfig(order=2, slots=2, word_classes=5, output_classes=4),
+        CompanionConfig(order=2, slots=2, word_classes=5, output_classes=4, epochs=1),  # before its network is trained
     ],
-    ids=["radius", "block", "documents", "float16", "bigrams"],
+    ids=["radius", "block", "documents", "float16", "bigrams", "no-network"],
 )
 def test_shapes(config, train_text, dev_text, tmp_path):
     lm = SaffuLM(config, tokenizer=Tokenizer.train(train_text)).fit(train_text[:200])
@@ -342,6 +356,12 @@ def test_hidden_states(folder, kind, lm, dev_text):
     if kind == "paper":
         parts = len(lm.config.units())
         assert torch.allclose(hidden.sum(-1), torch.full(hidden.shape[:2], float(parts)), atol=1e-5)
+        return
+    if kind == "companion":
+        inputs = torch.tensor([[EOD, *ids]])
+        expected = lm.model_.side.network.hidden(inputs, torch.zeros_like(inputs))
+        assert len(ids) < lm.config.context
+        assert torch.allclose(hidden, expected, atol=1e-5)
         return
     vectors = lm.model_.vectors()["company"]
     width = vectors.shape[1]

@@ -1,7 +1,7 @@
 """What the counted model says about its own training text, by counts that have not seen the target.
 
 The gate learns from the training text, where plain counts look far better than they are: each has seen its target. So
-the text is divided into ten folds of short stretches, and each fold is scored by the model that follows from all
+the text is divided into ten folds, or three, of short stretches, and each fold is scored by the model that follows from all
 counts but those of the fold: count, subtract, solve.
 """
 
@@ -18,7 +18,8 @@ from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 
 FOLDS = 10
-STRETCHES = 20  # of each fold: many, so that every fold is a sample of all parts of the text
+FEW_FOLDS, LARGE = 3, 5_000_000  # of a text this long, which would take minutes; a third less of it still is enough
+STRETCHES = 200  # of a text: many, so that every fold is a sample of all its parts
 OLD = 2048  # tokens after which trust in a recency cache no longer depends on the age of a document
 
 CrossFit = tuple[Floats, Array]
@@ -33,10 +34,10 @@ def cross_fitted(
     `model` must hold the counts of all of `corpus`; it may hold others too. The processes of a group share the folds.
     """
     log_p, certainty = np.zeros(corpus.targets), np.zeros((corpus.targets, 2), dtype=np.float32)
-    ranges = stretches(corpus)
+    ranges, folds = stretches(corpus), FEW_FOLDS if corpus.targets > LARGE else FOLDS
     with progress_bar(progress, total=corpus.targets) as bar:
-        for fold in range(group.rank, min(FOLDS, len(ranges)), group.size):
-            own = ranges[fold::FOLDS]
+        for fold in range(group.rank, min(folds, len(ranges)), group.size):
+            own = ranges[fold::folds]
             seen = CalibratedSums.count(corpus, model.config, model.vocabulary, own)
             parts, where = with_context(corpus, own, lead(model))
             assert model.sums is not None
@@ -53,7 +54,7 @@ def stretches(corpus: TokenCorpus) -> Array:
     >>> stretches(TokenCorpus(np.full(1200, 3), np.array([0, 9, 1200]), np.ones(1200)))[:4].tolist()
     [[0, 9], [9, 12], [12, 18], [18, 24]]
     """
-    length = -(-corpus.targets // (FOLDS * STRETCHES))
+    length = -(-corpus.targets // STRETCHES)
     cuts = np.arange(length, corpus.targets, length)
     ends = corpus.starts[np.searchsorted(corpus.starts, cuts)]
     cuts = np.where(ends - cuts <= length, ends, cuts)

@@ -10,7 +10,6 @@ starts at w = 0 and the constant that fits the untrained network best (`constant
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 LEAST = 0.005  # of the gate at the start
 SHUT = -20.0  # logit of a gate that leaves all to the counts
+CLEAR = 2.0  # standard errors by which a gate must help
 OWN_WEIGHT = 0.5  # of the network's own loss
 
 
@@ -65,7 +65,7 @@ def constant_gate(trained: Tensor, counted: Tensor, rounds: int = 50) -> float:
 
 
 def calibration(logit: Tensor, trained: Tensor, counted: Tensor) -> tuple[float, float]:
-    """The a and b for which a gate of a·logit + b makes targets most likely; it may be left as it is, or shut.
+    """The a and b for which a gate of a·logit + b makes targets most likely; it shuts if it is not clearly of use.
 
     >>> logit, counted = torch.tensor([2.0, 2.0, -2.0, -2.0] * 100), torch.full((400,), 0.1).log()
     >>> trained = torch.tensor([0.9, 0.01, 0.9, 0.01] * 100).log()  # as often right where the gate expects it least
@@ -79,19 +79,21 @@ def calibration(logit: Tensor, trained: Tensor, counted: Tensor) -> tuple[float,
     factors = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([factors], max_iter=30, line_search_fn="strong_wolfe")
 
-    def cost(scale: Any, constant: Any) -> Tensor:
-        return -mixed(scale * given + constant, trained, counted).mean()
+    def gains() -> Tensor:
+        return mixed(factors[0] * given + factors[1], trained, counted) - counted
 
     def closure() -> float:
         optimizer.zero_grad()
         doubt = (factors - start).div(spread).square().sum() / (2 * len(given))  # few targets prove little
-        value = cost(*factors) + doubt
+        value = doubt - gains().mean()
         value.backward()
         return float(value.detach())
 
     optimizer.step(closure)
-    fitted = (factors.detach()[0].item(), factors.detach()[1].item())
-    return min(((1.0, 0.0), fitted, (0.0, SHUT)), key=lambda found: (float(cost(*found)), found[1]))
+    found = gains().detach()
+    if not found.mean() > CLEAR * found.std() / len(found) ** 0.5:
+        return 0.0, SHUT
+    return factors[0].item(), factors[1].item()
 
 
 def loss(logit: Tensor, trained: Tensor, counted: Tensor) -> Tensor:

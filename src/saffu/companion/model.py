@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -66,6 +67,12 @@ class CompanionModel:
     def sums(self) -> CompanionSums | None:
         return None if self.counted.sums is None else CompanionSums(self.counted.sums, self.side is not None)
 
+    @sums.setter
+    def sums(self, sums: None) -> None:
+        """Drop the counts."""
+        self.counted = copy.copy(self.counted)
+        self.counted.sums = sums
+
     def with_side(self, side: TrainedSide | None) -> CompanionModel:
         """The same counts with another trained side."""
         return CompanionModel(self.config, self.counted, side, self.device)
@@ -104,12 +111,17 @@ class CompanionModel:
         counted, trained, logit = self._both(states)
         return np.asarray(mixed(logit[:, None], trained, counted).cpu().numpy())
 
+    def hidden(self, states: Sequence[CompanionState]) -> torch.Tensor:
+        """The network's state after each document, (states, d)."""
+        assert self.side is not None
+        return read(self.side.network, (window for _, _, window in states))
+
     @torch.no_grad()
     def _both(self, states: Sequence[CompanionState]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Counted and trained ln p (states, N), and the gate's logit (states,)."""
         assert self.side is not None
         counted, certainty = self.counted.next_log_probabilities_and_certainty([state[0] for state in states])
-        hidden = read(self.side.network, (window for _, _, window in states))
+        hidden = self.hidden(states)
         sure = torch.from_numpy(certainty).to(self.device)
         on_device = torch.from_numpy(counted).to(self.device)
         return on_device, self.side.network.log_probabilities(hidden), self.side.gate(hidden, sure)

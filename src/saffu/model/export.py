@@ -17,12 +17,13 @@ from typing import Any
 import tokenizers
 from tokenizers.processors import TemplateProcessing
 
+from saffu.calibrated.model import CalibratedModel
 from saffu.errors import SaffuError
 from saffu.files import Content, require_writable
 from saffu.model import folder as folders
 from saffu.model.language_model import SaffuLM
 from saffu.model.statistics import Statistics
-from saffu.model.transformers.predictor import VECTORS, hidden_size
+from saffu.model.transformers.predictor import VECTORS, hidden_size, predicting
 from saffu.settings import Settings
 from saffu.text.corpus import Line
 from saffu.text.documents import Lines
@@ -34,6 +35,8 @@ TOKEN_IDS = {"pad_token_id": PAD, "bos_token_id": SOD, "eos_token_id": EOD}
 DESCRIPTIONS = {
     "calibrated": "a calibrated product of counted views of the context: Kneser–Ney models of single tokens, of the "
     "nearest tokens together, and of their classes, each with a fitted exponent",
+    "companion": "counted views of the context, as in a calibrated model, mixed by a learned gate with a small "
+    "transformer",
     "paper": "a network of self-attentive feed-forward units (SAFFU) whose weights were solved from co-occurrences",
 }
 MILLION = 10**6
@@ -47,7 +50,8 @@ def export_hf(lm: SaffuLM, folder: str | Path) -> None:
     if isinstance(lm.tokenizer_, WordTokenizer):
         raise SaffuError("models of words cannot be exported to transformers; train without `words_as_tokens`")
     folders.settle(lm)
-    vectors = lm.model_.vectors()["company"] if lm.config.preset == "calibrated" else None
+    model = predicting(lm.model_)
+    vectors = model.vectors()["company"] if isinstance(model, CalibratedModel) else None
     files: dict[str, Content] = {
         folders.TOKENIZER: tokenizer_json(lm.tokenizer_).encode(),
         MODELING: resources.files("saffu.model.transformers").joinpath(MODELING).read_bytes(),
@@ -57,7 +61,7 @@ def export_hf(lm: SaffuLM, folder: str | Path) -> None:
     }
     if vectors is not None:
         files[VECTORS] = {"vectors": vectors}
-    settings = model_settings(len(lm.tokenizer_), hidden_size(lm.model_, vectors))
+    settings = model_settings(len(lm.tokenizer_), hidden_size(model, vectors))
     folders.write(without_counts(lm), Path(folder), files, settings)
 
 
@@ -173,7 +177,7 @@ The tokenizer puts `<sod>` in front of a text, so that its first token is predic
 `AutoModel` gives hidden states for classifiers. Nothing is cached, so `use_cache` has no effect.
 
 ## Limitations
-A small model of the last few words. It generates locally plausible text and understands nothing.
+A small model. It generates locally plausible text and understands nothing.
 """
 
 
@@ -190,6 +194,8 @@ def export_checkpoints(
     The lines of `text` are read once per size. Sizes beyond the end of the text are skipped. Without a `tokenizer`,
     each model has its own, made from its own part of the text. Returns the folders.
     """
+    if settings.preset == "companion":
+        raise SaffuError("checkpoints are counted models, without a network; pass a model trained without `minutes`")
     words = sum(len(line.split()) for _, line in text)
     reached = [size for size in sizes if size * MILLION <= words]
     if not reached:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from saffu.arrays import map_arrays
 from saffu.calibrated.model import CalibratedModel
+from saffu.companion.model import CompanionModel
 from saffu.interface import Array, Model, State
 from saffu.model.language_model import SaffuLM
 from saffu.paper.model import PaperModel
@@ -29,7 +30,7 @@ class Predictor:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.model = SaffuLM.load(folder).model_
+        self.model = predicting(SaffuLM.load(folder).model_)
         is_calibrated = isinstance(self.model, CalibratedModel)
         self.vectors = map_arrays(folder / VECTORS)["vectors"] if is_calibrated else None
 
@@ -47,8 +48,12 @@ class Predictor:
         The paper's model: the distributions over hidden bits, side by side, that its final decoder reads.
         A calibrated model: max(0, log(p(k | context) / f_k)) for each class k of the next token, the vector of the last
         token, and the mean vector of the document so far; token vectors are scaled to a mean square of 1 per entry.
+        A model with a network trained next to its counts: the network's state.
         """
         rows = states(self.model, ids, real)
+        if isinstance(self.model, CompanionModel):
+            network = self.model
+            return distinct(rows, lambda given: network.hidden(given).float().cpu().numpy())
         if isinstance(self.model, PaperModel):
             return distinct(rows, self._hidden_distributions)
         assert self.vectors is not None
@@ -75,10 +80,17 @@ class Predictor:
         return np.log(np.maximum(np.add.reduceat(p, begins, axis=1) / prior, 1), dtype=np.float32)
 
 
+def predicting(model: Model) -> Model:
+    """The model itself, or its counted part if there is no network next to it."""
+    return model.counted if isinstance(model, CompanionModel) and model.side is None else model
+
+
 def hidden_size(model: Model, vectors: Array | None) -> int:
     """The number of entries of a hidden state."""
     if isinstance(model, PaperModel):
         return len(model.network.M)
+    if isinstance(model, CompanionModel) and model.side is not None:
+        return model.side.network.width
     assert isinstance(model, CalibratedModel) and vectors is not None
     return int(model.encoder.output_classes[EOD:].max()) + 1 + 2 * vectors.shape[1]
 
