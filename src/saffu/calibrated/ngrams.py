@@ -70,7 +70,6 @@ class NgramCounts:
                 f"use at most order {MAX_ORDER} and {MAX_VOCABULARY:,} tokens"
             )
         ids = checked_ids(corpus, vocabulary)
-        storage.watch(ids)
         corpus = TokenCorpus(ids, corpus.starts, corpus.sizes)
         sizes, width = bucket_sizes(corpus, vocabulary, order, (distances or [1])[0]), key_width(order)
 
@@ -84,13 +83,13 @@ class NgramCounts:
         """The counts whose rows these are, given in ascending ranges of buckets from 0 on."""
         dtype, shape = key_type(order)
         sizes = np.zeros(vocabulary, dtype=np.int64)
-        keys, counts = storage.Growing(dtype, shape[1:]), storage.Growing(np.uint32)
-        for piece in pieces:
-            sizes[piece.first : piece.last] = np.diff(piece.offsets)
-            keys.append(piece.keys)
-            counts.append(piece.counts)
-        del piece
-        whole = cls(order, vocabulary, np.concatenate([[0], sizes.cumsum()]), keys.array(), counts.array())
+        with storage.Growing(dtype, shape[1:]) as keys, storage.Growing(np.uint32) as counts:
+            for piece in pieces:
+                sizes[piece.first : piece.last] = np.diff(piece.offsets)
+                keys.append(piece.keys)
+                counts.append(piece.counts)
+                del piece
+            whole = cls(order, vocabulary, np.concatenate([[0], sizes.cumsum()]), keys.array(), counts.array())
         library.saffu_trim()
         return whole
 

@@ -5,6 +5,7 @@ The files have no names, so nothing is left of them when a process ends, however
 
 from __future__ import annotations
 
+import ctypes
 import math
 import mmap
 import os
@@ -12,23 +13,24 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
 
 from saffu.calibrated.kernels import Array, library
-from saffu.calibrated.rows import even_cuts
+from saffu.calibrated.rows import CHUNK, even_cuts
 from saffu.errors import SaffuError
 from saffu.threads import cores
 
-SMALL = 1 << 20  # bytes up to which an array stays in memory
+SMALL = 1 << 18  # bytes up to which an array stays in memory
 PARTS = 4  # ranges of buckets for each thread: they bound memory, and even out the work
-MAPPED = 0.25  # share of the memory left that pages of mapped files may take
-SECONDS = 0.01  # between looks at these pages
+FILLED = 0.75  # share of the limit that may be allocated; pages of mapped files take the rest
+SWEPT = 0.875  # share of it at which these pages are given back
+SECONDS = 0.01  # between looks at the memory in use, where kernels do not look themselves
 
 
 @dataclass(frozen=True)
@@ -37,16 +39,14 @@ class Limit:
 
     size: int  # bytes
     folder: Path
-    pages: int  # bytes of mapped files that may be in memory at a time
+    libraries: int  # bytes of files that the process has mapped before
 
     def left(self) -> int:
         """Bytes that can still be allocated."""
-        used, _ = memory_in_use()
-        return self.size - self.pages - used
+        return int(self.size * FILLED) - self.libraries - memory_in_use()[0]
 
 
 _limit: Limit | None = None
-_mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
 @contextmanager
@@ -64,25 +64,22 @@ def memory_limit(size: int | None, folder: str | Path | None = None) -> Iterator
     used, files = memory_in_use()
     if used + files >= size:
         raise too_small(used + files + (64 << 20))
-    pages = int((size - used - files) * MAPPED) + files  # those of libraries, which stay, included
-    _limit = Limit(size, Path(folder or tempfile.gettempdir()), pages)
-    sweeper = threading.Thread(target=_sweep, args=(pages, stop), daemon=True)
+    _limit = Limit(size, Path(folder or tempfile.gettempdir()), files)
+    library.saffu_limit(int(size * SWEPT))
+    sweeper = threading.Thread(target=_sweep, args=(stop,), daemon=True)
     sweeper.start()
     try:
         yield
     finally:
         _limit = before
+        library.saffu_limit(0 if before is None else int(before.size * SWEPT))
         stop.set()
         sweeper.join()
 
 
-def _sweep(pages: int, stop: threading.Event) -> None:
-    """Give mapped pages back whenever they take too much memory; whoever needs one again finds it in its file."""
+def _sweep(stop: threading.Event) -> None:
     while not stop.wait(SECONDS):
-        if memory_in_use()[1] > pages:
-            for mapped in list(_mapped):
-                with suppress(ValueError):  # closed meanwhile
-                    mapped.madvise(mmap.MADV_DONTNEED)
+        library.saffu_give_back()
 
 
 def memory_in_use() -> tuple[int, int]:
@@ -113,7 +110,7 @@ def plan(rows: Array, bytes_per_row: int, scratch: int = 0) -> tuple[list[int], 
     left, largest = _limit.left(), int(rows.max(initial=0))
     alone = largest * (bytes_per_row + scratch)
     if alone > left:
-        raise too_small(_limit.size + math.ceil((alone - left) / (1 - MAPPED)))
+        raise too_small(_limit.size + math.ceil((alone - left) / FILLED))
     workers = max(1, min(cores(), left // max(1, alone)))
     most = (left // workers - largest * scratch) // bytes_per_row
     if int(rows.sum()) <= most:
@@ -142,41 +139,45 @@ def reserve(file: IO[bytes], size: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, size)
     else:
-        for begin in range(0, size, SMALL):
-            file.write(bytes(min(SMALL, size - begin)))
+        for begin in range(0, size, CHUNK):
+            file.write(bytes(min(CHUNK, size - begin)))
         file.flush()
 
 
 def mapped_array(file: IO[bytes], shape: int | Sequence[int], dtype: npt.DTypeLike) -> Array:
-    found = np.memmap(file, dtype, "r+", 0, tuple([shape] if isinstance(shape, int) else shape))
-    watch(found)
-    return np.asarray(found)
-
-
-def watch(array: Array) -> None:
-    """Count the pages of a mapped array among those that may be given back."""
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    if isinstance(base, mmap.mmap):
-        _mapped.add(base)
+    """A file as an array whose pages kernels give back if need be."""
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    address = library.saffu_map(file.fileno(), size)
+    if address is None:
+        return np.asarray(np.memmap(file, dtype, "r+", 0, shape))
+    memory = (ctypes.c_char * size).from_address(address)
+    weakref.finalize(memory, library.saffu_unmap, address).atexit = False
+    return np.frombuffer(memoryview(memory), dtype=dtype).reshape(shape)
 
 
 def converted(array: Array, dtype: npt.DTypeLike) -> Array:
     """The same numbers in another type."""
     out = empty(array.shape, dtype)
-    for begin in range(0, len(array), SMALL):
-        out[begin : begin + SMALL] = array[begin : begin + SMALL]
+    for begin in range(0, len(array), CHUNK):
+        out[begin : begin + CHUNK] = array[begin : begin + CHUNK]
     return out
 
 
 class Growing:
-    """An array that grows at its end."""
+    """An array that grows at its end; to be used in a `with` statement."""
 
     def __init__(self, dtype: npt.DTypeLike, columns: Sequence[int] = ()) -> None:
         self.dtype, self.columns, self.length = np.dtype(dtype), tuple(columns), 0
         self.pieces: list[Array] = []
         self.file = None if _limit is None else tempfile.TemporaryFile(dir=_limit.folder)  # noqa: SIM115
+
+    def __enter__(self) -> Growing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.file is not None:
+            self.file.close()
 
     def append(self, piece: Array) -> None:
         self.length += len(piece)
@@ -189,13 +190,11 @@ class Growing:
         """All of it; nothing can be appended afterwards."""
         shape = self.length, *self.columns
         if self.file is not None:
-            with self.file as file:
-                file.flush()
-                size = self.length * math.prod(self.columns) * self.dtype.itemsize
-                if size > SMALL:
-                    return mapped_array(file, shape, self.dtype)
-                file.seek(0)
-                return np.frombuffer(file.read(), dtype=self.dtype).reshape(shape)
+            self.file.flush()
+            if math.prod(shape) * self.dtype.itemsize > SMALL:
+                return mapped_array(self.file, shape, self.dtype)
+            self.file.seek(0)
+            return np.frombuffer(self.file.read(), dtype=self.dtype).reshape(shape)
         if len(self.pieces) == 1:
             return self.pieces.pop()
         whole, end = np.empty(shape, dtype=self.dtype), 0

@@ -14,6 +14,22 @@ struct Buffer {  // memory that the caller frees with saffu_free
 
 void allocate(int64_t bytes, Buffer *buffer);  // throws std::bad_alloc
 
+// Gives mapped pages back, if need be, after about so many bytes were read or written; looking takes microseconds.
+bool limited();
+extern "C" void saffu_give_back();
+class Pace {
+  public:
+    void step(int64_t bytes) {
+        if ((done += bytes) < 1 << 22) return;
+        done = 0;
+        if (on) saffu_give_back();
+    }
+
+  private:
+    bool on = limited();
+    int64_t done = 0;
+};
+
 // No exception may leave a kernel: `void f(…) KERNEL { … } OR_FAIL(result)`. All that can be thrown is that memory is
 // exhausted; Python finds out by saffu_out_of_memory.
 extern thread_local bool out_of_memory;

@@ -85,12 +85,14 @@ void token_shares(const View &view, const Match &match, int lo, int hi, float *o
 
 // One position looked up in all views, and which exponent each of them gets.
 struct Looked {
+    Pace pace;
     Match found[MAX_VIEWS];
     int exponent[MAX_VIEWS + CACHES];
     const Cache *cache = nullptr;  // standing at that position; null if the model has none
 
     void look_up(const Model &model, const Context &context, const Cache *at_position) {
         int first = 1;  // after the prior's
+        pace.step(1 << 19);  // dozens of pages, each of which brings its neighbors with it
         for (int v = 0; v < model.views; v++) {
             const View &view = model.view[v];
             found[v] = match(view, context);

@@ -248,7 +248,9 @@ int32_t saffu_sample(const Model *model, const uint16_t *tail, int64_t n, int64_
 // ln p of each target from lo to hi under one view alone.
 void saffu_view_score(const View *view, const uint16_t *rank, const uint16_t *ids, const int64_t *starts,
                       int64_t documents, int64_t lo, int64_t hi, double *out) KERNEL {
+    Pace pace;
     each_target(starts, documents, lo, hi, [&](int64_t p, int64_t start) {
+        pace.step(1 << 16);
         Match found = match(*view, Context{ids + p, p - start});
         uint16_t target = rank[ids[p]];
         double share = (double)found.weight[0] * view->unigram[target];
@@ -267,7 +269,9 @@ void saffu_view_score(const View *view, const uint16_t *rank, const uint16_t *id
 void saffu_class_rows(const uint32_t *begin, const uint16_t *follow, const float *mass, const uint16_t *class_of_rank,
                       const uint32_t *contexts, int64_t n, int32_t classes, float *out) KERNEL {
     std::vector<double> sums(classes);
+    Pace pace;
     for (int64_t row = 0; row < n; row++) {
+        pace.step((begin[contexts[row] + 1] - begin[contexts[row]]) * 6 + classes * 4);
         std::fill(sums.begin(), sums.end(), 0.0);
         for (uint32_t i = begin[contexts[row]]; i < begin[contexts[row] + 1]; i++)
             sums[class_of_rank[follow[i]]] += mass[i];

@@ -5,7 +5,11 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__linux__)
+// The newer levels have fused multiply-adds at every width of vectors. Without them at some width, how an element is
+// rounded depends on where arrays lie in memory.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__linux__) && __GNUC__ >= 12
+#define VECTORIZED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#elif defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__linux__)
 #define VECTORIZED __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define VECTORIZED

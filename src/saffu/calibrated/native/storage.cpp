@@ -1,0 +1,75 @@
+// Mapped files and the memory they take: kernels give pages back when the process uses more than it may.
+//
+// Reading a mapped file brings many pages into memory that are never used, and faster than any other thread could take
+// them away. So kernels look at the memory in use themselves, every so often (see Pace).
+#include "kernels.h"
+
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#ifdef __linux__
+#include <cstdlib>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
+namespace {
+
+struct Region {
+    void *begin;
+    int64_t bytes;
+};
+
+std::mutex guard;
+std::vector<Region> regions;      // all that saffu_map has mapped
+std::atomic<int64_t> most{0};     // bytes that may be in memory; 0 for no limit
+
+}  // namespace
+
+bool limited() { return most.load(std::memory_order_relaxed) > 0; }
+
+extern "C" {
+
+void saffu_limit(int64_t bytes) { most = bytes; }
+
+#ifdef __linux__
+// Maps a file, to be read and written; null if that is not possible.
+void *saffu_map(int32_t file, int64_t bytes) KERNEL {
+    std::lock_guard<std::mutex> lock(guard);
+    regions.reserve(regions.size() + 1);
+    void *begin = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (begin == MAP_FAILED) return nullptr;
+    regions.push_back({begin, bytes});
+    return begin;
+} OR_FAIL(nullptr)
+
+void saffu_unmap(void *begin) {
+    std::lock_guard<std::mutex> lock(guard);
+    for (Region &region : regions)
+        if (region.begin == begin) {
+            munmap(begin, region.bytes);
+            region = regions.back();
+            regions.pop_back();
+            return;
+        }
+}
+
+// If more memory is in use than may be: forget all mapped pages. Whoever needs one again finds it in its file.
+void saffu_give_back() {
+    static int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (!limited() || file < 0) return;
+    char text[128] = {0}, *end;
+    if (pread(file, text, sizeof text - 1, 0) <= 0) return;
+    std::strtoll(text, &end, 10);
+    if (std::strtoll(end, nullptr, 10) * sysconf(_SC_PAGESIZE) <= most) return;
+    std::lock_guard<std::mutex> lock(guard);
+    for (const Region &region : regions) madvise(region.begin, region.bytes, MADV_DONTNEED);
+}
+#else
+void *saffu_map(int32_t, int64_t) { return nullptr; }
+void saffu_unmap(void *) {}
+void saffu_give_back() {}
+#endif
+}

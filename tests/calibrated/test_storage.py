@@ -1,0 +1,151 @@
+"""Fitting within a limit on memory: the same model, from files that are never seen."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibrated_data import SMALL, random_corpus, random_encoder
+from conftest import corpus_of, sentences
+from saffu.calibrated import storage
+from saffu.calibrated.config import CalibratedConfig
+from saffu.calibrated.fit import fit
+from saffu.calibrated.kernels import library
+from saffu.calibrated.model import CalibratedModel
+from saffu.calibrated.ngrams import NgramCounts
+from saffu.calibrated.storage import Limit, memory_limit
+from saffu.calibrated.tables import Table
+from saffu.calibrated.views import CalibratedSums
+from saffu.cli.main import run
+from saffu.errors import SaffuError
+from saffu.text.tokenizer import EOD
+
+LARGE = 1 << 40
+CONFIG = CalibratedConfig(order=4, slots=5, word_classes=8, output_classes=5, cache=20)
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    lines = [line.split() for line in sentences(1, 400)]
+    known = {word: n for n, word in enumerate(sorted({word for line in lines for word in line}), EOD + 1)}
+    return corpus_of([[known[word] for word in line] for line in lines])
+
+
+@pytest.fixture
+def little_memory(monkeypatch):
+    """Every array goes to a file, and only about as much may be allocated as the largest bucket takes."""
+    parts: list[int] = []
+
+    def plan(*arguments, **more):
+        cuts, workers = usual(*arguments, **more)
+        parts.append(len(cuts) - 1)
+        return cuts, workers
+
+    usual = storage.plan
+    monkeypatch.setattr(storage, "SMALL", 0)
+    monkeypatch.setattr(storage, "plan", plan)
+    monkeypatch.setattr(Limit, "left", lambda self: 40_000)
+    return parts
+
+
+def bytes_of(model: CalibratedModel) -> dict[str, bytes]:
+    arrays = {**model.arrays(), **{f"sums.{name}": array for name, array in model.sums.arrays().items()}}
+    return {name: array.dtype.str.encode() + array.tobytes() for name, array in arrays.items()}
+
+
+def test_a_bounded_fit_gives_the_same_model(corpus, little_memory, tmp_path):
+    vocabulary = int(corpus.ids.max()) + 1
+    (plain,) = fit(corpus, vocabulary, CONFIG)
+    usual_parts = max(little_memory)
+    with memory_limit(LARGE, tmp_path):
+        (bounded,) = fit(corpus, vocabulary, CONFIG)
+        found = bytes_of(bounded.model)
+        assert bounded.model.log_probabilities(corpus).tolist() == plain.model.log_probabilities(corpus).tolist()
+        assert list(tmp_path.iterdir()) == []
+    assert found == bytes_of(plain.model)
+    assert max(little_memory) > usual_parts
+    assert bounded.model.tables[0].levels[0]["follow"].base is not None  # but memory that is mapped
+
+
+def test_bounded_sums_add_and_subtract(little_memory, tmp_path):
+    first, second = (random_corpus(seed, documents=60) for seed in (1, 2))
+    encoder = random_encoder(SMALL, 3)
+
+    def changed() -> list[dict[str, bytes]]:
+        one, two = (CalibratedSums.count(c, SMALL, len(encoder.output_classes)) for c in (first, second))
+        return [bytes_of(CalibratedModel.from_sums(SMALL, encoder, sums)) for sums in (one + two, one + two - one, two)]
+
+    plain = changed()
+    with memory_limit(LARGE, tmp_path):
+        bounded = changed()
+    assert bounded == plain
+    assert bounded[1] == bounded[2]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, SaffuError])
+def test_nothing_is_left_after_an_error(corpus, little_memory, tmp_path, monkeypatch, error):
+    def fail(*_):
+        raise error("stop")
+
+    monkeypatch.setattr(Table, "assembled", fail)
+    with pytest.raises(error), memory_limit(LARGE, tmp_path):
+        list(fit(corpus, int(corpus.ids.max()) + 1, CONFIG))
+    assert list(tmp_path.iterdir()) == []
+    assert storage.empty(1 << 20, np.uint8).base is None  # there is no limit any more
+
+
+def test_a_full_disk_is_an_error_and_not_a_crash(little_memory, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"), memory_limit(LARGE, tmp_path):
+        storage.empty(10, np.uint8)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_smallest_limit_that_works_is_named(corpus, monkeypatch, tmp_path):
+    """A limit that leaves nothing to allocate, and then the one that the error names."""
+    used, vocabulary = 100 * 10**6, int(corpus.ids.max()) + 1
+    monkeypatch.setattr(storage, "memory_in_use", lambda: (used, 0))
+    with pytest.raises(SaffuError, match="too small"), memory_limit(used):
+        pass
+    with pytest.raises(SaffuError) as caught, memory_limit(int(used / storage.FILLED), tmp_path):
+        NgramCounts.count(corpus, 4, vocabulary)
+    size = re.search(r"give at least (\d+)M", str(caught.value))
+    assert size is not None
+    with memory_limit(int(size[1]) * 10**6, tmp_path):
+        assert NgramCounts.count(corpus, 4, vocabulary).distinct > 100
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are only given back on Linux")
+def test_pages_are_given_back(tmp_path):
+    """More memory in use than the limit allows: pages of mapped files go, their content stays."""
+    with memory_limit(LARGE, tmp_path):
+        array = storage.empty(1 << 24, np.uint8)
+        array[:] = 7
+        before = storage.memory_in_use()[1]
+        library.saffu_limit(1)
+        library.saffu_give_back()
+        assert storage.memory_in_use()[1] < before - (1 << 23)
+        library.saffu_limit(LARGE)
+        assert array.min() == array.max() == 7
+
+
+def test_the_command_line(tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(sentences(1, 60)))
+    options = f"train {text} --split line --hold-out 0 --quiet --order 3 --slots 3 --word-classes 8".split()
+    assert run([*options, "--out", str(tmp_path / "plain")]) == 0
+    assert run([*options, "--out", str(tmp_path / "bounded"), "--memory-limit", "2G"]) == 0
+    for name in ("model.safetensors", "sums.safetensors", "references.safetensors", "tokenizer.json"):
+        assert (tmp_path / "bounded" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
+    assert run([*options, "--out", str(tmp_path / "none"), "--memory-limit", "1M"]) == 2
+    assert re.search(r"^saffu: --memory-limit is too small for this text; give at least \d+M$", capsys.readouterr().err)
+    assert sorted(path.name for path in Path(tmp_path).iterdir()) == ["bounded", "plain", "text.txt"]
