@@ -1,0 +1,181 @@
+"""Starts and optimizers of the network next to the counts: what each counted part is worth, and for how long.
+
+    python -m saffu.experiments.companion_study --train FILES --dev FILES --out results.jsonl [--seconds 180]
+
+All runs have the same time, the same counts, and the same cross-fitted numbers. A start is one of `STARTS`, each of
+which has one more counted part than the one before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+
+from saffu import files
+from saffu.calibrated.config import CalibratedConfig
+from saffu.calibrated.fit import fit
+from saffu.calibrated.model import CalibratedModel
+from saffu.companion.config import CompanionConfig, resolved
+from saffu.companion.counted_start import STARTS
+from saffu.companion.cross_fit import CrossFit, cross_fitted
+from saffu.companion.model import CompanionModel
+from saffu.companion.scoring import Flat, score
+from saffu.companion.train import Training
+from saffu.errors import SaffuError
+from saffu.experiments.readings import Row, read_rows
+from saffu.text.corpus import TokenCorpus
+from saffu.text.documents import read_lines
+from saffu.text.sources import find_files
+from saffu.text.tokenizer import Tokenizer, TokenizerConfig
+from saffu.tools.evaluate import Score
+
+OPTIMIZERS = ("muon", "adamw")
+SIDES = {"mixture": "dev_bits_per_byte", "network": "network_bits_per_byte"}
+
+
+def run(
+    counted: CalibratedModel,
+    corpus: TokenCorpus,
+    dev: TokenCorpus,
+    config: CompanionConfig,
+    seconds: float,
+    cross_fit: CrossFit,
+    device: str = "cpu",
+) -> Row:
+    """Train one network for some seconds; its learning curve and its score of all held-out text, as JSON values."""
+    config = resolved(replace(config, minutes=seconds / 60), corpus.targets, device)
+    training = Training(CompanionModel(config, counted, None, device), corpus, dev, cross_fit=cross_fit)
+    training.progress.limit = seconds
+    curve: list[dict[str, Any]] = []
+
+    def note(row: dict[str, Any], _: CompanionModel) -> None:
+        names = ("step", "tokens", *SIDES.values())
+        curve.append({"seconds": round(training.progress.seconds, 2)} | {name: row[name] for name in names})
+
+    model = training.run(on_fold=note)
+    log_p, certainty = counted.log_probabilities_and_certainty(dev)
+    found = {"counted": bits_per_byte(log_p, dev)}
+    if model.side is not None:
+        scores = score(model.side.network, model.side.gate, dev, Flat(dev, log_p, certainty, training.device))
+        found |= {"network": bits_per_byte(scores.trained, dev), "mixture": bits_per_byte(scores.mixture, dev)}
+    return {
+        "start": config.network_start,
+        "optimizer": config.optimizer,
+        "seed": config.seed,
+        "device": device,
+        "depth": config.depth,
+        "parameters": training.side.size,
+        "tokens": corpus.targets,
+        "documents": corpus.documents,
+        "seconds": round(training.progress.seconds, 1),
+        "excerpt_counted": training.counted_score.bits_per_byte,
+        "bits_per_byte": found,
+        "curve": curve,
+        "ended": training.progress.ended,
+    }
+
+
+def bits_per_byte(log_p: Any, corpus: TokenCorpus) -> float:
+    return Score(-float(log_p.sum()), corpus.targets, corpus.bytes).bits_per_byte
+
+
+def share_to(curve: Sequence[Row], name: str, goal: float) -> float | None:
+    """The share of a run's time after which its curve first falls to a goal, between its points; None if it never does.
+
+    >>> share_to([{"seconds": 1, "x": 3.0}, {"seconds": 2, "x": 2.0}, {"seconds": 4, "x": 1.5}], "x", 1.75)
+    0.75
+    >>> share_to([{"seconds": 1, "x": 3.0}], "x", 1.0)
+    """
+    for number, row in enumerate(curve):
+        if row[name] <= goal:
+            before = curve[number - 1] if number else row
+            slope = (before[name] - goal) / (before[name] - row[name]) if before[name] > row[name] else 1.0
+            return float((before["seconds"] + slope * (row["seconds"] - before["seconds"])) / curve[-1]["seconds"])
+    return None
+
+
+def mean_curve(rows: Sequence[Row]) -> list[Row]:
+    """The mean over seeds, point by point; all runs are checked after the same shares of their time."""
+    points = zip(*(row["curve"] for row in rows), strict=False)
+    return [{name: float(np.mean([point[name] for point in found])) for name in found[0]} for found in points]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Means and spread over seeds, in Markdown, and the share of the time that equals the random start's end."""
+    head = [
+        "optimizer",
+        "start",
+        "seeds",
+        "network alone",
+        "mixture",
+        "random start's network after",
+        "… mixture after",
+    ]
+    lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
+    for optimizer in OPTIMIZERS:
+        groups = {start: [r for r in rows if (r["optimizer"], r["start"]) == (optimizer, start)] for start in STARTS}
+        random = mean_curve(groups[STARTS[0]])
+        for start, group in groups.items():
+            if not group:
+                continue
+            cells = [optimizer, start, str(len(group)), *(spread(group, side) for side in ("network", "mixture"))]
+            for side in ("network", "mixture"):
+                share = share_to(mean_curve(group), SIDES[side], random[-1][SIDES[side]]) if random else None
+                cells.append("never" if share is None else f"{share:.0%}")
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def spread(rows: Sequence[Row], side: str) -> str:
+    """Mean and standard deviation of the final score of all held-out text."""
+    values = [row["bits_per_byte"].get(side, row["bits_per_byte"]["counted"]) for row in rows]
+    return f"{mean(values):.4f}" + (f" ± {stdev(values):.4f}" if len(values) > 1 else "")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m saffu.experiments.companion_study", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("--train", nargs="+", required=True, metavar="FILE", help="training text")
+    parser.add_argument("--dev", nargs="+", required=True, metavar="FILE", help="held-out text")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="results, one line of JSON per run")
+    parser.add_argument("--split", choices=("file", "line"), default="file", help="what a document is (default: file)")
+    parser.add_argument("--seconds", type=float, default=180.0, help="of training per run (default: 180)")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default: 3)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, or cuda:N (default: cpu)")
+    options = parser.parse_args(arguments)
+    try:
+        paths, held_out = (find_files(names) for names in (options.train, options.dev))
+        tokenizer = Tokenizer.train((text for _, text in read_lines(paths, options.split)), TokenizerConfig())
+        corpus, dev = (TokenCorpus.build(read_lines(found, options.split), tokenizer) for found in (paths, held_out))
+        (stage,) = fit(corpus, len(tokenizer), CalibratedConfig())
+        assert isinstance(stage.model, CalibratedModel)
+        cross_fit = cross_fitted(stage.model, corpus, "cross-fit")
+        for seed, optimizer, start in product(range(options.seeds), OPTIMIZERS, STARTS):
+            settings = {"seed": seed, "optimizer": optimizer, "network_start": start}
+            config = CompanionConfig.from_dict(settings)
+            row = run(stage.model, corpus, dev, config, options.seconds, cross_fit, options.device)
+            lines = [json.dumps(line) + "\n" for line in [*read_rows(options.out), row]]
+            files.write_file(options.out, "".join(lines).encode())
+            print(
+                optimizer,
+                start,
+                seed,
+                {side: round(bits, 4) for side, bits in row["bits_per_byte"].items()},
+                flush=True,
+            )
+    except SaffuError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
