@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,7 @@ def test_pipes_lose_nothing(texts):
         "merge m '' --out n",
         "compare ''",
         "report ''",
+        "train a.txt --out m --ray ''",
     ],
 )
 def test_empty_names_are_not_the_current_folder(saffu, texts, line):
@@ -297,3 +299,14 @@ def test_ctrl_c_while_torch_is_imported():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False, text=True)
     assert done.stdout == "exit 130\n"
+
+
+def test_a_cluster_that_does_not_answer_is_not_waited_for():
+    from saffu.cluster.engine import require_listening
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = "127.0.0.1:{}".format(listener.getsockname()[1])
+        require_listening(address)
+    with pytest.raises(OSError, match="refused"):
+        require_listening(address)
+    require_listening("auto")

@@ -109,11 +109,16 @@ def finite(text: str) -> float:
     return value
 
 
-def named_path(text: str) -> Path:
-    """A type for options: a path. An empty name, as an unset variable leaves it, would be the current folder."""
+def named(text: str) -> str:
+    """A type for options: a name that is not empty, as an unset variable would leave it."""
     if not text:
         raise argparse.ArgumentTypeError("empty name; check for an unset variable or stray quotes")
-    return Path(text)
+    return text
+
+
+def named_path(text: str) -> Path:
+    """A type for options: a path. An empty one would be the current folder."""
+    return Path(named(text))
 
 
 def integer(low: int, high: int = LARGEST) -> Callable[[str], int]:
@@ -226,10 +231,8 @@ def rare_help(options: argparse.Namespace) -> str:
 
 def shown(value: Any) -> str:
     """A default value as it would be typed."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -254,7 +257,7 @@ def add_record_options(group: argparse._ActionsContainer) -> None:
 def add_cluster_options(parser: Parser, group: argparse._ActionsContainer) -> None:
     """Add where the work is done, and what happens to files that cannot be read."""
     help = "work on the Ray cluster at ADDRESS [one started on this machine]"
-    parser.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help=help)
+    parser.add_argument("--ray", nargs="?", type=named, const="local", metavar="ADDRESS", help=help)
     help = "leave out files that are corrupt or not UTF-8, and list them"
     group.add_argument("--skip-bad-files", action="store_true", help=help)
 

@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -173,8 +174,9 @@ def connected(address: str, folder: Path) -> Iterator[Cluster]:
                 own = {"num_cpus": cores(), "object_store_memory": OBJECT_STORE, "include_dashboard": False}
                 ray.init(LOCAL, _temp_dir=scratch, **own, **quiet)
             else:
+                require_listening(address)
                 ray.init(address, **quiet)
-        except (OSError, RuntimeError, ValueError) as error:
+        except (OSError, OverflowError, RuntimeError, ValueError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise SaffuError(
                 f"no Ray cluster at {address} ({reason}); start one with `ray start --head`, or use --ray=local"
@@ -183,6 +185,13 @@ def connected(address: str, folder: Path) -> Iterator[Cluster]:
             yield Cluster(ray, folder)
         finally:
             ray.shutdown()
+
+
+def require_listening(address: str) -> None:
+    """Raise OSError if nothing listens at host:port, for which Ray would wait minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def scratch_place() -> Path:
