@@ -305,7 +305,7 @@ def test_a_cluster_that_does_not_answer_is_not_waited_for():
     from saffu.cluster.engine import require_listening
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = "127.0.0.1:{}".format(listener.getsockname()[1])
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         require_listening(address)
     with pytest.raises(OSError, match="refused"):
         require_listening(address)
