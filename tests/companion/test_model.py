@@ -230,3 +230,32 @@ def test_the_command_trains_evaluates_and_resumes(saffu, tmp_path):
     assert saffu(f"train --resume {out}").status == 0
     refused = saffu(f"train {text} --out {tmp_path / 'other'} --depth 2")
     assert refused.status == 2 and "requires --minutes or --epochs" in refused.err
+
+
+def test_the_command_updates_trains_further_and_forgets(saffu, tmp_path):
+    for name, seed, number in (("text", 1, 600), ("new", 3, 240), ("dev", 2, 120)):
+        (tmp_path / f"{name}.txt").write_text("\n".join(texts(seed, number)) + "\n")
+    text, new, dev, out = (tmp_path / name for name in ("text.txt", "new.txt", "dev.txt", "model"))
+    shape = "--order 2 --slots 1 --word-classes 0 --cache 0 --depth 1 --set context=32 --set batch_tokens=512"
+    assert saffu(f"train {text} --dev {dev} --out {out} --epochs 8 {shape}").status == 0
+    first = load(out)
+    assert first.model_.side is not None
+    assert saffu(f"update {out} {new}").status == 0
+    second = load(out)
+    assert np.array_equal(
+        second.model_.side.arrays()["trained.gate.weight"], first.model_.side.arrays()["trained.gate.weight"]
+    )
+    assert second.trained_on_["tokens"] > first.trained_on_["tokens"]
+    before = second.score([dev.read_text()]).bits_per_byte
+    assert saffu(f"forget {out} {new}").err.count("--drop-network") == 1
+    refused = saffu(f"update {out} {new} --epochs 4")
+    assert refused.status == 2 and "held-out text" in refused.err
+    done = saffu(f"update {out} {new} --epochs 8 --dev {dev} --json")
+    assert done.status == 0, done.err
+    third = load(out)
+    assert third.score([dev.read_text()]).bits_per_byte < before
+    assert json.loads(done.out)["added"] == 1 and third.log_[-1]["stage"] == "train 100%"
+    assert not (out / "training.json").exists()
+    assert saffu(f"forget {out} {new} --drop-network").status == 0
+    assert load(out).model_.side is None
+    assert saffu(f"update {out} {new}").status == 0

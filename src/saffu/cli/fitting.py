@@ -40,7 +40,7 @@ def fit(
             usual = encoder.source_ if encoder else None
             choice = TextChoice.of(options, Reading.of(options, usual, USUAL_SPLIT[options.preset]))
             trains = training is not None or config.preset == "companion"
-            log = Log(options, trains, group.is_first)
+            log = Log(options, trains, group.is_first, config.preset == "companion")
             with TrainingText(choice) as text:
                 began = time.perf_counter()
                 text.leave_out_bad_files()
@@ -89,7 +89,7 @@ def resume(options: argparse.Namespace) -> None:
         raise SaffuError(f"{folder} was trained from Python; resume it there, with SaffuLM.resume")
     choice = TextChoice.from_dict(checkpoint.source).instead(options.text, options.dev or [])
     with together(options.device or checkpoint.device) as group, locked(folder, group):
-        log = Log(options, True, group.is_first)
+        log = Log(options, True, group.is_first, options.preset != "paper")
         tokenizer = stored_tokenizer(folder)
         with TrainingText(choice) as text:
             corpus, dev = text.tokenized(tokenizer)

@@ -15,10 +15,11 @@ from saffu.cli.options import (
     add_output_options,
     add_text_options,
     device_of,
+    finite,
     named_path,
     require_output,
 )
-from saffu.cli.output import model_facts, print_json, say, warn
+from saffu.cli.output import Log, model_facts, print_json, say, warn
 from saffu.cli.reading import Reading, Text
 from saffu.errors import SaffuError
 from saffu.format import plural
@@ -45,6 +46,14 @@ def add_change_options(parser: Parser, _: Sequence[str]) -> None:
     add_text_options(parser)
 
 
+def add_update_options(parser: Parser, words: Sequence[str]) -> None:
+    add_change_options(parser, words)
+    help = "then train the model's network further, on the new documents, for this many minutes in all"
+    parser.add_argument("--minutes", type=finite, metavar="X", help=help)
+    parser.add_argument("--epochs", type=finite, metavar="X", help="the same, for this many passes over them")
+    parser.add_argument("--dev", nargs="+", metavar="FILE", help="held-out text for that training")
+
+
 def add_forget_options(parser: Parser, words: Sequence[str]) -> None:
     add_change_options(parser, words)
     help = "skip documents that the model does not count instead of failing"
@@ -61,14 +70,35 @@ def add_merge_options(parser: Parser, _: Sequence[str]) -> None:
 
 
 def update(options: argparse.Namespace) -> None:
+    trains = bool(options.minutes or options.epochs)
+    if trains != bool(options.dev):
+        raise SaffuError("--minutes or --epochs need --dev, held-out text, and --dev needs one of them; pass both")
     with changed_model(options) as (lm, corpus):
+        if trains and lm.config.preset != "companion":
+            raise SaffuError(f"{options.model} has no network to train; make one with saffu train --minutes")
         lm.update(corpus)
+        if trains:
+            train_further(options, lm, corpus)
     finish(
         options,
         lm,
         f"added {plural(corpus.documents, 'document')} ({corpus.targets:,} tokens)",
         {"added": corpus.documents},
     )
+
+
+def train_further(options: argparse.Namespace, lm: SaffuLM, corpus: TokenCorpus) -> None:
+    """Train the network next to the counts on new documents; it stays as it was unless that predicts --dev better."""
+    length = {"minutes": options.minutes or 0.0, "epochs": options.epochs or 0.0}
+    lm.config = lm.config.from_dict(lm.config.to_dict() | length)
+    with Text(options.dev, Reading.of(options, lm.source_)) as text:
+        dev = lm.tokenize(list(text))
+    lm.save(options.model)  # whatever happens to the training, the documents are counted
+    log = Log(options, backprop=True, network=True)
+    try:
+        lm.backprop(corpus, dev, folder=options.model, on_fold=log.row)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted; the documents are counted, and the best network so far is kept") from None
 
 
 def forget(options: argparse.Namespace) -> None:
@@ -153,8 +183,8 @@ UPDATE = Command(
     "update",
     "add documents to a model",
     "MODEL TEXT [TEXT ...] [options]",
-    "saffu update model news/*.txt.gz",
-    add_change_options,
+    "saffu update model news/*.txt.gz\nsaffu update model news/ --minutes 2 --dev held-out.txt",
+    add_update_options,
     update,
 )
 FORGET = Command(

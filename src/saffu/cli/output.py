@@ -80,10 +80,14 @@ def clipped(text: str, width: int) -> str:
 class Log:
     """The rows of a training run as they come."""
 
-    def __init__(self, options: argparse.Namespace, backprop: bool, visible: bool = True):
+    def __init__(self, options: argparse.Namespace, backprop: bool, visible: bool = True, network: bool = False):
+        """`network`: whether what is trained is a network next to counts."""
         self.options, self.visible = options, visible
         self.columns = [("stage", "<14", "stage")]
-        if backprop:
+        if network:
+            self.columns += [("step", ">7,", "step"), ("counted_bits_per_byte", ">9.3f", "counted")]
+            self.columns += [("network_bits_per_byte", ">9.3f", "network")]
+        elif backprop:
             self.columns += [("step", ">7,", "step"), ("train_perplexity", ">9.2f", "train ppl")]
         self.columns += [("dev_perplexity", ">9.2f", "dev ppl"), ("dev_bits_per_byte", ">9.3f", "bits/byte")]
         if backprop:

@@ -1,8 +1,8 @@
 """What the counted model says about its own training text, by counts that have not seen the target.
 
 The gate learns from the training text, where plain counts look far better than they are: each has seen its target. So
-the text is divided into ten folds, or three, of short stretches, and each fold is scored by the model that follows from all
-counts but those of the fold: count, subtract, solve.
+the text is divided into ten folds, or three, of short stretches, and each fold is scored by the model that follows
+from all counts but those of the fold: count, subtract, solve.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 LEAST = 0.005  # of the gate at the start
 SHUT = -20.0  # logit of a gate that leaves all to the counts
-CLEAR = 2.0  # standard errors by which a gate must help
+CLEAR = 2.0  # standard errors that are not taken for chance
 OWN_WEIGHT = 0.5  # of the network's own loss
 
 
@@ -65,12 +65,16 @@ def constant_gate(trained: Tensor, counted: Tensor, rounds: int = 50) -> float:
 
 
 def calibration(logit: Tensor, trained: Tensor, counted: Tensor) -> tuple[float, float]:
-    """The a and b for which a gate of a·logit + b makes targets most likely; it shuts if it is not clearly of use.
+    """The a and b for which a gate of a·logit + b makes targets most likely.
+
+    The gate stays as it is unless that helps clearly, and shuts if even then it is not clearly of use.
 
     >>> logit, counted = torch.tensor([2.0, 2.0, -2.0, -2.0] * 100), torch.full((400,), 0.1).log()
     >>> trained = torch.tensor([0.9, 0.01, 0.9, 0.01] * 100).log()  # as often right where the gate expects it least
     >>> "{:.2f}, {:.2f}".format(*calibration(logit, trained, counted))
     '0.00, -0.03'
+    >>> calibration(logit * 0, trained, counted)  # nothing to improve
+    (1.0, 0.0)
     >>> calibration(logit, torch.full((400,), 0.01).log(), counted)  # the network is of no use
     (0.0, -20.0)
     """
@@ -90,10 +94,16 @@ def calibration(logit: Tensor, trained: Tensor, counted: Tensor) -> tuple[float,
         return float(value.detach())
 
     optimizer.step(closure)
-    found = gains().detach()
-    if not found.mean() > CLEAR * found.std() / len(found) ** 0.5:
-        return 0.0, SHUT
-    return factors[0].item(), factors[1].item()
+    fitted, found = (factors[0].item(), factors[1].item()), gains().detach()
+    as_it_is = mixed(given, trained, counted) - counted
+    if not is_clear(found - as_it_is):
+        fitted, found = (1.0, 0.0), as_it_is
+    return fitted if is_clear(found) else (0.0, SHUT)
+
+
+def is_clear(gains: Tensor) -> bool:
+    """Whether what is gained at some targets (n,) is unlikely to be chance."""
+    return bool(gains.mean() > CLEAR * gains.std() / len(gains) ** 0.5)
 
 
 def loss(logit: Tensor, trained: Tensor, counted: Tensor) -> Tensor:
