@@ -67,7 +67,7 @@ def test_every_cell_equals_a_model_fitted_whole(text, tmp_path):
         {"radius_dimension": [12, 20], "block_dimension": [16, 24], "document_shards": 0},
         {"slot_weight": ["unit"], "hidden_targets": ["normalized"]},
         {"block_advance": ["sliding"], "padding": ["left"]},
-        {"radius_span": ["block"]},
+        {"radius_span": ["block", "blocks"]},
         {"radius_span": ["block"], "special_noise": ["counted"], "document_shards": 0},
     ],
     ids=str,

@@ -57,6 +57,7 @@ READINGS = [
     {"slot_weight": "unit", "hidden_targets": "normalized"},
     {"block_advance": "sliding", "padding": "left", "block": 10},
     {"radius_span": "block"},
+    {"radius_span": "blocks", "block": 3},
 ]
 
 

@@ -18,7 +18,7 @@ readings = st.fixed_dictionaries(
         "query_slot": st.sampled_from(["previous", "first"]),
         "padding": st.sampled_from(["right", "left"]),
         "block_advance": st.sampled_from(["whole", "sliding"]),
-        "radius_span": st.sampled_from(["document", "block"]),
+        "radius_span": st.sampled_from(["document", "blocks", "block"]),
     }
 )
 
@@ -55,6 +55,7 @@ def windowed(unit: str, documents: Documents, config: PaperConfig, batch: int) -
 @example([[EOD], [4, EOD], [EOD], [*range(4, 12)] * 5], 2, 18, 3, {"query_slot": "first"})
 @example([[EOD], [*range(4, 12)] * 5], 40, 9, 1, {"padding": "left"})
 @example([[*range(4, 12)] * 5], 7, 20, 100, {"block_advance": "sliding", "radius_span": "block"})
+@example([[*range(4, 12)] * 5], 2, 20, 3, {"radius_span": "blocks", "query_slot": "first"})
 def test_windows_are_the_references(unit, documents, block, radius, batch, reading):
     config = PaperConfig(block=block, radius=radius, **reading)
     assert windowed(unit, documents, config, batch) == reference.examples(unit, documents, config)
@@ -90,6 +91,14 @@ def test_contexts_by_hand():
         [PAD, SOD, 7],
         [SOD, 7, 8],
         [FRG, 8, 9],
+        [PAD, PAD, SOD],
+    ]
+    blocks = PaperConfig(block=3, radius=3, radius_span="blocks")
+    assert [slots for _, slots, _ in windowed("radius", documents, blocks, 9)] == [
+        [PAD, PAD, SOD],
+        [PAD, SOD, 7],
+        [7, 8, FRG],
+        [8, FRG, 9],
         [PAD, PAD, SOD],
     ]
     whole = PaperConfig(block=3, radius=2, radius_span="block")

@@ -21,9 +21,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("--out", type=named_path, default=Path("paper"), metavar="DIR", help="results [paper]")
     sizes = ("10M", "100M")
     parser.add_argument("--size", choices=sizes, metavar="|".join(sizes), help="training text to use if DIR has both")
-    parser.add_argument(
-        "--max-tokens", type=count, metavar="N", help="use only the first N tokens of the training text"
-    )
+    parser.add_argument("--max-tokens", type=count, metavar="N", help="use only N tokens of the shuffled training text")
     parser.add_argument("--learning-rate", type=finite, metavar="X", help="learning rate [the paper's, 5e-6]")
     help = "maximum number of training folds [until early stopping]"
     parser.add_argument("--max-folds", type=int, metavar="N", help=help)

@@ -126,8 +126,8 @@ def block_unit(cell: PaperConfig) -> UnitKey:
 
 @cache
 def radius_unit(cell: PaperConfig) -> UnitKey:
-    """The cell's radial unit. If its span ends at the block's marker, it depends on b and is fitted with that block."""
-    block = cell.block if cell.radius_span == "block" else 0
+    """The cell's radial unit. If its span depends on b, it is fitted with that block."""
+    block = 0 if cell.radius_span == "document" else cell.block
     return UnitKey(
         "radius", replace(cell, block=block, document_shards=0, **_defaults("block_mode", "block_dimension"))
     )

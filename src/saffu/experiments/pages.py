@@ -16,7 +16,7 @@ from statistics import mean
 
 from saffu import files
 from saffu.errors import SaffuError
-from saffu.experiments import figures, learning_curves, tables
+from saffu.experiments import companion_results, figures, learning_curves, tables
 from saffu.experiments.agreement import agreement_by_table, printed_perplexities
 from saffu.experiments.learning_curves import Curve
 from saffu.experiments.readings import Row, compare, label, number, perplexities
@@ -51,16 +51,25 @@ def readings_table(results: Results, texts: Iterable[str]) -> str:
             values.append(f"{halves}, {number(table, 'spearman'):.2f}, {ratio:.3f}")
         row = next(rows[text][name] for text in texts if name in rows[text])
         lines.append(f"| {label(row)} | " + " | ".join(values) + " |")
-    facts = []
-    for text in texts:
-        row = results.readings[text][0]
-        unigram = row["unigram"]
-        cells = sum(not document for _, document, *_ in row["perplexities"])
-        facts.append(
-            f"- **{text}**: {TEXTS[text]}. {row['tokens']:,} tokens in {row['documents']:,} documents, vocabulary "
-            f"{row['vocabulary']:,}, {cells} cells. The unigram's dev/train is {unigram['dev'] / unigram['train']:.3f}."
-        )
-    return "\n".join([*lines, "", *facts, ""])
+    return "\n".join([*lines, "", *(text_facts(results.readings[text], text) for text in texts), ""])
+
+
+def text_facts(rows: Sequence[Row], text: str) -> str:
+    """The size of a text, and how much the agreement of the default reading depends on the choice of documents."""
+    row = rows[0]
+    unigram, cells = row["unigram"], sum(not document for _, document, *_ in row["perplexities"])
+    facts = (
+        f"- **{text}**: {TEXTS[text]}. {row['tokens']:,} tokens in {row['documents']:,} documents, vocabulary "
+        f"{row['vocabulary']:,}, {cells} cells. The unigram's dev/train is {unigram['dev'] / unigram['train']:.3f}."
+    )
+    drawn = [perplexities(row) for row in rows if row["reading"] == "default"]
+    if len(drawn) > 1:
+        whole = [number(compare(ours)["all"], "spearman") for ours in drawn]
+        table = [number(agreement_by_table(ours).get("sum/cat"), "spearman") for ours in drawn]
+        ranges = [f"{min(found):.3f} to {max(found):.3f}" for found in (whole, table)]
+        facts += f" The default's rank correlation over {len(drawn)} choices of documents: {ranges[0]}; in sum/cat "
+        facts += f"{ranges[1]}."
+    return facts
 
 
 def grid_tables(row: Row) -> str:
@@ -212,10 +221,12 @@ def pages(results: Results) -> dict[str, dict[str, str]]:
 def main(arguments: Sequence[str] | None = None) -> None:
     folder = Path(*(sys.argv[1:] if arguments is None else arguments) or ["docs"])
     results = Results(folder / "results")
-    for name, parts in pages(results).items():
+    computed = pages(results) | {"companion.md": companion_results.parts(folder / "results")}
+    for name, parts in computed.items():
         page = filled((folder / name).read_text("utf-8"), parts)
         files.write_file(folder / name, page.encode())
     draw_figures(results, folder / "figures")
+    companion_results.draw(folder / "results", folder / "figures")
 
 
 if __name__ == "__main__":

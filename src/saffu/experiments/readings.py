@@ -51,6 +51,7 @@ READINGS: dict[str, dict[str, Any]] = {
     "sliding-blocks": {"block_advance": "sliding"},
     "left-padding": {"padding": "left"},
     "radius-within-block": {"radius_span": "block"},
+    "radius-over-blocks": {"radius_span": "blocks"},
     "tuned-once": {"tune_folds": 1, "fold_tokens": 500_000},
 }
 Row = dict[str, Any]

@@ -95,7 +95,7 @@ class Family:
         shared = [name for name in SWEPT if name not in ("block_dimension", "radius_dimension")]
         families: dict[tuple[Any, ...], list[PaperConfig]] = {}
         for cell in cells:
-            block = cell.block if cell.radius_span == "block" else 0  # then each block size has its own radial units
+            block = 0 if cell.radius_span == "document" else cell.block  # otherwise radial units depend on blocks
             key = (block, cell.document_shards, *(getattr(cell, name) for name in shared))
             families.setdefault(key, []).append(cell)
         return [Family(members) for members in families.values()]

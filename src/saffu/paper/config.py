@@ -86,8 +86,10 @@ class PaperConfig(Settings):
     padding: Literal["right", "left"] = setting(
         "right", "where <pad> fills a block: from the target on, or before the marker", rare=True
     )
-    radius_span: Literal["document", "block"] = setting(
-        "document", "how far a radius reaches: to the start of the document, or to the marker of the block", rare=True
+    radius_span: Literal["document", "blocks", "block"] = setting(
+        "document",
+        "what a radius spans: the document, its blocks one after the other with their markers, or the target's block",
+        rare=True,
     )
     smoothing: float = setting(
         1e-3,
@@ -107,8 +109,10 @@ class PaperConfig(Settings):
         super().__post_init__()
         if not (self.block or self.radius):
             raise SaffuError("`block` and `radius` are both 0; a model needs at least one unit: set one of them")
-        if self.radius_span == "block" and not self.block:
-            raise SaffuError("`radius_span` block needs blocks; set `block`, or use `radius_span` document")
+        if self.radius_span != "document" and not self.block:
+            raise SaffuError(
+                f"`radius_span` {self.radius_span} needs blocks; set `block`, or use `radius_span` document"
+            )
 
     def units(self) -> dict[str, UnitShape]:
         """The units that the model has, by name.

@@ -93,8 +93,7 @@ def examples(unit: str, documents: Documents, config: PaperConfig) -> list[Examp
                 padding = [PAD] * (config.block - len(seen))
                 slots = padding + seen if config.padding == "left" else seen + padding
             else:
-                seen = block_before(document, at, config) if config.radius_span == "block" else document[:at]
-                seen = seen[-config.radius :]
+                seen = radius_before(document, at, config)[-config.radius :]
                 slots = [PAD] * (config.radius - len(seen)) + seen
             previous = seen[-1] if seen else PAD
             found.append(Example(target, slots, previous if config.query_slot == "previous" else slots[0]))
@@ -106,6 +105,14 @@ def block_before(document: list[int], at: int, config: PaperConfig) -> list[int]
     content = config.block - 1
     begin = max(0, at - content) if config.block_advance == "sliding" else at // content * content
     return [SOD if begin == 0 else FRG, *document[begin:at]]
+
+
+def radius_before(document: list[int], at: int, config: PaperConfig) -> list[int]:
+    """What precedes the target in its document, in its block, or in all blocks so far, with their markers."""
+    if config.radius_span != "blocks":
+        return document[:at] if config.radius_span == "document" else block_before(document, at, config)
+    begins = range(0, at + 1, config.block - 1)
+    return [token for i in begins for token in [FRG if i else SOD, *document[i : min(i + config.block - 1, at)]]]
 
 
 @dataclass
@@ -190,11 +197,7 @@ def solution(F: Array, priming: float) -> Array:
     >>> solution(np.array([[2.0], [6.0]]), priming=2).round(4).tolist()  # log 2 − ½ log 8, log 6 − ½ log 8
     [[-0.3466], [0.752]]
     """
-    return stored(np.log(F) - (priming - 1) / priming * np.log(F.sum(0)))
-
-
-def stored(weight: Array) -> Array:
-    return weight.astype(np.float32).astype(np.float64)
+    return np.asarray(np.float32(np.log(F) - (priming - 1) / priming * np.log(F.sum(0))), dtype=np.float64)
 
 
 @dataclass
@@ -254,13 +257,12 @@ def fit(folds: list[Documents], vocabulary: int, config: PaperConfig) -> Iterato
             f[PAD], f[SOD] = len(documents) if config.special_noise == "counted" else 0, len(documents)
             blocks = sum(math.ceil(len(document) / (config.block - 1)) for document in documents)
             f[FRG] = max(1, blocks - len(documents)) if name == "block" else 1
-        E = stored(noised_embeddings(bit_vectors(f, dimension), f))
+        E = np.asarray(np.float32(noised_embeddings(bit_vectors(f, dimension), f)), dtype=np.float64)
         network.units[name] = Unit(E, np.ones((slots, slots)), np.zeros(0), mode, config.slot_weight)
     counts: dict[str, Counts] = {}
 
     def add(layer: str, new: Counts, restart: bool) -> Counts:
-        old = counts.get(layer)
-        if old is not None and not restart:
+        if (old := counts.get(layer)) and not restart:
             new = Counts(old.F + new.F, old.norm + new.norm, old.targets + new.targets)
         counts[layer] = new
         return new
@@ -270,8 +272,7 @@ def fit(folds: list[Documents], vocabulary: int, config: PaperConfig) -> Iterato
         fold, restart = folds[number], not config.accumulate
         targets = [token for document in fold for token in document]
         for name, unit in network.units.items():
-            K = len(unit.W)
-            context = examples(name, fold, config)
+            K, context = len(unit.W), examples(name, fold, config)
             if stage or config.attention == "explicit":
                 if stage:
                     V = [variation(unit, e, Z[e.target] / Z[e.target].sum()) for e in context]
@@ -295,6 +296,5 @@ def fit(folds: list[Documents], vocabulary: int, config: PaperConfig) -> Iterato
             F = add("document", new, restart).F
             network.D = solution(np.where(F.sum(0) > 0, F, config.smoothing), 1)
         total = add("final", count(outputs(network, fold), np.eye(vocabulary)[targets]), restart)
-        parts = len(network.units) + (config.document_shards > 0)
-        network.M = solution(total.F + config.smoothing, parts)
+        network.M = solution(total.F + config.smoothing, len(network.units) + (config.document_shards > 0))
         yield copy.deepcopy(network), dict(counts)

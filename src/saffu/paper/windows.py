@@ -110,11 +110,14 @@ def block_windows(targets: Targets, config: PaperConfig) -> Iterator[Window]:
 
 
 def radius_windows(targets: Targets, config: PaperConfig) -> Iterator[Window]:
-    """The r tokens before the target in its document, or in its block, which begins with a marker."""
+    """The r tokens before the target in its document, in its block with its marker, or in all blocks with theirs."""
+    reach, marker, block = targets.positions.int(), None, 0
     if config.radius_span == "block":
         marker, reach = block_start(targets.positions, config)
-        return _windows(targets, config.radius, reach, marker, True, config.query_slot)
-    return _windows(targets, config.radius, targets.positions.int(), None, True, config.query_slot)
+    elif config.radius_span == "blocks":
+        block = config.block
+        reach = reach + reach // (block - 1) + 1  # the places of all blocks so far
+    return _windows(targets, config.radius, reach, marker, True, config.query_slot, block)
 
 
 def block_start(positions: Tensor, config: PaperConfig) -> tuple[Tensor, Tensor]:
@@ -126,14 +129,15 @@ def block_start(positions: Tensor, config: PaperConfig) -> tuple[Tensor, Tensor]
 
 
 def _windows(
-    targets: Targets, slots: int, reach: Tensor, marker: Tensor | None, at_end: bool, query_slot: str
+    targets: Targets, slots: int, reach: Tensor, marker: Tensor | None, at_end: bool, query_slot: str, block: int = 0
 ) -> Iterator[Window]:
     """Windows of targets that see the `reach` (n,) places before them, the farthest of which holds the marker.
 
-    The slot before the target is the last one (`at_end`), or the first one holds the marker.
+    The slot before the target is the last one (`at_end`), or the first one holds the marker. With `block`, places are
+    those of blocks, one after the other, each with its marker.
     """
     for rows, width in _by_width(reach.clamp(max=slots), slots):
-        context = _Context(targets.tokens, targets.offsets.int(), reach, marker)
+        context = _Context(targets.tokens, targets.offsets.int(), reach, marker, block)
         if len(rows) < len(reach):
             context = context.of(rows)
         first = slots - width if at_end else 0
@@ -152,18 +156,30 @@ class _Context(NamedTuple):
     offsets: Tensor  # (m,) int32
     reach: Tensor  # (m,) int32
     marker: Tensor | None  # (m,) int32
+    block: int
 
     def of(self, rows: Tensor) -> _Context:
         marker = None if self.marker is None else gather(self.marker, rows)
-        return _Context(self.tokens, gather(self.offsets, rows), gather(self.reach, rows), marker)
+        return _Context(self.tokens, gather(self.offsets, rows), gather(self.reach, rows), marker, self.block)
 
     def at(self, distance: Tensor) -> Tensor:
         """The tokens at a distance (m or 1, J) before each target, (m, J): `<pad>` where there is nothing to see."""
+        if self.block:
+            return self.in_blocks(distance)
         seen = gather(self.tokens, self.offsets[:, None] - distance.clamp(min=0))
         seen.masked_fill_((distance < 1) | (distance > self.reach[:, None]), PAD)
         if self.marker is None:
             return seen
         return torch.where(distance == self.reach[:, None], self.marker[:, None], seen)
+
+    def in_blocks(self, distance: Tensor) -> Tensor:
+        """The same, where every block's marker takes a place."""
+        reach = self.reach[:, None]
+        place = (reach - distance).clamp(min=0)  # from the first marker on
+        passed = reach // self.block - place // self.block  # markers between the two
+        seen = gather(self.tokens, self.offsets[:, None] - (reach - place - passed).clamp(min=0))
+        seen = torch.where(place % self.block == 0, torch.where(place == 0, SOD, FRG).int(), seen)
+        return seen.masked_fill_((distance < 1) | (distance > reach), PAD)
 
 
 def _by_width(filled: Tensor, slots: int) -> Iterator[tuple[Tensor, int]]:
