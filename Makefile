@@ -1,4 +1,4 @@
-# make setup | demo | test | test-hf | test-cluster | torture | bench | numbers | format | clean.   Needs Python >= 3.10 and make; everything else goes into .venv.
+# make setup | demo | test | test-hf | test-cluster | test-web | torture | bench | numbers | format | clean.   Needs Python >= 3.10 and make; everything else goes into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 HF := .venv-hf
 
-.PHONY: setup demo test test-hf test-cluster torture bench numbers format clean
+.PHONY: setup demo test test-hf test-cluster test-web torture bench numbers format clean
 
 setup: $(STAMP)
 
@@ -40,6 +40,12 @@ $(HF)/.installed: pyproject.toml constraints.txt
 # Simulated nodes, one of which is killed; a killed driver; a million lines.
 test-cluster: setup
 	$(BIN)/python -m pytest tests/cluster tests/cluster/faults.py tests/cluster/many_lines.py
+
+# The page of `saffu play` in a real browser: the chromium on PATH, or Debian's.
+test-web: setup
+	$(BIN)/python $(INSTALL) playwright
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || { apt-get update -qq && apt-get install -y -qq chromium; }
+	$(BIN)/python -m pytest tests/play
 
 torture: setup
 	PYTHONPATH=tests $(BIN)/python -m torture --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) --out docs/results/torture.json

@@ -13,6 +13,7 @@ let words = []; // suggestions shown: {word, p}
 let chosen = 0; // which of them is explained
 let wanted = ""; // a word from the address, chosen once it is suggested
 let explained = null; // what the server said about the chosen word
+let previous = null; // what was explained before the last change
 let piece = -1; // which token of the word is explained; −1 for all of them
 let allParts = false;
 const pending = new Map(); // by name, the request that a newer one replaces
@@ -145,7 +146,7 @@ function showCount() {
 }
 
 function showFacts(model) {
-  byId("facts-title").textContent = model.name[0].toUpperCase() + model.name.slice(1);
+  byId("facts-title").textContent = model.has_texts ? model.name[0].toUpperCase() + model.name.slice(1) : model.name;
   const { scores } = model;
   const facts = [["tokens", number.format(model.tokens)], ["documents", number.format(model.documents)], ["vocabulary", number.format(model.vocabulary)]];
   if (scores.seconds) facts.push(["seconds to count", scores.seconds.toFixed(1)]);
@@ -346,7 +347,10 @@ function showWhy() {
   const p = element("b", { textContent: percent(2 ** bits) });
   const members = (part ?? (parts.length === 1 ? parts[0] : null))?.class.map(visible);
   const power = element("sup", { textContent: signed(bits) });
-  sum.replaceChildren(p, " = 2", power, " is the sum of what each part adds, in bits.", members?.length ? ` Its class: ${[...new Set(members)].join(", ")}, …` : "");
+  const kin = members?.length ? ` Its class: ${[...new Set(members)].join(", ")}, …` : "";
+  const changed = previous?.word === explained.word && previous.text === byId("editor").value && previous.bits !== explained.bits;
+  const was = changed && !part ? ` It was ${percent(previous.p)} before the last change.` : "";
+  sum.replaceChildren(p, " = 2", power, " is the sum of what each part adds, in bits.", was, kin);
   if (parts.length > 1) {
     const names = ["whole word", ...parts.map(({ token }) => visible(token))];
     pieces.replaceChildren(
@@ -494,8 +498,10 @@ function showDocuments({ documents, holding }, word) {
 
 async function change(name, body) {
   complain("");
+  const last = explained && { ...explained, text: byId("editor").value };
   const state = await ask(name, { model: current, ...body }, { replace: "change" });
   if (!state) return false;
+  previous = last;
   ({ models, job } = state);
   wanted = words[chosen]?.word ?? "";
   showModels();
