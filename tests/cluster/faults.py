@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 from ray.cluster_utils import Cluster
 
+from cluster.test_pages import BLOCKS
 from cluster.test_ray import SMALL, content
 from cluster.test_ray import folder as folder
+from conftest import sentences
+from saffu import SaffuLM
 from saffu.cluster import engine
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
@@ -178,3 +181,24 @@ def test_models_counted_on_a_cluster_live_on(folder, saffu, nodes):
     for name in ("alone", "model"):
         assert saffu(f"forget {name} more.txt").status == 0
     assert content(folder / "model") == content(folder / "alone")
+
+
+def test_ray_data_keeps_what_the_model_likes(folder, saffu):
+    """The lines of docs/scale.md."""
+    import ray
+
+    assert saffu(f"train text --split line --out model {SMALL}").status == 0
+    texts = [*sentences(7, 40), "xq zzv kkw pq", "qqq rrr 123 %%"]
+    (folder / "crawl").mkdir()
+    for number in (0, 1):
+        rows = [json.dumps({"id": n, "text": text}) for n, text in enumerate(texts) if n % 2 == number]
+        (folder / "crawl" / f"{number}.jsonl").write_text("\n".join(rows) + "\n")
+    ray.init("local", num_cpus=3, object_store_memory=2 * engine.OBJECT_STORE, log_to_driver=False)
+    try:
+        exec(next(block for block in BLOCKS if "ray.data" in block), {})
+    finally:
+        ray.shutdown()
+    kept = [json.loads(row) for path in (folder / "clean").glob("*.json*") for row in path.read_text().splitlines()]
+    expected = {n: score.bits_per_byte for n, score in enumerate(SaffuLM.load("model").score_lines(texts))}
+    assert {row["id"]: row["bits_per_byte"] for row in kept} == {n: b for n, b in expected.items() if b < 1.9}
+    assert 0 < len(kept) < len(texts)

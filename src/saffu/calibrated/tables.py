@@ -111,9 +111,15 @@ def _build(
 
 def empty_levels(sizes: Array, closed: bool = False) -> list[dict[str, Array]]:
     """Arrays with the room of a range, or, `closed`, of a whole table."""
+    rooms = level_lengths(sizes, closed)
+    return [{name: storage.empty(n, LEVEL_ARRAYS[name]) for name, n in room.items()} for room in rooms]
+
+
+def level_lengths(sizes: Array, closed: bool) -> list[dict[str, int]]:
+    """How long the arrays of each level are."""
     if int(sizes.max()) >= 1 << 32:
         raise SaffuError("there are more than four billion n-grams; raise `prune`")
-    levels, depth = [], len(sizes) - 1
+    lengths, depth = [], len(sizes) - 1
     for level in range(1, depth + 1):
         contexts, followers = (int(n) for n in sizes[level])
         room = {"token": contexts, "child": contexts + closed, "begin": contexts + closed, "backoff": contexts}
@@ -122,8 +128,8 @@ def empty_levels(sizes: Array, closed: bool = False) -> list[dict[str, Array]]:
             del room["token"]
         if level == depth:
             del room["child"]
-        levels.append({name: storage.empty(n, LEVEL_ARRAYS[name]) for name, n in room.items()})
-    return levels
+        lengths.append(room)
+    return lengths
 
 
 def level_slices(levels: Levels, places: Array, sizes: Array) -> Levels:

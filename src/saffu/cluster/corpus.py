@@ -7,6 +7,7 @@ where it stands in the text, in lines and stretches, follows from a first pass.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -183,7 +184,7 @@ def joined(cluster: Cluster, part: str, paths: Sequence[Path], sizes: Sequence[M
         items.append((str(path), part, {name: str(file) for name, file in files.items()}, dict(at)))
         at = {name: at[name] + size[name] for name in PARTS}
     cluster.map(part, lay_down, items, None)
-    mapped(files["starts"], np.int64, writable=True)[-1:] = at["ids"]
+    put(files["starts"], total["starts"] - 1, np.array([at["ids"]], dtype=np.int64))
     ids, starts, lengths = (mapped(files[name], dtype) for name, dtype in PARTS.items())
     return TokenCorpus(ids, starts, lengths)
 
@@ -195,7 +196,7 @@ def lay_down(path: str, part: str, files: Mapping[str, str], at: Mapping[str, in
         array = arrays[f"{part}.{name}"]
         if name == "starts":
             array = array[:-1] + at["ids"]
-        mapped(Path(files[name]), dtype, writable=True)[at[name] : at[name] + len(array)] = array
+        put(Path(files[name]), at[name], np.ascontiguousarray(array, dtype=dtype))
 
 
 def blank(path: Path, size: int) -> None:
@@ -205,8 +206,15 @@ def blank(path: Path, size: int) -> None:
             reserve(file, size)
 
 
-def mapped(path: Path, dtype: Any, writable: bool = False) -> Array:
+def put(path: Path, place: int, array: Array) -> None:
+    """Write an array to its place in a file that other nodes write to as well, which no mapped page could be."""
+    with path.open("r+b") as file:
+        file.seek(place * array.itemsize)
+        file.write(array.reshape(-1).view(np.uint8).data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def mapped(path: Path, dtype: Any) -> Array:
     """A file as an array."""
-    if not path.stat().st_size:
-        return np.zeros(0, dtype=dtype)
-    return np.asarray(np.memmap(path, dtype=dtype, mode="r+" if writable else "r"))
+    return np.asarray(np.memmap(path, dtype=dtype, mode="r")) if path.stat().st_size else np.zeros(0, dtype=dtype)

@@ -11,9 +11,11 @@ import json
 import os
 import pickle
 import shutil
+import signal
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,6 +69,7 @@ class Cluster:
             bar.update(sum(path.exists() for path in kept))
             while True:
                 while len(flying) < IN_FLIGHT and (number := next(waiting, None)) is not None:
+                    # Ray pickles what it sends; this arrives unread where saffu is missing.
                     call = work.__module__, work.__qualname__, pickle.dumps(tuple(items[number]))
                     flying[self._task.remote(saffu.__version__, str(kept[number]), *call)] = number
                 if not flying:
@@ -169,7 +172,9 @@ def connected(address: str, folder: Path) -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(
         prefix=f"{SCRATCH}{os.getpid()}-", dir=scratch_place(), ignore_cleanup_errors=True
     ) as scratch:
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
+            require_answer(address)
             if address == LOCAL:
                 own = {"num_cpus": cores(), "object_store_memory": OBJECT_STORE, "include_dashboard": False}
                 ray.init(LOCAL, _temp_dir=scratch, **own, **quiet)
@@ -181,10 +186,20 @@ def connected(address: str, folder: Path) -> Iterator[Cluster]:
             raise SaffuError(
                 f"no Ray cluster at {address} ({reason}); start one with `ray start --head`, or use --ray=local"
             ) from None
+        if threading.current_thread() is threading.main_thread():  # Ray has put its own in their place
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
         try:
             yield Cluster(ray, folder)
         finally:
             ray.shutdown()
+
+
+def require_answer(address: str) -> None:
+    """Raise OSError unless something listens at an address such as 10.0.0.1:6379; Ray itself would wait for long."""
+    host, _, port = address.rpartition(":")
+    if port.isdigit():
+        socket.create_connection((host.removeprefix("ray://").strip("[]"), int(port)), timeout=10).close()
 
 
 def require_listening(address: str) -> None:

@@ -21,12 +21,13 @@ from saffu.calibrated.tables import (
     build_levels,
     close_levels,
     discounts_of,
-    level_slices,
+    empty_levels,
+    level_lengths,
     table_statistics,
 )
 from saffu.calibrated.views import MEMORY as MEMORY_VIEW
 from saffu.calibrated.views import View, seen_rows, views_of
-from saffu.cluster.corpus import blank, mapped, path_of
+from saffu.cluster.corpus import blank, mapped, path_of, put
 from saffu.cluster.counts import (
     MEMORY,
     Merged,
@@ -54,6 +55,11 @@ class ViewRows:
     def order(self) -> int:
         return len(self.view.distances) + 1
 
+    @property
+    def is_merged(self) -> bool:
+        """Whether its rows are those that were counted."""
+        return self.merged is not None and (self.view.name == MEMORY_VIEW or self.merged.distance != MEMORY)
+
     def rows(self, number: int, counts: str, classes: Array | None) -> Rows:
         """What the view saw in a range."""
         lo, hi = self.cuts[number], self.cuts[number + 1]
@@ -61,7 +67,7 @@ class ViewRows:
             rows = summed_rows(self.runs, self.view.name, self.order, lo, hi)
         else:
             rows = self.merged.rows(number, counts)
-            if self.view.name != MEMORY_VIEW and self.merged.distance == MEMORY:
+            if not self.is_merged:
                 rows = regroup_rows(rows, self.view.distances, (lo, hi), classes, self.view.exact)
         return seen_rows(self.view, rows)
 
@@ -109,17 +115,20 @@ def solved(
         at = np.zeros_like(total.sizes)
         for n, part in zip(own, statistics, strict=True):
             where = at.copy(), part.sizes
-            building.append(
-                (plan, rows.order, rows.cuts[places[n][1]], str(files[n]), str(shared), discounts, where, layout)
-            )
+            building.append((plan, rows, places[n][1], counts, str(shared), str(files[n]), discounts, where, layout))
             at = at + part.sizes
         unfinished.append((rows.view, layout, discounts, estimated, total.sizes))
     cluster.map(f"{counts}-tables", build, building, "build tables")
     prior = np.exp(log_prior(frequencies, ranks))
     for view, layout, discounts, estimated, sizes in unfinished:
-        levels = opened(layout, writable=True)
-        close_levels(levels, sizes)
-        levels = opened(layout)
+        closed = [{name: np.empty(1, LEVEL_ARRAYS[name]) for name in level} for level in layout]
+        close_levels(closed, sizes)
+        for level, last in zip(layout, closed, strict=True):
+            for name in {"begin", "child"} & level.keys():
+                put(Path(level[name][0]), level[name][1] - 1, last[name])
+        levels = [
+            {name: mapped(Path(file), LEVEL_ARRAYS[name]) for name, (file, _) in level.items()} for level in layout
+        ]
         adjusted = adjusted_counts(levels, plan.vocabulary)
         unigram = prior if view.is_slot else None
         tables.append(Table.assembled(view.distances, levels, discounts, estimated, adjusted, unigram))
@@ -149,11 +158,12 @@ def placed(
 
 
 def measure(plan: Plan, source: ViewRows, part: int, counts: str, shared: str, path: str) -> list[Any]:
-    """Write the rows of a range of a view; gives their statistics."""
+    """The statistics of a range of a view; its rows are written if they had to be made."""
     encoder = map_arrays(Path(shared))
     classes = encoder[f"classes.{source.view.classes}"] if source.view.classes else None
     rows = source.rows(part, counts, classes)
-    write_arrays(Path(path), rows_arrays("rows", rows))
+    if not source.is_merged:
+        write_arrays(Path(path), rows_arrays("rows", rows))
     found = table_statistics(rows, plan.vocabulary, encoder["ranks"], plan.config.prune)
     return [found.counts_of_counts.tolist(), found.sizes.tolist()]
 
@@ -164,48 +174,40 @@ Layout = list[dict[str, tuple[str, int]]]
 
 def level_files(cluster: Cluster, counts: str, number: int, sizes: Array) -> Layout:
     """Files for the levels of a table."""
-    depth, layout = len(sizes) - 1, []
-    for level in range(1, depth + 1):
-        contexts, followers = (int(n) for n in sizes[level])
-        room = {"token": contexts, "child": contexts + 1, "begin": contexts + 1, "backoff": contexts}
-        room |= {"follow": followers, "mass": followers}
-        if level == 1:
-            del room["token"]
-        if level == depth:
-            del room["child"]
-        files = {}
-        for name, size in room.items():
-            path = cluster.folder / f"{counts}.{number}.{level}.{name}"
-            length = size * np.dtype(LEVEL_ARRAYS[name]).itemsize
-            if not path.exists() or path.stat().st_size != length:
-                blank(path, length)
-            files[name] = str(path), size
-        layout.append(files)
+    layout: Layout = []
+    for level, lengths in enumerate(level_lengths(sizes, closed=True), 1):
+        layout.append({})
+        for name, length in lengths.items():
+            path, size = (
+                cluster.folder / f"{counts}.{number}.{level}.{name}",
+                length * np.dtype(LEVEL_ARRAYS[name]).itemsize,
+            )
+            if not path.exists() or path.stat().st_size != size:
+                blank(path, size)
+            layout[-1][name] = str(path), length
     return layout
-
-
-def opened(layout: Layout, writable: bool = False) -> list[dict[str, Array]]:
-    return [
-        {name: mapped(Path(path), LEVEL_ARRAYS[name], writable) for name, (path, _) in level.items()}
-        for level in layout
-    ]
 
 
 def build(
     plan: Plan,
-    order: int,
-    first: int,
-    path: str,
+    source: ViewRows,
+    part: int,
+    counts: str,
     shared: str,
+    path: str,
     discounts: Array,
-    sizes: tuple[Array, Array],
+    where: tuple[Array, Array],
     layout: Layout,
 ) -> None:
-    """Build a range of a table where it belongs."""
-    rows, (begin, size) = stored_rows(Path(path), "rows", order, first), sizes
-    levels = level_slices(opened(layout, writable=True), begin, size)
-    ranks = map_arrays(Path(shared))["ranks"]
+    """Build a range of a table, and write it to its place: after the sizes `where` gives first, with those it gives."""
+    first = source.cuts[part]
+    rows = source.rows(part, counts, None) if source.is_merged else stored_rows(Path(path), "rows", source.order, first)
+    (begin, sizes), ranks = where, map_arrays(Path(shared))["ranks"]
+    levels = empty_levels(sizes)
     build_levels(rows, plan.vocabulary, ranks, plan.config.prune, discounts, begin, levels)
+    for number, (files, level) in enumerate(zip(layout, levels, strict=True), 1):
+        for name, array in level.items():
+            put(Path(files[name][0]), int(begin[number, int(name in ("follow", "mass"))]), array)
 
 
 def model_of(
