@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from saffu.errors import SaffuError
-from saffu.experiments import pages
+from saffu.experiments import companion_results, pages
 from saffu.experiments.claims import FAILS, HOLDS, IN_PART, OPEN
 from saffu.experiments.pages import filled, main
 from saffu.experiments.verdicts import Results, all_verdicts, cells_of, grid_verdicts, verdict_table
@@ -111,16 +111,19 @@ def test_other_verdicts_are_listed(tmp_path):
     results.readings["mixed"] = [row(), row("uniform-attention", 0.9, attention="uniform")]
     results.readings["spoken-published"] = results.readings["spoken"]
     (line,) = [line for line in verdict_table(results).splitlines() if line.startswith("| 5 |")]
-    assert line.endswith(f"the same on 1; {FAILS} on mixed |")
+    assert line.endswith(f"the same: 1; {FAILS}: mixed |")
 
 
-def test_command(tmp_path):
+def test_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(companion_results, "parts", lambda results: {})
+    monkeypatch.setattr(companion_results, "draw", lambda results, figures: None)
     cells = row()["perplexities"] + [["sum/cat", False, 128, 8, 90.0, math.e**4]]
     written(tmp_path / "results", [row() | {"perplexities": cells}], [run("explicit", 8, 50.0)], [protocol_run()])
     for name, parts in {
         "ablation.md": ("readings", "readings-published", "grid"),
         "paper.md": ("verdicts", "magnitude"),
         "warm-start.md": ("warm-starts", "log", "protocol"),
+        "companion.md": (),
     }.items():
         (tmp_path / name).write_text("\n".join(f"<!-- {part} --> outdated <!-- /{part} -->" for part in parts))
     main([str(tmp_path)])

@@ -201,7 +201,7 @@ def pages(results: Results) -> dict[str, dict[str, str]]:
     """The computed parts of each page."""
     held_out, published = (
         ("babylm-small", "spoken", "mixed-tenth"),
-        ("babylm-small-published", "spoken-published", "mixed", "spoken-natural"),
+        ("babylm-small-published", "spoken-published", "mixed", "spoken-196"),
     )
     return {
         "ablation.md": {

@@ -26,12 +26,12 @@ TEXTS = {
     "mixed-tenth": "a tenth of babylm-small with novels and Wikipedia, shuffled; held out: their development text",
     "babylm-small-published": "babylm-small; held out: the published development text",
     "spoken-published": "its spoken half; held out: the published development text",
-    "spoken-natural": "its spoken half; held out: the published development text; natural logarithms",
+    "spoken-196": "its spoken half, 196 cells; held out: the published development text",
     "mixed": "babylm-small with novels and Wikipedia, 10M words; held out: their development text",
 }
 RUNS, PROTOCOL = "babylm-small", "mixed"  # texts of the tunings and warm starts, and of the paper's protocol
 MAIN = ("babylm-small", "babylm-small-published", "spoken", "spoken-published")  # first with the default reading wins
-NATURAL = ("babylm-small", "spoken-natural")  # where natural logarithms are judged, too
+OTHER_READINGS = {"natural-logarithm": "natural logarithms", "radius-over-blocks": "radii over blocks"}  # judged, too
 JUDGED = {"attention", "attention_priming", "tune_folds", "fold_tokens"}  # settings that claims are about
 
 
@@ -119,14 +119,10 @@ def all_verdicts(results: Results) -> dict[int, Verdict]:
 
 def other_verdicts(results: Results) -> dict[str, dict[int, Verdict]]:
     """Verdicts on other texts and under another reading."""
-    main, found = results.main_text, {}
-    for text, rows in results.readings.items():
-        if text != main:
-            found[text] = grid_verdicts(rows)
-    for text in NATURAL:
-        found[text if "natural" in text else f"{text} with natural logarithms"] = grid_verdicts(
-            results.readings[text], "natural-logarithm"
-        )
+    found = {text: grid_verdicts(rows) for text, rows in results.readings.items() if text != results.main_text}
+    for reading, words in OTHER_READINGS.items():
+        for text, rows in results.readings.items():
+            found[f"{text} with {words}"] = grid_verdicts(rows, reading)
     if protocol := results.protocol:
         tests = [run | {"best_dev_perplexity": run["test_perplexity"]} for run in protocol if run["size"] == "10M"]
         found[f"{PROTOCOL}, test"] = {verdict.number: verdict for verdict in run_claims.training(tests)}
@@ -151,18 +147,15 @@ def verdict_table(results: Results) -> str:
 
 
 def elsewhere(verdict: Verdict, others: dict[str, dict[int, Verdict]]) -> str:
-    """Texts and readings with another verdict on the same claim."""
-    same, different = 0, []
+    """What other texts and readings say: how many the same, and which ones something else."""
+    found: dict[str, list[str]] = {}
     for name, verdicts in others.items():
         other = verdicts.get(verdict.number)
-        if other is None or other.verdict == OPEN:
-            continue
-        same += other.verdict == verdict.verdict
-        if other.verdict != verdict.verdict:
-            different.append(f"{other.verdict} on {name}")
-    if not same and not different:
-        return "–"
-    return "; ".join([*([f"the same on {same}"] if same else []), *different])
+        if other and other.verdict != OPEN:
+            found.setdefault(other.verdict, []).append(name)
+    same = found.pop(verdict.verdict, [])
+    parts = [f"the same: {len(same)}"] if same else []
+    return "; ".join(parts + [f"{other}: {', '.join(names)}" for other, names in found.items()]) or "–"
 
 
 def short(verdict: str) -> str:

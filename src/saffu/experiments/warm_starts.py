@@ -72,6 +72,7 @@ def run(
         "seed": training.seed,
         "tokens": corpus.targets,
         "dev_targets": dev.targets,
+        "dev_bytes": dev.bytes,
         "vocabulary": vocabulary,
         "best_dev_perplexity": min(row["dev_perplexity"] for row in curve),
         "curve": curve,
