@@ -200,5 +200,6 @@ def test_ray_data_keeps_what_the_model_likes(folder, saffu):
         ray.shutdown()
     kept = [json.loads(row) for path in (folder / "clean").glob("*.json*") for row in path.read_text().splitlines()]
     expected = {n: score.bits_per_byte for n, score in enumerate(SaffuLM.load("model").score_lines(texts))}
-    assert {row["id"]: row["bits_per_byte"] for row in kept} == {n: b for n, b in expected.items() if b < 1.9}
+    found = {row["id"]: row["bits_per_byte"] for row in kept}  # which pandas rounds to ten digits
+    assert found == pytest.approx({n: bits for n, bits in expected.items() if bits < 1.9}, abs=1e-9)
     assert 0 < len(kept) < len(texts)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from saffu.arrays import Array
+from saffu.arrays import Array, map_arrays
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.fit import calibrated_encoder, class_encoder, finished_stage, held_out_ranges
 from saffu.calibrated.model import Encoder
@@ -18,12 +18,13 @@ from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.storage import memory_limit
 from saffu.calibrated.views import CalibratedSums
 from saffu.cluster.counts import BYTES, KNOWN, LEAST_LIMIT, MEMORY, WHOLE, Merged, Plan, count, remembered, summed_rows
-from saffu.cluster.engine import Cluster
+from saffu.cluster.engine import Cluster, write_arrays
 from saffu.cluster.tables import model_of, near_runs
 from saffu.interface import Stage
 from saffu.text.corpus import TokenCorpus
 
 USUAL_LIMIT = 1 << 30  # bytes of memory for a task
+TOO_LITTLE = "too little text to measure exponents; default values are used"
 
 
 def stages(
@@ -38,14 +39,15 @@ def stages(
     plan = Plan(config, vocabulary, remembered(cluster, "rows", lambda: rows_of(cluster, corpus, config, limit)))
     held_out = np.zeros((0, 2), dtype=np.int64) if encoder else held_out_ranges(corpus)
     merged = count(cluster, plan, corpus, held_out)
-    warnings: list[str] = []
-    recount = encoder is not None
     with memory_limit(limit or USUAL_LIMIT, cluster.folder):
-        if encoder is None:
-            encoder, warnings = fit_encoder(cluster, plan, corpus, held_out, merged)
+        fitted = encoder or kept_encoder(cluster, plan, corpus, held_out, merged)
         near = near_runs(cluster, plan, merged[MEMORY], WHOLE)
-        model = model_of(cluster, plan, WHOLE, merged, near, encoder, sums_of(plan, merged))
-        yield Stage("recount", model, {}) if recount else finished_stage(model, warnings)
+        model = model_of(cluster, plan, WHOLE, merged, near, fitted, sums_of(plan, merged))
+        if encoder:
+            yield Stage("recount", model, {})
+        else:
+            known = measurable(plan, merged, held_out)
+            yield finished_stage(model, [] if known else [TOO_LITTLE])
 
 
 def rows_of(cluster: Cluster, corpus: TokenCorpus, config: CalibratedConfig, limit: int | None) -> int:
@@ -54,21 +56,30 @@ def rows_of(cluster: Cluster, corpus: TokenCorpus, config: CalibratedConfig, lim
     return min(room, corpus.targets // cluster.processors + 1)
 
 
-def fit_encoder(
+def kept_encoder(
     cluster: Cluster, plan: Plan, corpus: TokenCorpus, held_out: Array, merged: Mapping[int, Merged]
-) -> tuple[Encoder, list[str]]:
-    """Classes from the known counts, exponents from how these counts predict what was held out of them."""
-    near = near_runs(cluster, plan, merged[MEMORY], KNOWN)
-    pairs = []
-    for distance in range(1, min(3, plan.config.order)):
-        rows = summed_rows(near, f"slot {distance}", 2, 0, plan.vocabulary)
-        pairs.append(NgramCounts.joined(2, plan.vocabulary, [rows]))
-    frequencies = merged[MEMORY].frequencies(KNOWN, plan.vocabulary)
-    encoder = class_encoder(plan.config, pairs, frequencies)
-    if not len(held_out) or not frequencies.sum():
-        return encoder, ["too little text to measure exponents; default values are used"]
-    model = model_of(cluster, plan, KNOWN, merged, near, encoder, None)
-    return calibrated_encoder(model, corpus, held_out), []
+) -> Encoder:
+    """Classes from the known counts, exponents from how these predict what was held out of them: fitted only once."""
+    path = cluster.folder / "encoder.data"
+    if not path.exists():
+        near = near_runs(cluster, plan, merged[MEMORY], KNOWN)
+        pairs = []
+        for distance in range(1, min(3, plan.config.order)):
+            rows = summed_rows(near, f"slot {distance}", 2, 0, plan.vocabulary)
+            pairs.append(NgramCounts.joined(2, plan.vocabulary, [rows]))
+        encoder = class_encoder(plan.config, pairs, merged[MEMORY].frequencies(KNOWN, plan.vocabulary))
+        if measurable(plan, merged, held_out):
+            model = model_of(cluster, plan, KNOWN, merged, near, encoder, None)
+            encoder = calibrated_encoder(model, corpus, held_out)
+        write_arrays(path, encoder.arrays())
+    for left in (*cluster.folder.glob(f"{KNOWN}.*"), *cluster.folder.glob(f"{KNOWN}-*/*.data")):
+        left.unlink()  # tables that have served their purpose
+    return Encoder.from_arrays(plan.config, map_arrays(path))
+
+
+def measurable(plan: Plan, merged: Mapping[int, Merged], held_out: Array) -> bool:
+    """Whether there is text to measure exponents on."""
+    return len(held_out) > 0 and bool(merged[MEMORY].frequencies(KNOWN, plan.vocabulary).any())
 
 
 def sums_of(plan: Plan, merged: Mapping[int, Merged]) -> CalibratedSums:
