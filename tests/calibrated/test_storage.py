@@ -146,6 +146,11 @@ def test_the_command_line(tmp_path, capsys):
     assert run([*options, "--out", str(tmp_path / "bounded"), "--memory-limit", "2G"]) == 0
     for name in ("model.safetensors", "sums.safetensors", "references.safetensors", "tokenizer.json"):
         assert (tmp_path / "bounded" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
+    for name, limit in (("one", []), ("two", ["--memory-limit", "2G"])):
+        merged = [str(tmp_path / "plain"), str(tmp_path / "bounded"), "--out", str(tmp_path / name), "--quiet"]
+        assert run(["merge", *merged, *limit]) == 0
+    for name in ("model.safetensors", "sums.safetensors"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     assert run([*options, "--out", str(tmp_path / "none"), "--memory-limit", "1M"]) == 2
     assert re.search(r"^saffu: --memory-limit is too small for this text; give at least \d+M$", capsys.readouterr().err)
-    assert sorted(path.name for path in Path(tmp_path).iterdir()) == ["bounded", "plain", "text.txt"]
+    assert sorted(path.name for path in Path(tmp_path).iterdir()) == ["bounded", "one", "plain", "text.txt", "two"]

@@ -42,7 +42,7 @@ def raising(error):
         (SaffuError("\x1b[31mred"), 2, "saffu: \\x1b[31mred\n"),
         (KeyboardInterrupt(), 130, "saffu: interrupted; no partial output was left behind\n"),
         (KeyboardInterrupt("interrupted; rerun"), 130, "saffu: interrupted; rerun\n"),
-        (MemoryError(), 2, "saffu: not enough memory; use less text (--max-tokens) or smaller settings\n"),
+        (MemoryError(), 2, "saffu: out of memory; use less text or smaller settings, or train with --memory-limit\n"),
         (
             ModuleNotFoundError("no", name="torch"),
             2,

@@ -27,6 +27,7 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
             (disk / "scratch").mkdir()
             for name, line in {
                 "train": f"train {text} --out {disk / 'model'} {QUICK}",
+                "train bounded": f"train {text} --out {disk / 'bounded'} {QUICK} --memory-limit 4G",
                 "train paper": f"train {text} --out {disk / 'network'} {PAPER}",
                 "update": f"update {disk / 'copy'} {made['more.txt']}",
                 "ablate": f"ablate {text} --out {disk / 'grid'} --blocks 2 --radii 2 --modes sum/cat",

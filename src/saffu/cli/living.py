@@ -14,6 +14,7 @@ from saffu.cli.options import (
     add_model,
     add_output_options,
     add_text_options,
+    count,
     device_of,
     finite,
     named_path,
@@ -21,6 +22,7 @@ from saffu.cli.options import (
 )
 from saffu.cli.output import Log, model_facts, print_json, say, warn
 from saffu.cli.reading import Reading, Text
+from saffu.cli.train import bounded
 from saffu.errors import SaffuError
 from saffu.format import plural
 
@@ -66,6 +68,8 @@ def add_merge_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("models", nargs="+", type=named_path, metavar="MODEL", help="model folders")
     parser.add_argument("--out", type=named_path, required=True, metavar="DIR", help="output folder")
     parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
+    help = "merge within this much memory (500M, 2G), using temporary files next to --out"
+    parser.add_argument("--memory-limit", type=count, metavar="SIZE", help=help)
     add_output_options(parser)
 
 
@@ -137,8 +141,9 @@ def merge(options: argparse.Namespace) -> None:
     if len(options.models) < 2:
         raise SaffuError("there is nothing to merge; list two models or more")
     require_output(options)
-    with changing(options.out, wait=False):
-        lm = living.merge(load(folder, check=True) for folder in options.models)
+    in_memory = options.memory_limit is None
+    with changing(options.out, wait=False), bounded(options):
+        lm = living.merge(load(folder, check=in_memory) for folder in options.models)
         lm.save(options.out)
     if shared := lm.log_[-1].get("shared", 0):
         are = "document is" if shared == 1 else "documents are"

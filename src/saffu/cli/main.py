@@ -64,7 +64,7 @@ def run(words: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except MemoryError:
-        return complain("not enough memory; use less text (--max-tokens) or smaller settings")
+        return complain("out of memory; use less text or smaller settings, or train with --memory-limit")
     except ImportError as error:
         if re.search(NO_MEMORY, str(error)):
             return complain("not enough memory to load a library; raise the limit on memory")
