@@ -1,5 +1,6 @@
 """What a user must be able to rely on, across rooms: nothing silently wrong, no tracebacks, nothing left behind."""
 
+import gc
 import hashlib
 import json
 import os
@@ -8,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -310,3 +312,14 @@ def test_a_cluster_that_does_not_answer_is_not_waited_for():
     with pytest.raises(OSError, match="refused"):
         require_listening(address)
     require_listening("auto")
+
+
+def test_work_in_threads_keeps_alive_what_it_reads(fitted, monkeypatch):
+    lm, kernels = fitted("calibrated"), []
+    model = lm.model_.without_cache()
+    monkeypatch.setattr("saffu.calibrated.model.in_chunks", lambda kernel, *_: kernels.append(kernel))
+    model.log_probabilities(lm.tokenize(["the old dog"]))
+    arrays = weakref.ref(model.native)
+    del model
+    gc.collect()
+    assert arrays() is not None

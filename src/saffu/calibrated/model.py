@@ -151,12 +151,12 @@ class CalibratedModel:
         return self._scored(corpus, progress, certainty), certainty
 
     def _scored(self, corpus: TokenCorpus, progress: str | None, certainty: Array | None) -> Floats:
-        ids, structure = checked_ids(corpus, self.vocabulary), self.native.structure
+        ids, native = checked_ids(corpus, self.vocabulary), self.native  # laid out before threads need it
 
         def kernel(starts: Array, lo: int, hi: int, out: Array) -> None:
             part = None if certainty is None else certainty[lo:hi]
             library.saffu_score(
-                structure, pointer(ids, np.uint16), pointer(starts, np.int64), corpus.documents, lo, hi,
+                native.structure, pointer(ids, np.uint16), pointer(starts, np.int64), corpus.documents, lo, hi,
                 pointer(out, np.float64), pointer(part, np.float32),
             )  # fmt: skip
 
