@@ -24,7 +24,7 @@ ANY = st.one_of(
     st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20),
 )
 KINDS = ("model", "network", "companion")
-UNTOUCHED = ("help", "out", "tensorboard")  # a value of these is a place to write to
+UNTOUCHED = ("help", "out", "tensorboard", "ray")  # places to write to, and a cluster to start
 
 
 def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
