@@ -51,10 +51,10 @@ def always_below(rows: Sequence[Row]) -> str:
 
 
 def paper_curves(runs: Sequence[Row]) -> dict[str, list[tuple[float, float]]]:
-    """The paper's model, r = 8, best learning rate of each start, undisturbed: bits per byte over seconds."""
+    """The paper's model, r = 8, best learning rate of each start: bits per byte over seconds."""
     found = {}
     for start, name in (("explicit", "paper's network, explicit start"), ("random", "paper's network, random start")):
-        group = [run for run in runs if run["start"] == start and run["radius"] == 8 and run.get("alone")]
+        group = [run for run in runs if run["start"] == start and run["radius"] == 8]
         if group:
             run = min(group, key=lambda run: float(run["best_dev_perplexity"]))
             per_byte = run["dev_targets"] / run["dev_bytes"]
