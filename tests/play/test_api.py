@@ -15,7 +15,7 @@ from saffu.play.evidence import counts_behind
 from saffu.play.studio import Studio
 from saffu.play.subject import fingerprint
 from saffu.play.texts import split_text
-from saffu.play.typing import Typist
+from saffu.play.typist import Typist
 from saffu.play.why import why, word_after
 from saffu.text.tokenizer import EOD
 
@@ -99,6 +99,14 @@ def test_suggestions_are_words_with_their_probabilities(counted_page):
         assert "".join(span["text"] for span in answer["spans"]) == scored
 
 
+def step_bits(lm, text):
+    """log2 p of each token of a line, one step after the other."""
+    state = lm.start()
+    for token in lm.tokenizer_.encode(text):
+        log_p, state = lm.step(state, token)
+        yield log_p / math.log(2)
+
+
 def test_surprisals_of_typed_text_are_those_of_the_model(counted_page):
     """However a text came about: typed letter by letter, shortened, changed in the middle, or pasted."""
     lm = counted_page.studio.subject(counted_page.id).version.lm
@@ -114,13 +122,8 @@ def test_surprisals_of_typed_text_are_those_of_the_model(counted_page):
     ]
     for text in texts:
         answer = typist.suggest(text)
-        ids = lm.tokenizer_.encode(text) if "\n" not in text else None
-        if ids is not None and not text.endswith(" "):
-            state, expected = lm.start(), []
-            for token in ids:
-                log_p, state = lm.step(state, token)
-                expected.append(-log_p / math.log(2))
-            assert answer["bits"] == pytest.approx(sum(expected), rel=1e-4)
+        if "\n" not in text and not text.endswith(" "):
+            assert answer["bits"] == pytest.approx(-sum(step_bits(lm, text)), rel=1e-4)
             assert sum(span["bits"] for span in answer["spans"]) == pytest.approx(answer["bits"], abs=0.01)
         assert "".join(span["text"] for span in answer["spans"]) == text.removesuffix(" ")
 
@@ -309,7 +312,12 @@ def test_any_unicode_is_counted_and_typed(page):
     assert words[0]["word"] == "עולם" and words[0]["p"] > 0.5
 
 
-def test_words_are_explained_under_every_kind_of_model(lm):
+def test_every_kind_of_model_suggests_and_explains(lm):
+    found = Typist(lm).suggest("the small dog saw a ")
+    assert {word["word"]: word["p"] for word in found["words"]} == pytest.approx(
+        lm.complete_word("the small dog saw a ")
+    )
+    assert found["bits"] == pytest.approx(-sum(step_bits(lm, "the small dog saw a")), rel=1e-4)
     answer = why(lm, "the old ", "king")
     assert math.fsum(row["bits"] for row in answer["rows"]) == pytest.approx(answer["bits"], abs=1e-6)
     assert answer["p"] == pytest.approx(lm.complete_word("the old ")["king"], rel=1e-3)
@@ -324,3 +332,33 @@ def test_a_full_disk_is_one_line(fitted, tmp_path, monkeypatch):
     monkeypatch.setattr("saffu.files._write_durably", full)
     assert "No space left on device" in page.post("save", 422, model="folder", name="mine")["error"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_whole_words_as_tokens(train_text):
+    lm = saffu.SaffuLM(tokenizer=saffu.TokenizerConfig(words_as_tokens=True)).fit(train_text)
+    found = Typist(lm).suggest("the old ki")
+    assert found["words"][0]["word"] == "king"
+    answer = why(lm, "the old ki", "king")
+    assert math.fsum(row["bits"] for row in answer["rows"]) == pytest.approx(
+        math.log2(found["words"][0]["p"]), abs=1e-4
+    )
+
+
+@pytest.mark.parametrize("content", ["a", "a b", "\u200b", "🎉", "same line\n" * 200, "x" * 200, "\x1b[0m\n\ufffd"])
+def test_texts_of_hardly_anything_are_counted(page, content):
+    id = page.count(content)["id"]
+    for typed in ("", "a ", "zq"):
+        words = page.post("suggest", model=id, text=typed, page="a", number=1)["words"]
+        for word in words[:2]:
+            answer = page.post("why", model=id, text=typed, word=word["word"])
+            assert math.fsum(row["bits"] for row in answer["rows"]) == pytest.approx(math.log2(word["p"]), abs=1e-3)
+
+
+def test_large_models_keep_fewer_versions(page, text, monkeypatch):
+    id = page.count(text)["id"]
+    monkeypatch.setattr("saffu.play.subject.KEPT_TOKENS", 10_000)
+    for number in range(5):
+        page.post("forget", model=id, document=number)
+    tokens = page.model(id)["tokens"]
+    assert len(page.studio.subject(id).versions) == 1 + 10_000 // tokens < 5
+    page.studio.wait()

@@ -52,7 +52,7 @@ class Studio:
         self.subjects: dict[str, Subject] = {}
         self.saved_in = Path.cwd() if saved_in is None else saved_in
         self.job: Job | None = None
-        self._lock = threading.Lock()
+        self._lock, self._checking = threading.Lock(), threading.Lock()
         self._workers: list[threading.Thread] = []
         self._counted = 0
         self._newest: dict[tuple[str, str], int] = {}  # number of the latest keystroke, by page and model
@@ -116,7 +116,12 @@ class Studio:
     def change(self, id: str, work: Callable[[Subject], tuple[Change, Version]]) -> None:
         """Change a model, and check the result in the background."""
         change, after = work(self.subject(id))
-        self._in_background(lambda: check(change, after))
+
+        def check_alone() -> None:
+            with self._checking:
+                check(change, after)
+
+        self._in_background(check_alone)
 
     def save(self, id: str, name: str) -> str:
         """Save a model under a plain name in the folder that the page was started in; never replaces anything."""

@@ -14,9 +14,9 @@ from saffu.errors import SaffuError
 from saffu.model import living
 from saffu.model.language_model import SaffuLM
 from saffu.play.texts import Texts
-from saffu.play.typing import Typist
+from saffu.play.typist import Typist
 
-MOST_UNDONE = 10  # changes that can be undone: each keeps a model
+MOST_UNDONE, KEPT_TOKENS = 10, 3_000_000  # changes that can be undone: each keeps a model, unless those grow large
 SHOWN = 200  # characters of a document that a change shows
 
 
@@ -95,7 +95,8 @@ class Subject:
     ) -> tuple[Change, Version]:
         changed = self.version.changed(kind, document, texts, drop_network)
         change = Change(kind, document, fingerprint(self.version.lm), fingerprint(changed.lm))
-        self.versions, self.changes = [*self.versions, changed][-1 - MOST_UNDONE :], [*self.changes, change]
+        kept = max(1, min(MOST_UNDONE, KEPT_TOKENS // changed.lm.trained_on_["tokens"]))
+        self.versions, self.changes = [*self.versions, changed][-1 - kept :], [*self.changes, change]
         return change, changed
 
     def undo(self) -> None:

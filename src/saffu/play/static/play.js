@@ -609,7 +609,7 @@ function remember() {
   later("address", 200, () => {
     const state = new URLSearchParams();
     state.set("text", byId("editor").value.slice(-MOST_IN_ADDRESS));
-    if (words[chosen] && chosen) state.set("word", words[chosen].word);
+    if (words[chosen]) state.set("word", words[chosen].word);
     for (const id of ["temperature", "top-p", "seed"]) state.set(id, byId(id).value);
     history.replaceState(null, "", `#${state}`);
   });
