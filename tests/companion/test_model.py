@@ -73,6 +73,7 @@ def test_with_the_gate_shut_it_is_the_counted_model(trained, dev):
         side.gate.bias.fill_(-100)
     shut, plain = trained.model_.with_side(side), trained.model_.counted
     np.testing.assert_allclose(shut.log_probabilities(dev), plain.log_probabilities(dev), rtol=1e-5)
+    np.testing.assert_array_equal(trained.model_.scores_by_part(dev)["counted"], plain.log_probabilities(dev))
     alone = trained.model_.without_network()
     assert np.array_equal(alone.log_probabilities(dev), plain.log_probabilities(dev))
 
@@ -227,6 +228,8 @@ def test_the_command_trains_evaluates_and_resumes(saffu, tmp_path):
     assert saffu(f"generate {out} --seed 1 --max-tokens 5").status == 0
     assert "network" in saffu(f"explain {out} ann").out
     assert "companion" in saffu(f"info {out}").out
+    head, *_ = saffu(f"pairs {out}").out.splitlines()
+    assert head.split() == ["pairs", "tokens", "accuracy", "ties", "counted", "network", "trigram"]
     assert saffu(f"train --resume {out}").status == 0
     refused = saffu(f"train {text} --out {tmp_path / 'other'} --depth 2")
     assert refused.status == 2 and "requires --minutes or --epochs" in refused.err

@@ -18,6 +18,7 @@ from saffu.tools.minimal_pairs import (
     overall,
     read_pairs,
 )
+from saffu.tools.own_pairs import NUMBER, PHENOMENA, own_pairs
 
 
 def swapped(sentence):
@@ -125,3 +126,32 @@ def test_nothing_to_read(tmp_path, name):
     with pytest.raises(SaffuError, match=name):
         for path in find_pairs([tmp_path / name]):
             read_pairs(path)
+
+
+def test_our_own_pairs_differ_in_little():
+    pairs = own_pairs()
+    assert len(pairs) == len(PHENOMENA) == 10
+    for name, made in pairs.items():
+        assert len(set(made)) == NUMBER
+        for pair in made:
+            good, bad = pair.good.split(), pair.bad.split()
+            assert len(good) == len(bad)
+            changed = sum(one != other for one, other in zip(good, bad, strict=True))
+            assert changed in (1, 2) or sorted("".join(good)) == sorted("".join(bad)), (name, pair)
+    assert own_pairs() == pairs
+
+
+def test_the_sides_of_a_mixture_are_evaluated_too(fitted):
+    """A model whose parts are known: one prefers every good sentence, the other every bad one."""
+    lm = fitted("calibrated")
+
+    class Mixed:
+        def scores_by_part(self, corpus, progress=None):
+            good = np.repeat(np.arange(corpus.documents) % 2 == 0, np.diff(corpus.starts))
+            return {"": np.zeros(corpus.targets), "counted": np.where(good, -1.0, -9.0), "network": -1.0 - 8 * good}
+
+    facts = overall(evaluate_pairs(Mixed(), lm.tokenizer_, [], lm.references_))
+    assert facts["pairs"] == 400
+    assert (facts["accuracy"], facts["tie_rate"]) == (0.5, 1)
+    assert (facts["counted_accuracy"], facts["network_accuracy"]) == (1, 0)
+    assert 0 < facts["trigram_accuracy"] < 1

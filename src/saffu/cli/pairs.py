@@ -13,8 +13,8 @@ from saffu.cli.output import clipped, print_json, table
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
     add_model(parser)
-    help = "JSON Lines files of BLiMP, EWoK, or COMPS, or folders of them"
-    parser.add_argument("files", nargs="+", metavar="FILE", help=help)
+    help = "JSON Lines files of BLiMP, EWoK, or COMPS, or folders of them [400 pairs that come with saffu]"
+    parser.add_argument("files", nargs="*", metavar="FILE", help=help)
     help = "include the end-of-document token in the score (evaluation harnesses don't)"
     parser.add_argument("--include-eod", action="store_true", help=help)
     add_device(parser)
@@ -32,16 +32,16 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         print_json(facts | {"include_eod": options.include_eod, "tie_within_nats": minimal_pairs.TIE, "files": rows})
         return
-    baseline = "trigram_accuracy" in facts
-    head = ["", "pairs", "tokens", "accuracy", "ties"] + ["trigram"] * baseline
-    lines = [cells(short_name(row["file"]), row) for row in rows] + [cells("all pairs", facts)]
+    others = [name for name in ("counted", "network", "trigram") if f"{name}_accuracy" in facts]
+    head = ["", "pairs", "tokens", "accuracy", "ties", *others]
+    lines = [cells(short_name(row["file"]), row, others) for row in rows] + [cells("all pairs", facts, others)]
     if len(rows) > 1:
-        mean = ["mean of the files", "", "", f"{facts['mean_accuracy']:.1%}", ""]
-        lines.append(mean + ([f"{facts['trigram_mean_accuracy']:.1%}"] if baseline else []))
+        means = [f"{facts[f'{name}_mean_accuracy']:.1%}" for name in others]
+        lines.append(["mean of the files", "", "", f"{facts['mean_accuracy']:.1%}", "", *means])
     print(table(head, lines))
     if facts["ties"]:
         print(f"(a tie counts as half; with ties as wrong, {facts['strict_accuracy']:.1%} of all pairs)")
-    if not baseline:
+    if "trigram" not in others:
         print("(this model stores no n-gram baselines)")
 
 
@@ -50,16 +50,16 @@ def short_name(file: str) -> str:
     return clipped(name, 40)
 
 
-def cells(name: str, row: Mapping[str, Any]) -> list[str]:
+def cells(name: str, row: Mapping[str, Any], others: Sequence[str]) -> list[str]:
     shown = [name, f"{row['pairs']:,}", f"{row['tokens']:,}", f"{row['accuracy']:.1%}", f"{row['tie_rate']:.2%}"]
-    return shown + ([f"{row['trigram_accuracy']:.1%}"] if "trigram_accuracy" in row else [])
+    return shown + [f"{row[f'{other}_accuracy']:.1%}" for other in others]
 
 
 COMMAND = Command(
     "pairs",
     "evaluate a model on minimal pairs (BLiMP, EWoK, COMPS)",
-    "MODEL FILE [FILE ...] [options]",
-    "saffu pairs model blimp_filtered/*.jsonl\nsaffu pairs model blimp_filtered --json",
+    "MODEL [FILE ...] [options]",
+    "saffu pairs model\nsaffu pairs model blimp_filtered/*.jsonl\nsaffu pairs model blimp_filtered --json",
     add_options,
     run,
 )

@@ -87,11 +87,16 @@ class CompanionModel:
 
     def log_probabilities(self, corpus: TokenCorpus, progress: str | None = None) -> Floats:
         """ln p of every target, (targets,). Each sees at least half a window of its document, or all before it."""
+        return self.scores_by_part(corpus, progress)[""]
+
+    def scores_by_part(self, corpus: TokenCorpus, progress: str | None = None) -> dict[str, Floats]:
+        """ln p of every target (targets,) by the mixture, named "", and, if there is a network, by each side alone."""
         if self.side is None:
-            return self.counted.log_probabilities(corpus, progress)
+            return {"": self.counted.log_probabilities(corpus, progress)}
         counted, certainty = self.counted.log_probabilities_and_certainty(corpus, progress)
         flat = Flat(corpus, counted, certainty, self.device)
-        return score(self.side.network, self.side.gate, corpus, flat, progress).mixture
+        found = score(self.side.network, self.side.gate, corpus, flat, progress)
+        return {"": found.mixture, "counted": counted, "network": found.trained}
 
     def start(self, context: Iterable[int] = ()) -> CompanionState:
         """The state of a document that begins with these tokens."""

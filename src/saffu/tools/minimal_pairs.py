@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -137,6 +137,15 @@ def _pair(record: Any, where: str) -> Pair:
     return Pair(phrase, phrase, record["prefix_acceptable"].rstrip(), record["prefix_unacceptable"].rstrip())
 
 
+@runtime_checkable
+class Mixture(Protocol):
+    """A model made of parts that can be scored separately. Optional."""
+
+    def scores_by_part(self, corpus: TokenCorpus, progress: str | None = None) -> dict[str, Floats]:
+        """ln p of every target (targets,) by the whole model, named "", and by each of its parts."""
+        ...
+
+
 class PairCorpus:
     """Both texts of many pairs as one tokenized corpus, and which of its targets are scored."""
 
@@ -165,10 +174,19 @@ def evaluate_pairs(
     references: NgramCounts | None = None,
     score_eos: bool = False,
 ) -> list[dict[str, Any]]:
-    """For each file: pairs, tokens scored, accuracy, and tie rate of the model, and of a trigram if it was counted."""
-    read = [read_pairs(path) for path in files]
-    corpus = PairCorpus((pair for pairs in read for pair in pairs), tokenizer, score_eos)
-    scores = {"": corpus.sums(model.log_probabilities(corpus.corpus, "score"))}
+    """For each file: pairs, tokens scored, accuracy, and tie rate of the model, and of a trigram if it was counted.
+
+    Without files, those of `own_pairs` are evaluated. Of a model with a network, both sides are evaluated too.
+    """
+    from saffu.tools.own_pairs import own_pairs
+
+    read = {str(path): read_pairs(path) for path in files} if files else own_pairs()
+    corpus = PairCorpus((pair for pairs in read.values() for pair in pairs), tokenizer, score_eos)
+    if isinstance(model, Mixture):
+        parts = model.scores_by_part(corpus.corpus, "score")
+    else:
+        parts = {"": model.log_probabilities(corpus.corpus, "score")}
+    scores = {f"{name}_" if name else "": corpus.sums(log_p) for name, log_p in parts.items()}
     if references is not None:
         from saffu.calibrated.kneser_ney import KneserNey
 
@@ -176,10 +194,10 @@ def evaluate_pairs(
         scores["trigram_"] = corpus.sums(trigram.log_probabilities(corpus.corpus))
     tokens = corpus.sums(np.ones(corpus.corpus.targets))
     rows, first = [], 0
-    for path, pairs in zip(files, read, strict=True):
+    for name, pairs in read.items():
         part = slice(first, first + len(pairs))
         first += len(pairs)
-        row: dict[str, Any] = {"file": str(path), "pairs": len(pairs), "tokens": int(tokens[part].sum())}
+        row: dict[str, Any] = {"file": name, "pairs": len(pairs), "tokens": int(tokens[part].sum())}
         for prefix, sums in scores.items():
             row |= _facts(prefix, PairScore.of(sums[part]))
         rows.append(row)
@@ -189,11 +207,10 @@ def evaluate_pairs(
 def overall(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """All pairs together, and the mean of the files' accuracies, which weights every phenomenon equally."""
     facts: dict[str, Any] = {name: sum(row[name] for row in rows) for name in ("pairs", "tokens")}
-    for prefix in ("", "trigram_"):
-        if f"{prefix}right" in rows[0]:
-            right, ties = (sum(row[prefix + name] for row in rows) for name in ("right", "ties"))
-            facts |= _facts(prefix, PairScore(facts["pairs"], right, ties))
-            facts[f"{prefix}mean_accuracy"] = sum(row[f"{prefix}accuracy"] for row in rows) / len(rows)
+    for prefix in [name.removesuffix("right") for name in rows[0] if name.endswith("right")]:
+        right, ties = (sum(row[prefix + name] for row in rows) for name in ("right", "ties"))
+        facts |= _facts(prefix, PairScore(facts["pairs"], right, ties))
+        facts[f"{prefix}mean_accuracy"] = sum(row[f"{prefix}accuracy"] for row in rows) / len(rows)
     return facts
 
 
