@@ -31,6 +31,7 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
     lines = {
         "help": "train --help",
         "train": f"train {made['train.txt']} --split line --out {place / 'out'} --force {QUICK}",
+        "play": f"play {made['model']} --no-browser",
         "eval": f"eval {made['network']} {made['dev.txt']}",
     }
     while True:

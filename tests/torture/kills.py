@@ -46,6 +46,10 @@ def victims(made: dict[str, Path], out: Path) -> list[Victim]:
             f"train --resume {out}",
         ),
         Victim("update", f"update {out} {made['more.txt']}", made["model"], changed(300, 340), changed(340)),
+        Victim(
+            "update network", f"update {out} {made['more.txt']} --epochs 4 --dev {made['dev.txt']}", made["companion"],
+            changed(300, 340), changed(340),
+        ),
         Victim("forget", f"forget {out} {made['more.txt']}", made["both"], changed(300, 340), changed(300)),
         Victim(
             "merge", f"merge {made['model']} {made['other']} --out {out} --force", None,
@@ -111,7 +115,7 @@ def left_behind(scratch: Path) -> str:
 
 def run_again(victim: Victim, out: Path, first: Ended) -> str:
     """The same command, or its continuation, must now succeed; unless it had succeeded already."""
-    if first.status == 0 or (victim.name in ("update", "forget") and victim.done(out)):
+    if first.status == 0 or (victim.name.startswith(("update", "forget")) and victim.done(out)):
         return ""
     resumable = victim.again and (out / "checkpoint.json").exists()
     ended = command(victim.again if resumable else victim.line)
