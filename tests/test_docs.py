@@ -128,7 +128,7 @@ def text_folder(tmp_path, monkeypatch):
 
 
 NOT_RUN = re.compile(
-    r"saffu (download|reproduce|compare|ablate|report)|--minutes|--backprop|--resume|tuned|babylm|0002"
+    r"saffu (download|reproduce|compare|ablate|report)|--minutes|--backprop|--resume|tuned|babylm|0002|--ray"
 )
 
 

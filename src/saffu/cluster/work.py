@@ -33,6 +33,8 @@ def work_folder(out: Path, job: Mapping[str, Any], kept: bool = False) -> Iterat
         keep(folder / JOB, named(job))
     try:
         yield folder
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted; what was done is kept in {folder}; the same command continues") from None
     except SaffuError as error:
         if not (kept or isinstance(error, Lost)):
             shutil.rmtree(folder, ignore_errors=True)
