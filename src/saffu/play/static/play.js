@@ -350,7 +350,7 @@ function showWhy() {
   const kin = members?.length ? ` Its class: ${[...new Set(members)].join(", ")}, …` : "";
   const changed = previous?.word === explained.word && previous.text === byId("editor").value && previous.bits !== explained.bits;
   const was = changed && !part ? ` It was ${percent(previous.p)} before the last change.` : "";
-  sum.replaceChildren(p, " = 2", power, " is the sum of what each part adds, in bits.", was, kin);
+  sum.replaceChildren(p, " = 2", power, ". The exponent is the sum of what each part adds, in bits.", was, kin);
   if (parts.length > 1) {
     const names = ["whole word", ...parts.map(({ token }) => visible(token))];
     pieces.replaceChildren(
@@ -440,8 +440,8 @@ function drawBar(row, pair, at) {
 }
 
 // "the → dog 14 of 210": what a part saw, and how often the token followed. A class is shown by one of its words.
-function evidence({ name, counts }, target) {
-  if (!counts) return [];
+function evidence({ name, seen, counts }, target) {
+  if (!counts) return seen?.[0] === "<pad>" ? ["before the text begins"] : [];
   if (!counts.total) return counts.here ? [] : ["not seen before"];
   const left = element("bdi");
   for (const tokens of counts.seen) {
