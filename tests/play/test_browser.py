@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -203,7 +204,7 @@ def test_the_address_holds_the_state(open_page, counted):
     page.click("#words li:nth-child(2) .ask")
     second = page.inner_text("#words li:nth-child(2) .word")
     page.wait_for_selector(f'#why-title:text-is("Why “{second}”?")')
-    page.wait_for_url("**/#*word=*")
+    page.wait_for_url(lambda url: parse_qs(url.split("#")[-1]).get("word") == [second])
     again = open_page(hash="#" + page.url.split("#")[1])
     again.wait_for_selector(f'#why-title:text-is("Why “{second}”?")')
     assert again.input_value("#editor") == "the zebra crossed "
