@@ -123,6 +123,9 @@ def test_type_explain_forget_and_undo(open_page, counted):
     page.wait_for_selector('#why-title:text-is("Why “river”?")')
     assert page.inner_text("#mirror").startswith("the zebra crossed the quiet")
     assert page.locator('#mirror span[class^="s"]').count() >= 1
+    page.hover("#editor", position={"x": 30, "y": 25})
+    page.wait_for_selector("#bubble:not([hidden])")
+    assert re.fullmatch(r"\S+ \d+\.\d\d bits, .*%", page.inner_text("#bubble"))
     page.click("#all-parts")
     parts = [number(text) for text in page.locator("#bars tbody .bits").all_inner_texts()]
     before = total(page)

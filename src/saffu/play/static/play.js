@@ -18,6 +18,7 @@ let piece = -1; // which token of the word is explained; −1 for all of them
 let allParts = false;
 const pending = new Map(); // by name, the request that a newer one replaces
 
+const FAILED = "saffu play failed unexpectedly; the terminal shows why";
 const SMALL = 0.05; // bits below which parts of an explanation are folded
 const MOST_IN_ADDRESS = 2000; // characters of text
 const MOST_TYPED = 10_000; // characters, as in server.py
@@ -37,7 +38,7 @@ async function ask(name, body, { replace = name, method = "POST", raw = false } 
       options.body = plain ? body : JSON.stringify(body);
     }
     const response = await fetch(`api/${name}`, options);
-    if (!response.ok) throw new Error((await response.json()).error);
+    if (!response.ok) throw new Error((await response.json().catch(() => ({}))).error ?? FAILED);
     return raw ? response : await response.json();
   } catch (error) {
     if (error.name === "AbortError") return null;

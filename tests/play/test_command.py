@@ -1,0 +1,45 @@
+"""saffu play as a command: its address, its end, and its errors."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+httpx = pytest.importorskip("httpx", reason="pip install httpx")
+pytest.importorskip("uvicorn", reason="pip install uvicorn")
+
+
+def test_a_port_in_use_is_an_error_in_one_line(saffu):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = saffu(f"play --no-browser --port {taken.getsockname()[1]}")
+    assert result.status == 2 and "choose another with --port" in result.err
+
+
+def test_a_missing_server_is_an_error_in_one_line(saffu, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    result = saffu("play --no-browser")
+    assert result.status == 2 and "pip install starlette uvicorn" in result.err
+
+
+def test_a_folder_that_is_not_a_model_is_an_error(saffu, tmp_path):
+    assert saffu(["play", "--no-browser", tmp_path]).status == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
+def test_the_command_serves_a_model_until_ctrl_c(fitted, tmp_path):
+    fitted("calibrated").save(tmp_path / "model")
+    command = [sys.executable, "-W", "error", "-m", "saffu", "play", "model", "--no-browser"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=tmp_path, **pipes) as server:
+        address = re.search(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", server.stdout.readline())[0]
+        (model,) = httpx.get(f"{address}api/state").json()["models"]
+        assert (model["name"], model["documents"]) == ("model", 600)
+        assert "saffu play" in httpx.get(address).text
+        assert httpx.get(address[:-2]).status_code == 404
+        server.send_signal(signal.SIGINT)
+        _, errors = server.communicate()
+    assert (server.returncode, errors) == (0, "")
