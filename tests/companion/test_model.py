@@ -10,12 +10,12 @@ import torch
 
 from companion_data import CONFIG, counted_model, dev_corpus, texts, training
 from saffu import SaffuError, SaffuLM, load
-from saffu.companion.checkpoint import read_checkpoint
 from saffu.companion.config import CompanionConfig, resolved
 from saffu.companion.rows import excerpt
 from saffu.companion.scoring import score
 from saffu.text.corpus import TokenCorpus, lines_of
 from saffu.tools.evaluate import evaluate
+from saffu.training.checkpoint import read_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +56,16 @@ def test_distributions_sum_to_one_and_agree_with_the_scores(trained, dev):
         state = model.advance(state, token)
     np.testing.assert_allclose(found, expected, atol=2e-4)
     assert state == model.start(document.ids.tolist())
+
+
+def test_no_prediction_depends_on_what_follows(trained, dev):
+    document = dev.slice(2, 3)
+    changed = TokenCorpus(document.ids.copy(), document.starts, document.sizes)
+    place = document.targets - 9  # after the window has moved
+    changed.ids[place:-1] = changed.ids[place:-1][::-1]
+    before, after = (trained.model_.log_probabilities(corpus) for corpus in (document, changed))
+    np.testing.assert_array_equal(before[:place], after[:place])
+    assert not np.allclose(before[place:], after[place:], atol=0.1)
 
 
 def test_states_are_predicted_alike_alone_and_together(trained, dev):
@@ -209,7 +219,7 @@ def test_the_rule_decides_by_text_time_and_device():
     assert (small.depth, small.class_first, small.network_dropout) == (2, True, 0.0)
     large = resolved(CompanionConfig(minutes=1), 2_000_000, "cuda:0")
     assert (large.depth, large.class_first, large.decay) == (6, False, 3.0)
-    assert resolved(CompanionConfig(minutes=1), 20_000_000, "cuda").depth == 4
+    assert resolved(CompanionConfig(minutes=0.2), 20_000_000, "cuda").depth == 4
     assert resolved(CompanionConfig(minutes=1, depth=3), 2_000_000, "cuda").depth == 3
 
 
@@ -227,7 +237,9 @@ def test_the_command_trains_evaluates_and_resumes(saffu, tmp_path):
     assert facts["bits_per_byte"] < evaluate(counts_alone, corpus).bits_per_byte
     assert saffu(f"generate {out} --seed 1 --max-tokens 5").status == 0
     assert "network" in saffu(f"explain {out} ann").out
-    assert "companion" in saffu(f"info {out}").out
+    assert "forget after --drop-network" in saffu(f"info {out}").out
+    assert len(saffu(f"score {out} {dev}").out.splitlines()) == 1 + 120
+    assert saffu(f"export {out} --out {tmp_path / 'hf'}").status == 0
     head, *_ = saffu(f"pairs {out}").out.splitlines()
     assert head.split() == ["pairs", "tokens", "accuracy", "ties", "counted", "network", "trigram"]
     assert saffu(f"train --resume {out}").status == 0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from companion_data import counted_model, dev_corpus, training
-from saffu.companion.checkpoint import read_checkpoint
+from saffu.training.checkpoint import read_checkpoint
 from test_processes import run_processes
 
 TOGETHER = """
@@ -12,7 +12,7 @@ import signal, sys
 from pathlib import Path
 from companion_data import counted_model, dev_corpus, training
 from saffu import load
-from saffu.companion.checkpoint import read_checkpoint
+from saffu.training.checkpoint import read_checkpoint
 from saffu.processes import together
 
 def gloo_threads():

@@ -37,12 +37,14 @@ def run(options: argparse.Namespace) -> None:
     text = f"{seen['tokens']:,} tokens, {plural(seen['documents'], 'document')}, {plural(seen['lines'], 'line')}"
     read = f", split by {lm.source_['split']}" if lm.source_.get("split") else ""
     can = "can" if facts["changeable"] else "cannot"
+    has_network = facts["changeable"] and getattr(lm.model_, "side", None) is not None
+    forget = "forget after --drop-network" if has_network else "forget"
     rows = [
         ["preset", lm.config.preset],
         ["parameters", f"{lm.parameters_:,}"],
         ["vocabulary", f"{len(lm.tokenizer_):,}"],
         ["trained on", f"{text}, {seen['bytes']:,} bytes{read}"],
-        ["encoder", f"{encoder[:16]}; {can} update, forget, and merge"],
+        ["encoder", f"{encoder[:16]}; {can} update, {forget}, and merge"],
         ["files", f"{sum(sizes.values()) / 1e6:.1f} MB" + ("; all checksums match" if options.check else "")],
     ]
     for name, value in rows:
