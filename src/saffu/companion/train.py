@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saffu.companion.checkpoint import Checkpoint
 from saffu.companion.cross_fit import CrossFit, cross_fitted
 from saffu.companion.division import Division
 from saffu.companion.gate import constant_gate, loss
@@ -36,6 +35,7 @@ from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
 from saffu.tools.evaluate import Score
 from saffu.training.batches import seed_of
+from saffu.training.checkpoint import Checkpoint
 from saffu.training.cuda_graph import no_garbage_collection, side_stream
 from saffu.training.interrupts import deferred_interrupts
 
