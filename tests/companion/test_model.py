@@ -16,7 +16,6 @@ from saffu.companion.scoring import score
 from saffu.text.corpus import TokenCorpus, lines_of
 from saffu.tools.evaluate import evaluate
 from saffu.training.checkpoint import read_checkpoint
-from saffu.training.checkpoint import read_checkpoint
 
 
 @pytest.fixture(scope="module")
