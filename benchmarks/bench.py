@@ -21,7 +21,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-CASES = ("calibrated", "calibrated --split line", "paper")
+from peers import PEERS
+
+CASES = ("calibrated", "calibrated --split line", "paper", "kenlm", "gpt2")
+COMPARED = {
+    "fit_s": "fit, s",
+    "fit_peak_memory_mb": "peak memory, MB",
+    "bits_per_byte": "bits per byte",
+    "score_tokens_per_s": "score, tokens/s",
+    "generate_tokens_per_s": "generate, tokens/s",
+    "load_and_score_a_line_s": "load and score a line, s",
+    "folder_mb": "on disk, MB",
+}
 GENERATED = 20_000  # tokens written, one document after another
 
 
@@ -35,6 +46,7 @@ def main() -> None:
         rows = [run_case(case, options) for _ in range(options.repeat)]
         results["cases"][case] = {key: [row[key] for row in rows] for key in rows[0]}
         print(table(case, results["cases"][case]), flush=True)
+    print(comparison(results["cases"]))
     if options.out:
         options.out.write_text(json.dumps(results, indent=1) + "\n")
 
@@ -45,6 +57,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dev", nargs="*", default=[], help="files or folders to score")
     parser.add_argument("--cases", default=",".join(CASES), help="comma-separated, of: " + "; ".join(CASES))
     parser.add_argument("--repeat", type=int, default=1, help="runs of each case")
+    parser.add_argument("--gpt-seconds", type=float, default=60.0, help="how long the GPT-2 is trained")
     parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -52,7 +65,7 @@ def arguments() -> argparse.Namespace:
 
 def run_case(case: str, options: argparse.Namespace) -> dict[str, Any]:
     """Measure in a fresh process, so that peak memory and warm caches are its own."""
-    text = ["--train", *options.train, "--dev", *options.dev]
+    text = ["--train", *options.train, "--dev", *options.dev, "--gpt-seconds", str(options.gpt_seconds)]
     done = subprocess.run(
         [sys.executable, __file__, "--case", case, *text], capture_output=True, text=True, check=False
     )
@@ -68,7 +81,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 
     preset, _, flags = options.case.partition(" ")
-    split = "line" if "line" in flags or preset == "paper" else "file"
+    split = "line" if "line" in flags or preset in ("paper", "kenlm") else "file"
     facts: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
         train, dev = lines_of(options.train, split, held_out=False), lines_of(options.dev, split, held_out=True)
@@ -76,6 +89,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         tokenizer = timed(facts, "train_tokenizer_s", lambda: Tokenizer.train((text for _, text in train()), config))
         corpus = timed(facts, "tokenize_s", lambda: TokenCorpus.build(train(), tokenizer, Path(scratch)))
         held_out = TokenCorpus.build(dev(), tokenizer)
+        if preset in PEERS:
+            time_to_train = {"train_s": options.gpt_seconds} if preset == "gpt2" else {}
+            return facts | PEERS[preset](corpus, held_out, tokenizer, Path(scratch), **time_to_train)
         lm = saffu.SaffuLM(saffu.preset(preset), tokenizer=tokenizer)
         timed(facts, "fit_s", lambda: lm.fit(corpus))
         facts["fit_peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
@@ -146,11 +162,24 @@ def machine() -> dict[str, Any]:
 def table(case: str, numbers: dict[str, list[float]]) -> str:
     rows = [f"| {case} | |", "| --- | --- |"]
     for name, values in numbers.items():
-        shown = " ".join(
-            f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value < 1 else f"{value:.4g}" for value in values
-        )
-        rows.append(f"| {name.replace('_', ' ')} | {shown} |")
+        rows.append(f"| {name.replace('_', ' ')} | {' '.join(map(shown, values))} |")
     return "\n".join(rows) + "\n"
+
+
+def shown(value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value < 1 else f"{value:.4g}"
+
+
+def comparison(cases: dict[str, dict[str, list[Any]]]) -> str:
+    """All cases in one table: the best run of each."""
+    rows = [f"| | {' | '.join(COMPARED.values())} |", "| --- " * (len(COMPARED) + 1) + "|"]
+    for case, numbers in cases.items():
+        best = {name: (max if name.endswith("per_s") else min)(values) for name, values in numbers.items()}
+        cells = [shown(best[name]) if name in best else "–" for name in COMPARED]
+        rows.append(f"| {case} | {' | '.join(cells)} |")
+    return "\n".join(rows)
 
 
 if __name__ == "__main__":

@@ -57,6 +57,20 @@ def train_gpt2(
     seed: int = 0,
 ) -> dict[str, Any]:
     """Train for this many seconds, then score the held-out text."""
+    model, facts = trained(corpus, vocabulary, parameters, seconds, device, seed)
+    score = evaluate(model, dev, torch.device(device))
+    return {"name": "gpt2", **facts, "dev_perplexity": score.perplexity, "dev_bits_per_byte": score.bits_per_byte}
+
+
+def trained(
+    corpus: TokenCorpus,
+    vocabulary: int,
+    parameters: int,
+    seconds: float,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+) -> tuple[Any, dict[str, Any]]:
+    """A model trained for this many seconds, ready to predict, and its parameters, steps, and seconds."""
     import transformers
 
     device = torch.device(device)
@@ -87,16 +101,8 @@ def train_gpt2(
             torch.cuda.synchronize(device)
         if time.perf_counter() - began > seconds:
             break
-    taken = time.perf_counter() - began
-    score = evaluate(model.eval(), dev, device)
-    return {
-        "name": "gpt2",
-        "parameters": sum(weight.numel() for weight in model.parameters()),
-        "steps": steps,
-        "seconds": taken,
-        "dev_perplexity": score.perplexity,
-        "dev_bits_per_byte": score.bits_per_byte,
-    }
+    size = sum(weight.numel() for weight in model.parameters())
+    return model.eval(), {"parameters": size, "steps": steps, "seconds": time.perf_counter() - began}
 
 
 def shuffled(ids: Tensor, generator: torch.Generator) -> Iterator[Tensor]:

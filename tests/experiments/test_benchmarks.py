@@ -1,17 +1,21 @@
 """The scripts in benchmarks/ that other numbers rest on."""
 
+import math
 import sys
 from pathlib import Path
 
 import pytest
 
 from conftest import corpus_of, sentences
+from saffu.calibrated.kneser_ney import KneserNey
+from saffu.calibrated.ngrams import NgramCounts
 from saffu.paper.config import PaperConfig
 from saffu.text.corpus import TokenCorpus, lines_of
 from saffu.text.tokenizer import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import gpt2_baseline
+import peers
 import roofline
 
 SMALL = PaperConfig(block=16, radius=4, block_dimension=16, radius_dimension=12, hidden_dimension=32)
@@ -50,3 +54,14 @@ def test_the_baseline_has_about_as_many_parameters_and_scores_the_same_targets()
     assert row["parameters"] == pytest.approx(100_000, rel=0.4)
     assert row["steps"] >= 1
     assert 0 < row["dev_bits_per_byte"] < 8
+
+
+def test_kenlm_scores_the_same_targets(tmp_path):
+    pytest.importorskip("kenlm", reason="pip install kenlm, which needs a compiler")
+    tokenizer = Tokenizer.train(sentences(0, 200))
+    corpus, dev = (TokenCorpus.build(lines_of(sentences(seed, 100)), tokenizer) for seed in (1, 2))
+    facts = peers.measure_kenlm(corpus, dev, tokenizer, tmp_path)
+    log_p = KneserNey(NgramCounts.count(corpus, peers.ORDER, len(tokenizer))).log_probabilities(dev)
+    exact = facts["estimated_by"] != "lmplz"  # which also counts its own unknown word
+    assert facts["bits_per_byte"] == pytest.approx(-log_p.sum() / math.log(2) / dev.bytes, rel=1e-5 if exact else 0.05)
+    assert facts["load_and_score_a_line_s"] > 0

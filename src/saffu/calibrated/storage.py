@@ -28,8 +28,8 @@ from saffu.threads import cores
 
 SMALL = 1 << 18  # bytes up to which an array stays in memory
 PARTS = 4  # ranges of buckets for each thread: they bound memory, and even out the work
-FILLED = 0.75  # share of the limit that may be allocated; pages of mapped files take the rest
-SWEPT = 0.875  # share of it at which these pages are given back
+FILLED = 0.7  # share of the limit that may be allocated; pages of mapped files take the rest
+SWEPT = 0.8  # share of it at which these pages are given back
 SECONDS = 0.01  # between looks at the memory in use, where kernels do not look themselves
 
 
