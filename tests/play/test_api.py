@@ -260,6 +260,26 @@ def test_a_model_folder_forgets_text_that_is_pasted(fitted, train_text, tmp_path
     assert page.model("folder")["documents"] == 600
 
 
+def test_a_model_with_a_network_forgets_without_it(train_text, tmp_path):
+    torch = pytest.importorskip("torch", reason="a network needs torch")
+    from saffu.companion.config import CompanionConfig
+    from saffu.companion.side import TrainedSide
+
+    config = CompanionConfig(order=3, slots=1, word_classes=0, output_classes=4, depth=1, context=32)
+    lm = saffu.SaffuLM(config).fit(train_text)
+    lm.model_ = lm.model_.with_side(TrainedSide.plain(config, lm.model_.counted, torch.device("cpu")))
+    page = Page(Studio(lm, "model", saved_in=tmp_path))
+    assert page.model("folder")["has_network"]
+    answer = page.post("why", model="folder", text="the old ", word="king")
+    network = next(row for row in answer["rows"] if row["name"] == "network")
+    assert network["bits"] < -0.01  # it knows nothing yet
+    assert math.fsum(row["bits"] for row in answer["rows"]) == pytest.approx(answer["bits"], abs=1e-9)
+    assert "cannot forget" in page.post("forget", 422, model="folder", text=train_text[5])["error"]
+    page.post("forget", model="folder", text=train_text[5], drop_network=True)
+    (change,) = page.settled()["models"][0]["changes"]
+    assert change["equal"] and not page.model("folder")["has_network"]
+
+
 def test_save_writes_an_ordinary_folder_and_never_replaces_one(counted_page):
     folder = counted_page.studio.saved_in
     assert counted_page.post("save", model=counted_page.id, name="my-model") == {"saved": "my-model"}

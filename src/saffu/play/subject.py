@@ -94,7 +94,10 @@ class Subject:
         self, kind: str, document: str, texts: Texts | None, drop_network: bool = False
     ) -> tuple[Change, Version]:
         changed = self.version.changed(kind, document, texts, drop_network)
-        change = Change(kind, document, fingerprint(self.version.lm), fingerprint(changed.lm))
+        before, model = copy.copy(self.version.lm), self.version.lm.model_
+        if drop_network and hasattr(model, "without_network"):  # a network that is gone is no part of the comparison
+            before.model_ = model.without_network()
+        change = Change(kind, document, fingerprint(before), fingerprint(changed.lm))
         kept = max(1, min(MOST_UNDONE, KEPT_TOKENS // changed.lm.trained_on_["tokens"]))
         self.versions, self.changes = [*self.versions, changed][-1 - kept :], [*self.changes, change]
         return change, changed
