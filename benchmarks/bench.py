@@ -18,12 +18,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from peers import PEERS
 
 CASES = ("calibrated", "calibrated --split line", "paper", "kenlm", "gpt2")
+NEEDED = {"kenlm": ("kenlm",), "gpt2": ("torch", "transformers"), "paper": ("torch",)}
 COMPARED = {
     "fit_s": "fit, s",
     "fit_peak_memory_mb": "peak memory, MB",
@@ -43,6 +45,9 @@ def main() -> None:
         return
     results: dict[str, Any] = {"machine": machine(), "cases": {}}
     for case in options.cases.split(","):
+        if missing := [name for name in NEEDED.get(case, ()) if find_spec(name) is None]:
+            print(f"{case}: skipped; pip install {' '.join(missing)}\n")
+            continue
         rows = [run_case(case, options) for _ in range(options.repeat)]
         results["cases"][case] = {key: [row[key] for row in rows] for key in rows[0]}
         print(table(case, results["cases"][case]), flush=True)
