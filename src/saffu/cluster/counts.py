@@ -26,6 +26,7 @@ from saffu.text.corpus import TokenCorpus
 
 MEMORY = 0  # the distance by which the rows of the memory are known; other rows are pairs of tokens so far apart
 KNOWN, WHOLE = "known", "whole"
+MOST = (1 << 32) - 1  # occurrences of a token, so that no count of a row overflows
 LEAST_LIMIT = 64 << 20  # bytes of memory for a task
 BYTES = 64  # of memory for each row that is counted or merged; twice as many beyond order 5
 
@@ -120,9 +121,7 @@ def count(cluster: Cluster, plan: Plan, corpus: TokenCorpus, held_out: Array) ->
         (plan, [str(run) for run in runs], d, lo, hi, bool(len(ranges)), str(path_of(cluster, "merged", number)))
         for number, (d, lo, hi) in enumerate(todo)
     ]
-    sums = cluster.map("merged", merge_range, merging, "merge counts")
-    if any(sum(s for s, (of, _, _) in zip(sums, todo, strict=True) if of == d) != corpus.targets for d in plan.tables):
-        raise SaffuError("an n-gram occurs more than four billion times, which no count can hold; use less text")
+    cluster.map("merged", merge_range, merging, "merge counts")
     for run in runs:
         run.unlink(missing_ok=True)
     found, at = {}, 0
@@ -131,6 +130,9 @@ def count(cluster: Cluster, plan: Plan, corpus: TokenCorpus, held_out: Array) ->
         paths = [path_of(cluster, "merged", number) for number in range(at, at + size)]
         found[d] = Merged(d, plan.order(d), cuts[str(d)], paths, bool(len(ranges)))
         at += size
+    frequencies = found[MEMORY].frequencies(WHOLE, plan.vocabulary)
+    if frequencies.sum() != corpus.targets or frequencies.max() > MOST:
+        raise SaffuError("a token occurs more than four billion times, which no count can hold; use less text")
     return found
 
 
@@ -173,8 +175,8 @@ def range_cuts(plan: Plan, runs: Sequence[Path], names: Sequence[str]) -> list[i
     return even_cuts(weights + 1, int(weights.sum()) // plan.rows + 1)
 
 
-def merge_range(plan: Plan, runs: Sequence[str], distance: int, lo: int, hi: int, has_known: bool, path: str) -> int:
-    """Add up what all runs hold of a range; gives the sum of its counts."""
+def merge_range(plan: Plan, runs: Sequence[str], distance: int, lo: int, hi: int, has_known: bool, path: str) -> None:
+    """Add up what all runs hold of a range."""
     order = plan.order(distance)
     parts = []
     for name in table_names(distance):
@@ -188,7 +190,6 @@ def merge_range(plan: Plan, runs: Sequence[str], distance: int, lo: int, hi: int
         if distance == MEMORY:
             arrays[f"{name}.frequencies"] = rows.frequencies(plan.vocabulary)
     write_arrays(Path(path), arrays)
-    return int(whole.counts.sum(dtype=np.int64))
 
 
 def regrouped(
