@@ -222,6 +222,22 @@ def test_greedy_generation_is_saffus(model, tokenizer, lm):
             )
 
 
+def test_what_was_generated_is_not_read_again(model, tokenizer, monkeypatch):
+    """Each step advances one state of every text."""
+    inner, advanced = model.predictor.model, []
+    advance = inner.advance
+    monkeypatch.setattr(inner, "advance", lambda state, token: advanced.append(token) or advance(state, token))
+    model(torch.tensor([[SOD]]))  # whatever was read before is forgotten
+    given = tokenizer(["the small", "a king found"], padding=True, return_tensors="pt")
+    written = model.generate(**given, do_sample=False, max_new_tokens=8, min_new_tokens=8)
+    read = int(given["attention_mask"].sum()) - 2  # without <sod>
+    assert len(advanced) == read + 2 * 7
+    whole = model(written, attention_mask=torch.nn.functional.pad(given["attention_mask"], (0, 8), value=1)).logits
+    model(torch.tensor([[SOD]]))
+    again = model(written, attention_mask=torch.nn.functional.pad(given["attention_mask"], (0, 8), value=1)).logits
+    assert torch.allclose(whole, again, atol=1e-5)
+
+
 def test_generation_from_nothing_in_batches_and_by_sampling(model, tokenizer):
     prompts = ["the small dog", "a", "the king found the"]
     together = model.generate(

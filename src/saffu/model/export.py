@@ -174,7 +174,8 @@ print(tokenizer.decode(model.generate(**prompt, do_sample=True, max_new_tokens=4
 With saffu alone: `saffu.load("{name}")`.
 
 The tokenizer puts `<sod>` in front of a text, so that its first token is predicted too. Lines end with `<eod>`.
-`AutoModel` gives hidden states for classifiers. Nothing is cached, so `use_cache` has no effect.
+`AutoModel` gives hidden states for classifiers. `use_cache` has no effect: what was read in the latest call is
+not read again.
 
 ## Limitations
 A small model. It generates locally plausible text and understands nothing.

@@ -33,13 +33,37 @@ class Predictor:
         self.model = predicting(SaffuLM.load(folder).model_)
         is_calibrated = isinstance(self.model, CalibratedModel)
         self.vectors = map_arrays(folder / VECTORS)["vectors"] if is_calibrated else None
+        self.start = self.model.start()
+        self.next: dict[tuple[int, int], State] = {}  # of the latest call: the state after a state's id and a token
+
+    def states(self, ids: Array, real: Array) -> list[list[State]]:
+        """The state of each row's document after each of its tokens, (B, T).
+
+        Those of the latest call are used again, so that a text which is generated token by token is read once.
+        """
+        if ids.size and not 0 <= ids.min() <= ids.max() < self.model.vocabulary:
+            raise IndexError(f"token ids must be from 0 to {self.model.vocabulary - 1}; use the model's own tokenizer")
+        known: dict[tuple[int, int], State] = {}
+        rows = []
+        for tokens, present in zip(ids.tolist(), real.tolist(), strict=True):
+            state, row = self.start, []
+            for token, is_real in zip(tokens, present, strict=True):
+                if is_real and token == SOD:
+                    state = self.start
+                elif is_real and token >= EOD:
+                    step = (id(state), token)
+                    state = known[step] = known.get(step) or self.next.get(step) or self.model.advance(state, token)
+                row.append(state)
+            rows.append(row)
+        self.next = known
+        return rows
 
     def logits(self, ids: Array, real: Array, keep: slice | Array) -> Tensor:
         """ln p of the token after each kept position, (B, kept, N) float32; −10,000 for what is never predicted.
 
         `ids` (B, T) and `real` (B, T), False for masked tokens; `keep` selects among the T positions.
         """
-        rows = [[row[place] for place in np.arange(ids.shape[1])[keep]] for row in states(self.model, ids, real)]
+        rows = [[row[place] for place in np.arange(ids.shape[1])[keep]] for row in self.states(ids, real)]
         return distinct(rows, lambda given: np.maximum(self.model.next_log_probabilities(given), LOWEST))
 
     def hidden(self, ids: Array, real: Array) -> Tensor:
@@ -50,7 +74,7 @@ class Predictor:
         token, and the mean vector of the document so far; token vectors are scaled to a mean square of 1 per entry.
         A model with a network trained next to its counts: the network's state.
         """
-        rows = states(self.model, ids, real)
+        rows = self.states(ids, real)
         if isinstance(self.model, CompanionModel):
             network = self.model
             return distinct(rows, lambda given: network.hidden(given).float().cpu().numpy())
@@ -93,23 +117,6 @@ def hidden_size(model: Model, vectors: Array | None) -> int:
         return model.side.network.width
     assert isinstance(model, CalibratedModel) and vectors is not None
     return int(model.encoder.output_classes[EOD:].max()) + 1 + 2 * vectors.shape[1]
-
-
-def states(model: Model, ids: Array, real: Array) -> list[list[State]]:
-    """The state of each row's document after each of its tokens, (B, T)."""
-    if ids.size and not 0 <= ids.min() <= ids.max() < model.vocabulary:
-        raise IndexError(f"token ids must be from 0 to {model.vocabulary - 1}; use the model's own tokenizer")
-    start, rows = model.start(), []
-    for tokens, present in zip(ids.tolist(), real.tolist(), strict=True):
-        state, row = start, []
-        for token, is_real in zip(tokens, present, strict=True):
-            if is_real and token == SOD:
-                state = start
-            elif is_real and token >= EOD:
-                state = model.advance(state, token)
-            row.append(state)
-        rows.append(row)
-    return rows
 
 
 def distinct(rows: Sequence[Sequence[State]], compute: Callable[[list[State]], Array]) -> Tensor:
