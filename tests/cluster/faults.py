@@ -203,3 +203,13 @@ def test_ray_data_keeps_what_the_model_likes(folder, saffu):
     found = {row["id"]: row["bits_per_byte"] for row in kept}  # which pandas rounds to ten digits
     assert found == pytest.approx({n: bits for n, bits in expected.items() if bits < 1.9}, abs=1e-9)
     assert 0 < len(kept) < len(texts)
+
+
+def test_a_part_is_counted_with_the_encoder_of_another(folder, saffu, nodes):
+    assert saffu(f"train text --split line --hold-out 0 --out base {SMALL}").status == 0
+    (folder / "part.txt").write_text("\n".join(sentences(9, 200)) + "\n")
+    assert saffu("train part.txt --encoder base --hold-out 0 --out alone").status == 0
+    done = saffu(f"train part.txt --encoder base --hold-out 0 --out model --ray {nodes.address}")
+    assert done.status == 0, done.err
+    assert content(folder / "model") == content(folder / "alone")
+    assert saffu("merge base model --out both").status == 0

@@ -39,11 +39,14 @@ def fit(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConfi
     from saffu.cluster.work import described_sources, work_folder
     from saffu.model import fitting
     from saffu.model.language_model import SaffuLM
+    from saffu.model.living import fingerprints
     from saffu.processes import SINGLE
 
     require_output(options)
     with locked(options.out, SINGLE):
         encoder = read_encoder(options, SINGLE) if options.encoder else None
+        if encoder and encoder.config.preset != "calibrated":
+            raise SaffuError(f"--ray counts; {options.encoder} has the preset {encoder.config.preset}; remove --ray")
         choice = TextChoice.of(
             options, Reading.of(options, encoder.source_ if encoder else None, USUAL_SPLIT["calibrated"])
         )
@@ -54,6 +57,7 @@ def fit(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConfi
             )
             job = choice.to_dict() | {"config": config.to_dict(), "tokenizer": tokenizer.to_dict()}
             job |= {"sources": described_sources(list(text.text.sources or [])), "known": known and known.to_json()}
+            job["encoder"] = fingerprints(encoder) if encoder else None
             with work_folder(options.out, job) as folder, connected(options.ray, folder) as cluster:
                 learned, found = tokenized(cluster, text, known or tokenizer)
                 corpus, dev = text.checked(found.corpus, found.dev)
