@@ -2,8 +2,11 @@
 
 import random
 
+import torch
+
 from saffu import SaffuLM
 from saffu.companion.config import CompanionConfig, resolved
+from saffu.companion.side import TrainedSide
 from saffu.companion.train import Training
 from saffu.text.corpus import TokenCorpus, lines_of
 
@@ -33,3 +36,14 @@ def training(lm: SaffuLM, dev: TokenCorpus, group=None, **changes) -> Training:
     corpus = lm.tokenize(texts(1, 600))
     config = resolved(CompanionConfig(**CONFIG.to_dict() | {"network_dropout": 0.2} | changes), corpus.targets, "cpu")
     return Training(lm.model_.with_config(config), corpus, dev, **({"group": group} if group else {}))
+
+
+def with_network(text: list[str], dev: list[str]) -> SaffuLM:
+    """A counted model with an untrained network, which has half of the say."""
+    shape = {"order": 3, "slots": 2, "word_classes": 5, "output_classes": 4, "depth": 1, "context": 16}
+    lm = SaffuLM(CompanionConfig(**shape, class_first=True, epochs=1)).fit(text, dev)
+    torch.manual_seed(0)
+    side = TrainedSide.start(lm.config, lm.model_.counted, torch.device("cpu"))
+    torch.nn.init.zeros_(side.gate.bias)
+    lm.model_ = lm.model_.with_side(side.copy())
+    return lm

@@ -22,10 +22,10 @@ transformers = pytest.importorskip("transformers", reason="pip install 'saffu[hf
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoProcessor, AutoTokenizer  # noqa: E402
 
 import saffu as saffu_package  # noqa: E402
+from companion_data import with_network  # noqa: E402
 from conftest import CONFIGS, sentences  # noqa: E402
 from saffu import CalibratedConfig, PaperConfig, SaffuError, SaffuLM, Tokenizer, load  # noqa: E402
 from saffu.companion.config import CompanionConfig  # noqa: E402
-from saffu.companion.side import TrainedSide  # noqa: E402
 from saffu.model.export import export_checkpoints, model_card  # noqa: E402
 from saffu.text.tokenizer import EOD, FRG, PAD, SOD  # noqa: E402
 from saffu.tools.generate import encode_prompt  # noqa: E402
@@ -61,17 +61,6 @@ def kind(request):
 @pytest.fixture(scope="module")
 def lm(kind, fitted, train_text, dev_text):
     return with_network(train_text, dev_text) if kind == "companion" else fitted(kind)
-
-
-def with_network(text: list[str], dev: list[str]) -> SaffuLM:
-    """A counted model with an untrained network, which has half of the say."""
-    shape = {"order": 3, "slots": 2, "word_classes": 5, "output_classes": 4, "depth": 1, "context": 16}
-    lm = SaffuLM(CompanionConfig(**shape, class_first=True, epochs=1)).fit(text, dev)
-    torch.manual_seed(0)
-    side = TrainedSide.start(lm.config, lm.model_.counted, torch.device("cpu"))
-    torch.nn.init.zeros_(side.gate.bias)
-    lm.model_ = lm.model_.with_side(side.copy())
-    return lm
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from companion_data import with_network
 from saffu import SaffuLM
 from saffu.text.tokenizer import EOD
 
@@ -49,8 +50,9 @@ def log_probability(lm: SaffuLM, text: str) -> float:
 
 
 @pytest.mark.slow
-def test_lm_eval(fitted, dev_text, tmp_path):
-    lm = fitted("calibrated")
+@pytest.mark.parametrize("kind", ["calibrated", "companion"])
+def test_lm_eval(kind, fitted, train_text, dev_text, tmp_path):
+    lm = with_network(train_text, dev_text) if kind == "companion" else fitted(kind)
     lm.export_hf(tmp_path / "hf")
     pairs = [{"prompt": "", "good": text, "bad": " ".join(reversed(text.split()))} for text in dev_text[:10]]
     pairs += [{"prompt": "the small dog saw", "good": " a house", "bad": " saw small"}]
