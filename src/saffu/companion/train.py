@@ -64,7 +64,7 @@ class Progress:
     limit: float = 0.0  # of these seconds; 0 for none
     best: float = math.inf  # bits per byte of the held-out text
     best_check: int = 0
-    worse: int = 0  # checks since the best
+    worse: int = 0  # of the checks since the best
     ended: str = ""  # why
 
 
