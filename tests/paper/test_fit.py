@@ -44,6 +44,7 @@ READINGS = [
     {},
     {"special_noise": "counted"},
     {"special_noise": "padding", "slot_weight": "natural"},
+    {"special_noise": "zero", "document_shards": 2},
     {"block_mode": "cat", "radius_mode": "sum"},
     {"block_mode": "cat", "radius_mode": "cat", "block": 10},  # windows of several widths
     {"document_shards": 3},
@@ -236,15 +237,17 @@ def test_given_embeddings_are_coerced():
 
 
 def test_the_noise_of_special_tokens():
-    pure, counted = (
+    pure, counted, zero = (
         unsolved_network(as_corpus(DOCUMENTS), VOCABULARY, PaperConfig(**SHAPE, special_noise=noise))
-        for noise in ("pure", "counted")
+        for noise in ("pure", "counted", "zero")
     )
     for name in ("block", "radius"):
         E = pure.units[name].E
         assert torch.equal(E[PAD], E[FRG])
         assert float(E[PAD].max() / E[PAD].min()) < 2  # nearly uniform
         assert float(counted.units[name].E[PAD].max() / counted.units[name].E[PAD].min()) > 5
+        assert 0 < float(zero.units[name].E[PAD].sum()) < 1e-3
+        assert torch.equal(zero.units[name].E[1:], E[1:])
 
 
 @settings(max_examples=30, deadline=None)

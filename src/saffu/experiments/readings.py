@@ -39,6 +39,7 @@ READINGS: dict[str, dict[str, Any]] = {
     "first-reading": {"slot_weight": "natural", "special_noise": "counted"},
     "counted-specials": {"special_noise": "counted"},
     "padding-noise": {"special_noise": "padding"},
+    "zero-padding": {"special_noise": "zero"},
     "normalized-bits": {"hidden_targets": "normalized"},
     **{f"hidden-{width}": {"hidden_dimension": width} for width in (64, 128, 256, 1024, 2048)},
     **{f"smoothing-{value:g}": {"smoothing": value} for value in (1e-6, 1e-2, 0.1, 1.0, 10.0)},

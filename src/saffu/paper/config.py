@@ -52,9 +52,10 @@ class PaperConfig(Settings):
     )
     seed: int = setting(0, "random seed (sample text, random initialization, data order, dropout)", high=2**63 - 1)
 
-    special_noise: Literal["pure", "padding", "counted"] = setting(
+    special_noise: Literal["pure", "padding", "counted", "zero"] = setting(
         "pure",
-        "f of <pad>, <sod>, and <frg>: 0, as they are never targets; 0 for <pad> alone; or how often they are seen",
+        "f of <pad>, <sod>, and <frg>: 0, as they are never targets; 0 for <pad> alone; how often they are seen; or 0, "
+        "with a zero vector for <pad>",
         rare=True,
     )
     query_slot: Literal["previous", "first"] = setting(

@@ -25,6 +25,8 @@ from saffu.processes import SINGLE, ProcessGroup
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import FRG, PAD, SOD
 
+FAINT = 1e-4  # as good as zero for the embedding of `<pad>`, but its logarithm exists
+
 
 def fit(
     corpus: TokenCorpus,
@@ -97,6 +99,8 @@ def unsolved_network(
             seen = noise_frequencies(name, corpus, vocabulary, config)
             bits = cipher.bit_vectors(seen, shape.dimension, f"{name}_dimension")
             by_unit[name] = cipher.noised_embeddings(bits, seen)
+            if config.special_noise == "zero":
+                by_unit[name][PAD] *= FAINT
     return Network(config, {name: E.float().to(device) for name, E in by_unit.items()}, vocabulary)
 
 
@@ -107,7 +111,7 @@ def noise_frequencies(unit: str, corpus: TokenCorpus, vocabulary: int, config: P
     never sees `<frg>`, so the block size must not affect its embeddings. With "padding", `<pad>` alone has f = 0.
     """
     f = torch.from_numpy(corpus.frequencies(vocabulary))
-    if config.special_noise != "pure":
+    if config.special_noise in ("padding", "counted"):
         f[PAD] = corpus.documents if config.special_noise == "counted" else 0
         f[SOD] = corpus.documents
         f[FRG] = max(1, fragments(corpus, config.block)) if unit == "block" else 1

@@ -211,15 +211,14 @@ class Network:
 def document_inputs(network: Network, documents: Documents) -> list[Array]:
     """x_m = (E_<pad> + Σ_{j<m} E_{i_j})/m, m from 1, with the first unit's embeddings (Sec. 3.1)."""
     E = next(iter(network.units.values())).E
-    places = [document[:at] for document in documents for at in range(len(document))]
-    return [np.mean([E[PAD], *(E[token] for token in before)], axis=0) for before in places]
+    return [np.mean([E[PAD], *E[document[:at]]], axis=0) for document in documents for at in range(len(document))]
 
 
 def outputs(network: Network, documents: Documents) -> list[Array]:
     """The inputs of M for each target: the outputs of the units and of the document model, side by side."""
-    config = network.config
-    parts = [[unit_output(u, e) for e in examples(name, documents, config)] for name, u in network.units.items()]
-    if network.config.document_shards:
+    config, units = network.config, network.units.items()
+    parts = [[unit_output(unit, e) for e in examples(name, documents, config)] for name, unit in units]
+    if config.document_shards:
         parts.append([softmax(x @ network.D) for x in document_inputs(network, documents)])
     return [np.concatenate(row) for row in zip(*parts, strict=True)]
 
@@ -253,11 +252,12 @@ def fit(folds: list[Documents], vocabulary: int, config: PaperConfig) -> Iterato
     network = Network(config, {}, np.zeros(0), np.zeros(0))
     for name, (slots, mode, dimension) in config.units().items():
         f = frequencies.copy()  # Σ_m Y_m counts targets, which `<pad>`, `<sod>`, and `<frg>` never are
-        if config.special_noise != "pure":
+        if config.special_noise in ("padding", "counted"):
             f[PAD], f[SOD] = len(documents) if config.special_noise == "counted" else 0, len(documents)
             blocks = sum(math.ceil(len(document) / (config.block - 1)) for document in documents)
             f[FRG] = max(1, blocks - len(documents)) if name == "block" else 1
         E = np.asarray(np.float32(noised_embeddings(bit_vectors(f, dimension), f)), dtype=np.float64)
+        E[PAD] *= 1e-4 if config.special_noise == "zero" else 1
         network.units[name] = Unit(E, np.ones((slots, slots)), np.zeros(0), mode, config.slot_weight)
     counts: dict[str, Counts] = {}
 
