@@ -64,11 +64,11 @@ def texts(tmp_path):
 def test_tasks_give_the_same_model(texts, tmp_path, name, monkeypatch):
     monkeypatch.setattr(reading, "SHARD", 5000)
     config = CalibratedConfig(**USUAL.to_dict() | CONFIGS[name])
-    stage, corpus, vocabulary, cluster = stage_on_cluster(tmp_path / "work", texts, "file", config, 700)
+    stage, corpus, vocabulary, cluster = stage_on_cluster(tmp_path / "work", texts, "file", config, 1500)
     (expected,) = fit(corpus, vocabulary, config)
     assert_same(stage, expected)
-    assert cluster.ran.count("counts") == -(-corpus.targets // 700) > 8
-    assert cluster.ran.count("merged") > 2
+    assert cluster.ran.count("counts") == -(-corpus.targets // 1500) > 4
+    assert cluster.ran.count("merged") > 1
 
 
 @pytest.mark.parametrize("split", ["line", "paragraph"])
