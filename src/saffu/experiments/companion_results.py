@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,17 +17,35 @@ TEXTS = {
     "lines": "babylm-small, every line alone",
     "mixed": "babylm-small and mixed-10M, files as running text",
 }
+DEVICES = {"cuda": "H200", "cpu": "2 cores"}
 ROUNDING = 1e-5  # bits per byte
 SIDE_STYLES = {"mixture": "-", "network": ":"}
 
 
-def gpu_table(rows: Sequence[Row]) -> str:
-    """The runs on a GPU: seconds of each step, and bits per byte of all held-out text."""
-    head = ["text", "tokens", "start", "counting", "cross-fitting", "training", "counted", "network", "mixture"]
+def read_runs(results: Path) -> list[Row]:
+    """Single runs, each as long as its device needs."""
+    return list(json.loads((results / "companion.json").read_text("utf-8")).values())
+
+
+def run_table(rows: Sequence[Row]) -> str:
+    """Single runs: seconds of each step, and bits per byte of all held-out text."""
+    head = [
+        "device",
+        "text",
+        "tokens",
+        "start",
+        "counting",
+        "cross-fitting",
+        "training",
+        "counted",
+        "network",
+        "mixture",
+    ]
     lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
     for row in rows:
         bits = row["bits_per_byte"]
         cells = [
+            DEVICES[row["device"]],
             TEXTS[row["text"]],
             f"{row['tokens'] / 1e6:.1f}M",
             row["start"],
@@ -70,7 +89,7 @@ def learning_curves(rows: Sequence[Row], paper: Sequence[Row]) -> str:
 
         figure = Figure(figsize=(9.6, 3.9), layout="constrained")
         wide, near = figure.subplots(1, 2)
-        chosen = [row for row in rows if row["text"] == "lines"]
+        chosen = [row for row in rows if row["text"] == "lines" and row["device"] == "cuda"]
         for row, color in zip(chosen, figures.COLORS, strict=False):
             for side, style in SIDE_STYLES.items():
                 x, y = ([point[name] for point in row["curve"]] for name in ("seconds", SIDES[side]))
@@ -98,11 +117,11 @@ def learning_curves(rows: Sequence[Row], paper: Sequence[Row]) -> str:
 
 def parts(results: Path) -> dict[str, str]:
     """The computed parts of docs/companion.md."""
-    gpu, cpu = (read_rows(results / f"companion-{device}.jsonl") for device in ("h200", "cpu"))
-    return {"gpu": gpu_table(gpu), "checks": always_below([*gpu, *cpu]), "study": companion_study.table(cpu)}
+    runs, study = read_runs(results), read_rows(results / "companion-study.jsonl")
+    return {"runs": run_table(runs), "checks": always_below([*runs, *study]), "study": companion_study.table(study)}
 
 
 def draw(results: Path, out: Path) -> None:
     """The figure of README.md."""
-    rows, paper = read_rows(results / "companion-h200.jsonl"), read_rows(results / "warm-starts.jsonl")
-    files.write_file(out / "counted-then-trained.svg", learning_curves(rows, paper).encode())
+    figure = learning_curves(read_runs(results), read_rows(results / "warm-starts.jsonl"))
+    files.write_file(out / "counted-then-trained.svg", figure.encode())

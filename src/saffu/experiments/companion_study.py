@@ -117,8 +117,8 @@ def table(rows: Sequence[Row]) -> str:
         "seeds",
         "network alone",
         "mixture",
-        "random start's network after",
-        "… mixture after",
+        "alone, as random after",
+        "mixture, as random after",
     ]
     lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
     for optimizer in OPTIMIZERS:
