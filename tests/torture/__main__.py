@@ -49,7 +49,7 @@ def run(names: list[str], minutes: float, seed: int, place: Path) -> dict[str, d
             reports[name]["seconds"] += time.monotonic() - began
             reports[name]["attempts"][tried] += 1
             if wrong:
-                reports[name]["problems"].append(f"{tried}: {wrong}")
+                reports[name]["problems"].append(f"{tried}: {wrong}".replace(str(place), "…"))
                 print(f"{name}: {tried}: {wrong}", file=sys.stderr, flush=True)
     finally:
         for attack in attacks.values():
