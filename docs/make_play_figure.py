@@ -1,0 +1,68 @@
+"""Take the picture of `saffu play` for the README, with the demo text: python docs/make_play_figure.py
+
+Needs playwright, pillow, and chromium on PATH (`make test-web` installs the first and the last). The picture shows how
+long counting took and how quickly the page answers, so take it on a machine that is otherwise idle.
+"""
+
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+PICTURE = Path(__file__).parent / "figures" / "play.png"
+WIDTH, SCALE, COLORS, TIMEOUT = 1280, 1.5, 128, 300_000
+
+
+def prepare(page: Page) -> None:
+    """Count the demo text, choose a word, and forget a document that says it."""
+    page.click("#count-demo")
+    page.wait_for_selector("#facts:not([hidden])")
+    page.wait_for_selector("#rival-note", state="hidden")
+    choose(page)
+    page.click("#documents li:nth-child(2) button")
+    page.wait_for_selector("#changes li.equal")
+    choose(page)
+    page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")
+    page.mouse.move(1, 1)
+    page.wait_for_timeout(1000)  # until bars have moved
+
+
+def choose(page: Page) -> None:
+    """Type, and ask why one of the words is suggested."""
+    page.fill("#editor", "Return the number of ")
+    page.wait_for_timeout(1000)
+    page.click('#words li:has(.word:text-is("pixels")) .ask')
+    page.wait_for_selector('#why-title:text-is("Why “pixels”?")')
+    page.wait_for_selector('#documents-title:text-is("Documents that say “pixels” here")')
+
+
+def main() -> None:
+    command = [sys.executable, "-m", "saffu", "play", "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, sync_playwright() as driver:
+        assert server.stdout
+        address = re.search(r"http://\S+", server.stdout.readline())
+        assert address
+        sandbox = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=sandbox)
+        page = browser.new_page(viewport={"width": WIDTH, "height": 1000}, device_scale_factor=SCALE)
+        page.set_default_timeout(TIMEOUT)
+        page.goto(address[0])
+        prepare(page)
+        box = page.locator("#documents li:nth-child(4)").bounding_box()
+        assert box
+        clip = {"x": 0, "y": 0, "width": WIDTH, "height": box["y"] + box["height"] + 14}
+        image = Image.open(io.BytesIO(page.screenshot(full_page=True, clip=clip))).convert("RGB")
+        browser.close()
+        server.terminate()
+    image.quantize(COLORS, dither=Image.Dither.NONE).save(PICTURE, optimize=True)
+    print(f"{PICTURE}: {PICTURE.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()
