@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from saffu.arrays import Array, map_arrays
-from saffu.calibrated.storage import reserve
 from saffu.cluster.engine import Cluster, write_arrays
 from saffu.errors import SaffuError
 from saffu.text.corpus import Line, TokenCorpus
@@ -200,10 +199,9 @@ def lay_down(path: str, part: str, files: Mapping[str, str], at: Mapping[str, in
 
 
 def blank(path: Path, size: int) -> None:
-    """A file of so many zero bytes, whose room on the disk is taken."""
+    """A file of so many zero bytes, which take no room on the disk until something is written."""
     with path.open("wb") as file:
-        if size:
-            reserve(file, size)
+        file.truncate(size)
 
 
 def put(path: Path, place: int, array: Array) -> None:
