@@ -29,7 +29,7 @@ from saffu.threads import cores
 SMALL = 1 << 18  # bytes up to which an array stays in memory
 PARTS = 4  # ranges of buckets for each thread: they bound memory, and even out the work
 FILLED = 0.7  # share of the limit that may be allocated; pages of mapped files take the rest
-SWEPT = 0.8  # share of it at which these pages are given back
+SWEPT = 0.86  # share of it at which these pages are given back
 SECONDS = 0.01  # between looks at the memory in use, where kernels do not look themselves
 
 
@@ -135,13 +135,13 @@ def empty(shape: int | Sequence[int], dtype: npt.DTypeLike) -> Array:
 
 
 def reserve(file: IO[bytes], size: int) -> None:
-    """Take the room on the disk now: a full disk is an error here, but a crash when a mapped page is written."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(file.fileno(), 0, size)
-    else:
-        for begin in range(0, size, CHUNK):
-            file.write(bytes(min(CHUNK, size - begin)))
-        file.flush()
+    """Take the room on the disk now: a full disk is an error here, but a crash when a mapped page is written.
+
+    Page by page: of what was written at once, Linux maps a megabyte where one byte is read.
+    """
+    page = bytes(mmap.PAGESIZE)
+    for _ in range(0, size, len(page)):
+        os.write(file.fileno(), page)
 
 
 def mapped_array(file: IO[bytes], shape: int | Sequence[int], dtype: npt.DTypeLike) -> Array:
