@@ -270,7 +270,7 @@ def test_the_command_updates_trains_further_and_forgets(saffu, tmp_path):
     third = load(out)
     assert third.score([dev.read_text()]).bits_per_byte < before
     assert json.loads(done.out)["added"] == 1 and third.log_[-1]["stage"] == "train 100%"
-    assert not (out / "training.json").exists()
+    assert not (out / "checkpoint.json").exists()
     assert saffu(f"forget {out} {new} --drop-network").status == 0
     assert load(out).model_.side is None
     assert saffu(f"update {out} {new}").status == 0
