@@ -314,6 +314,7 @@ function pressed(event) {
 
 async function explain() {
   const text = byId("editor").value;
+  if (text.length > MOST_TYPED) return;
   const word = words[chosen]?.word;
   byId("snapshot").disabled = !word;
   if (!word) {
@@ -564,6 +565,7 @@ async function suggestRival() {
   const rival = subject()?.rival;
   if (!rival) return byId("their-words").replaceChildren();
   const text = byId("editor").value;
+  if (text.length > MOST_TYPED) return;
   const found = await ask("suggest", { model: rival, text, page, number: keystroke }, { replace: "suggest rival" });
   if (found && !found.outdated && byId("editor").value === text) showShort("their-words", found.words);
 }
