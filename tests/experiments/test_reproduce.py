@@ -56,6 +56,7 @@ def test_documents_are_shuffled_once(protocol):
     limited = Protocol(**{**vars(protocol), "max_tokens": 100})
     with tokenized(limited) as some:
         assert some.train.fingerprint() == corpora.train.head(100).fingerprint()
+        assert some.text_tokens == corpora.train.targets
 
 
 def test_a_finished_run_is_not_repeated(protocol, monkeypatch):

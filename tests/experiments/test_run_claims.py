@@ -25,6 +25,7 @@ def starts(warm_8, warm_128, cold_8, cold_128):
 
 def protocol(size, test, before=30_000, after=3_000, rate=0.01):
     facts = {"run": "explicit-8", "size": size, "learning_rate": rate, "test_perplexity": test, "tokens": 10**7}
+    facts |= {"text_tokens": 10**8}
     return facts | {"full_vocabulary": before, "vocabulary": after}
 
 
@@ -89,6 +90,7 @@ def test_initialized_on_a_tenth(test, verdict):
 def test_vocabulary(before, after, verdict):
     found = run_claims.vocabulary([protocol("10M", 20, before, after)])
     assert found.verdict == verdict and f"{before:,} → {after:,} tokens" in found.evidence
+    assert found.size == "100,000,000 tokens counted"
     assert run_claims.vocabulary([]).verdict == OPEN
 
 

@@ -173,14 +173,8 @@ def draw_figures(results: Results, folder: Path) -> None:
             if runs := best_rate(results.runs, start, radius):
                 rows = [row | {"dev_bits_per_byte": row["dev_perplexity"]} for row in runs[0]["curve"]]
                 curves.append(Curve(f"{name}, r = {radius}", rows))
-    protocol = [
-        Curve(f"{NAMES[run['start']]}, r = {run['radius']}" + (", from a tenth" if run["size"] == "100M" else ""), rows)
-        for run in results.protocol
-        if run["learning_rate"] > 1e-4 and (rows := [row for row in run["log"] if "fold" in row])
-    ]
-    for name, drawn in {"warm-cold": curves, "protocol": protocol}.items():
-        if drawn:
-            learning_curves.draw(drawn, folder / name, over=("tokens",))[0].unlink()  # the SVG alone is shown
+    if curves:
+        learning_curves.draw(curves, folder / "warm-cold", over=("tokens",))[0].unlink()  # the SVG alone is shown
 
 
 def filled(page: str, parts: Mapping[str, str]) -> str:

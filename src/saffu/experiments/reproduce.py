@@ -63,6 +63,7 @@ class Corpora(NamedTuple):
 
     tokenizer: Tokenizer
     full_vocabulary: int  # before it was reduced to the merges that frequent words need
+    text_tokens: int  # of the training text that it was learned from
     train: TokenCorpus
     dev: TokenCorpus
     test: TokenCorpus | None
@@ -86,7 +87,7 @@ def tokenized(protocol: Protocol) -> Iterator[Corpora]:
         shuffled = corpora["train"].select(np.random.default_rng(0).permutation(corpora["train"].documents))
         counted = shuffled.head(protocol.max_tokens or shuffled.targets)
         scored = corpora["test"] if corpora["test"].targets else None
-        yield Corpora(tokenizer, len(full), counted, corpora["dev"], scored)
+        yield Corpora(tokenizer, len(full), shuffled.targets, counted, corpora["dev"], scored)
 
 
 def logs(protocol: Protocol, say: Say = print) -> dict[str, Any]:
@@ -173,6 +174,7 @@ def train(protocol: Protocol, corpora: Corpora, start: str, radius: int, say: Sa
         "size": protocol.size,
         "learning_rate": training.learning_rate,
         "tokens": corpora.train.targets,
+        "text_tokens": corpora.text_tokens,
         "full_vocabulary": corpora.full_vocabulary,
         "vocabulary": len(corpora.tokenizer),
         "parameters": lm.parameters_,

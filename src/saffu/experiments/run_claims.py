@@ -129,7 +129,7 @@ def vocabulary(rows: Iterable[Row]) -> Verdict:
     verdict = both(before / after >= LEAST_REDUCTION, alike)
     evidence = f"{before:,} → {after:,} tokens, by a factor of {before / after:.1f} (printed: 9.4)."
     paper = PRINTED_VOCABULARIES[1] / PRINTED_VOCABULARIES[0] - 1
-    return Verdict(13, claim, verdict, evidence, after / before - 1, paper, tokens=run["tokens"])
+    return Verdict(13, claim, verdict, evidence, after / before - 1, paper, tokens=run["text_tokens"])
 
 
 def cost(rows: Sequence[Row]) -> Verdict:

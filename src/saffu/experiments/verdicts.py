@@ -142,7 +142,8 @@ def verdict_table(results: Results) -> str:
         lines.append(f"| {number} | " + " | ".join([*values, elsewhere(verdict, others)]) + " |")
     counts = Counter(verdict.verdict for verdict in verdicts.values())
     kinds = [f"{kind}: {counts[kind]}" for kind in (HOLDS, IN_PART, FAILS, OPEN) if counts[kind]]
-    summary = f"{len(verdicts)} claims; {'; '.join(kinds)}. Effects are relative; a spread is in percentage points."
+    summary = f"{len(verdicts)} claims; {'; '.join(kinds)}. Effects are relative. A spread is in percentage "
+    summary += "points, over seeds or choices of documents, and “–” where there was one."
     return "\n".join([*lines, "", summary, ""])
 
 
