@@ -33,7 +33,7 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(made["model"], copy)
             memory = int(2 ** rng.uniform(20, 30))
-            ended = command(line, memory=memory)
+            ended = command(line, memory=memory, limit=180)  # the tokenizers library slows down before it gives up
             wrong = ended.problem()
             if any(abort in ended.err for abort in ABORTS) or (ended.status in (-6, -11) and name in TORCH):
                 name, wrong = f"{name}, a library aborts", ""  # nothing that Python could catch
