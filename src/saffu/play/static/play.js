@@ -74,7 +74,7 @@ const visible = (token) => ({ "<eod>": "⏎", "<pad>": "∅" })[token] ?? (token
 function countText(body, query, name) {
   complain("");
   if (new Blob([body]).size > LARGEST_TEXT) {
-    complain("this text is larger than 20 MB, the most that the page takes; use saffu train for large texts");
+    complain("this text is larger than 20 MB, the limit of this page; use saffu train for large texts");
     return;
   }
   const split = byId("split").value;
@@ -168,8 +168,8 @@ function showFacts(model) {
     ];
   });
   let note = "";
-  if (shown.length) note = `bits per byte on ${number.format(scores.held_out)} documents held out, lower is better; they were counted afterwards`;
-  else if (scores.seconds) note = "With ten documents or more, a part would be held out to score the model.";
+  if (shown.length) note = `bits per byte on ${number.format(scores.held_out)} held-out documents (lower is better); they were counted afterward`;
+  else if (scores.seconds) note = "With ten documents or more, some would be held out to score the model.";
   byId("scores").replaceChildren(...cells, element("span", { className: "note", textContent: note }));
 }
 
@@ -180,7 +180,7 @@ async function type() {
   const text = editor.value;
   const began = performance.now();
   if (text.length > MOST_TYPED) {
-    complain(`this text has ${number.format(text.length)} characters, but the page takes ${number.format(MOST_TYPED)} at most; shorten it`);
+    complain(`this text has ${number.format(text.length)} characters, but the page accepts at most ${number.format(MOST_TYPED)}; shorten it`);
     showSpans([], "");
     return;
   }
@@ -256,7 +256,7 @@ function showWords() {
   const largest = words[0]?.p ?? 1;
   byId("words").replaceChildren(
     ...words.map((each, place) => {
-      const take = element("button", { type: "button", className: "take", title: "Take this word" }, ...wordItem(each, largest));
+      const take = element("button", { type: "button", className: "take", title: "Insert this word" }, ...wordItem(each, largest));
       take.addEventListener("click", () => takeWord(place));
       const why = element("button", { type: "button", className: "ask", textContent: "why?", ariaLabel: `Why ${each.word}?` });
       why.addEventListener("click", () => choose(place));
@@ -338,7 +338,7 @@ function showWhy() {
   const sum = byId("why-sum");
   const pieces = byId("pieces");
   if (!explained) {
-    sum.textContent = "Type, and every suggestion is explained here.";
+    sum.textContent = "Start typing, and every suggestion is explained here.";
     pieces.replaceChildren();
     showBars([], 0);
     return;
@@ -381,7 +381,7 @@ function showBars(rows, total, target) {
   }
   const button = byId("all-parts");
   button.hidden = !small.length;
-  button.textContent = allParts ? "Fold small parts" : "Show all parts";
+  button.textContent = allParts ? "Hide small parts" : "Show all parts";
   button.ariaExpanded = String(allParts);
   const levels = shown.map((row) => [row.class_bits ?? 0, row.bits - (row.class_bits ?? 0)]);
   const ends = levels.flatMap((pair) => [pair.filter((bits) => bits > 0), pair.filter((bits) => bits < 0)].map((side) => side.reduce((a, b) => a + b, 0)));
@@ -491,9 +491,9 @@ function showDocuments({ documents, holding }, word) {
     );
     return element("li", {}, text, forget);
   });
-  if (model.has_texts && !items.length) items.push(element("li", { className: "empty", textContent: `No document holds “${word}”.` }));
+  if (model.has_texts && !items.length) items.push(element("li", { className: "empty", textContent: `No document contains “${word}”.` }));
   if (holding > documents.length) {
-    items.push(element("li", { className: "more", textContent: `${number.format(holding)} documents hold the word; those closest to your text come first.` }));
+    items.push(element("li", { className: "more", textContent: `${number.format(holding)} documents contain the word; the closest matches to your text come first.` }));
   }
   byId("documents").replaceChildren(...items);
 }
@@ -520,14 +520,14 @@ function showChanges() {
   const items = model.changes.map((made) => {
     const verb = made.kind === "forget" ? "Forgot" : "Learned";
     let other = "counted again";
-    let verdict = "Taking the change back gives the model from before, bit for bit.";
+    let verdict = "Undoing the change restores the previous model, bit for bit.";
     if (model.has_texts) {
       other = made.kind === "forget" ? "never saw it" : "counted at once";
-      verdict = `Equal, bit for bit: the ${number.format(made.recounted ?? 0)} documents were counted from scratch.`;
+      verdict = `Equal, bit for bit, to a model that counts the ${number.format(made.recounted ?? 0)} documents from scratch.`;
     }
-    const unequal = "Different: this must not happen; please report it.";
+    const unequal = "Different: this is a bug; please report it.";
     const state = made.failed ? "failed" : made.equal === null ? "open" : made.equal ? "equal" : "different";
-    const says = { failed: made.failed, open: "Making the same model in another way…", equal: verdict, different: unequal }[state];
+    const says = { failed: made.failed, open: "Verifying the change…", equal: verdict, different: unequal }[state];
     const rows = [["before", made.before], ["after", made.after]];
     if (made.check) rows.push([other, made.check]);
     return element(
