@@ -1,4 +1,4 @@
-"""saffu play: a local page to count a text, type next to its model, see why, forget, and compare."""
+"""saffu play: a local page to count a text, get suggestions while typing, see why, forget, and compare."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ SWITCH = 5e-4  # seconds after which counting lets a keystroke through
 
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
-    help = "model folder to open [none: count a text on the page]"
+    help = "model folder to open [count a text on the page instead]"
     parser.add_argument("model", nargs="?", type=named_path, metavar="MODEL", help=help)
-    help = "port on this machine's loopback address [any free one]"
+    help = "port on this machine's loopback address [any free port]"
     parser.add_argument("--port", type=integer(0, 65535), default=0, metavar="N", help=help)
     parser.add_argument("--no-browser", action="store_true", help="print the address without opening a browser")
 
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
     with listening(options.port) as listener:
         token, port = new_token(), listener.getsockname()[1]
         address = f"http://{LOOPBACK}:{port}/{token}/"
-        print(f"open {address}\nThe page is for you alone; Ctrl-C stops it.", flush=True)
+        print(f"open {address}\nKeep this address to yourself; press Ctrl-C to stop.", flush=True)
         if not options.no_browser:
             webbrowser.open(address)
         config = uvicorn.Config(
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def listening(port: int) -> socket.socket:
-    """A socket that only this machine reaches, before anything is printed or opened."""
+    """A socket that only this machine can reach, bound before anything is printed or opened."""
     try:
         return socket.create_server((LOOPBACK, port))
     except OSError as error:
@@ -62,7 +62,7 @@ def listening(port: int) -> socket.socket:
 
 COMMAND = Command(
     "play",
-    "open a page to count a text, type next to its model, see why, and forget",
+    "open a local page: count a text, get suggestions while typing, see why, and forget",
     "[MODEL] [options]",
     "saffu play\nsaffu play model --port 8000 --no-browser",
     add_options,

@@ -1,1 +1,1 @@
-"""A local page for one person: count a text, type next to its model, see why, forget, and compare."""
+"""A local page for one user: count a text, get suggestions while typing, see why, forget, and compare."""

@@ -1,4 +1,4 @@
-"""Count a text: the default model, its Kneser–Ney baseline, and the paper's model, scored on a part held out."""
+"""Count a text: the default model, its Kneser–Ney baseline, and the paper's model, scored on a held-out part."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ OnStage = Callable[[int], None]
 def count(id: str, name: str, text: str, split: str, on_stage: OnStage) -> tuple[Subject, list[str], list[str]]:
     """The model of a text, and the documents it was fitted to and scored on.
 
-    The held-out documents are counted too once they have been scored, so the model knows the whole text.
+    Once the held-out documents have been scored, they are counted, too, so the model covers the whole text.
     """
     on_stage(0)
     documents = split_text(text, split)
     if not documents:
-        raise SaffuError("there is no text to count; paste some, or drop a file")
+        raise SaffuError("there is no text to count; paste some text, or drop a file")
     held_out = [document for number, document in enumerate(documents) if number % EVERY == EVERY - 1]
     fitted = [document for number, document in enumerate(documents) if number % EVERY != EVERY - 1]
     on_stage(1)

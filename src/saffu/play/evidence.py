@@ -32,7 +32,7 @@ def counted_part(model: Model) -> CalibratedModel | None:
 def counts_behind(
     model: CalibratedModel, tokenizer: Tokenizer, context: Sequence[int], token: int
 ) -> dict[str, Counts]:
-    """By the name of a term, the counts that it follows from; without those of terms that follow from no counts."""
+    """The counts behind each term, by name; terms that do not follow from counts are left out."""
     total = int(model.frequencies.sum())
     found = {"prior": _counts([], int(model.frequencies[token]), total)}
     sums = model.sums

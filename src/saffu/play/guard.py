@@ -1,4 +1,4 @@
-"""What stands between the page and everybody else: a token in the path, Host and Origin, limits, and headers."""
+"""Keeps everyone else from using the page: a token in the path, checks of Host and Origin, limits, and headers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ HEADERS = {
 
 
 class Guard:
-    """Passes on requests that come from this machine's own page, in the name under which it was opened.
+    """Passes on only requests of the page itself, opened under its own address.
 
-    A page elsewhere that makes this browser send a request knows no token; one that points its own host name here (DNS
-    rebinding) has another Host; and one that posts from another site has another Origin.
+    A page elsewhere that makes this browser send a request does not know the token; one that points its own host name
+    here (DNS rebinding) has another Host; and one that posts from another site has another Origin.
     """
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
@@ -71,7 +71,7 @@ class Guard:
         """Why a request is not passed on: status and reason."""
         host, origin = headers.get("host", ""), headers.get("origin")
         if host not in self.hosts:
-            return 421, "this page answers only under the address that saffu play printed"
+            return 421, "open the page at the address that saffu play printed"
         if origin is not None and origin != f"http://{host}":
             return 403, "this request comes from another site"
         if method not in ("GET", "HEAD") and origin is None:
@@ -85,4 +85,4 @@ class Guard:
 
 
 def too_large(limit: int) -> str:
-    return f"this is larger than {limit // 1_000_000} MB, the most that the page takes; use saffu train for large texts"
+    return f"this is larger than {limit // 1_000_000} MB, the limit of this page; use saffu train for large texts"

@@ -34,7 +34,7 @@ Body = dict[str, Any]
 
 
 def app(studio: Studio, token: str, port: int) -> ASGIApp:
-    """The application for one person, who has the token."""
+    """The application for one user, who has the token."""
 
     def suggest(body: Body) -> Any:
         found = studio.suggest(model(body), typed(body), text(body, "page", 64), int(number(body, "number", 0, 2**53)))
@@ -155,7 +155,7 @@ def posting(work: Callable[[Body], Any]) -> Callable[[Request], Any]:
 
 
 async def answered(work: Callable[[], Any]) -> Response:
-    """What some work in another thread gives, or the error that a user can fix."""
+    """Return the result of some work in another thread, or the error that a user can fix."""
     try:
         return JSONResponse(await run_in_threadpool(work))
     except SaffuError as error:
@@ -200,7 +200,7 @@ def text(body: Body, name: str, most: int) -> str:
     if not isinstance(value, str) or not is_valid(value):
         raise SaffuError(f"`{name}` must be a text, got {type(value).__name__}")
     if len(value) > most:
-        raise SaffuError(f"`{name}` has {len(value):,} characters, but the page takes {most:,} at most; shorten it")
+        raise SaffuError(f"`{name}` has {len(value):,} characters, but the page accepts at most {most:,}; shorten it")
     return value
 
 

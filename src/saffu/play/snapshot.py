@@ -1,4 +1,4 @@
-"""An explanation as one HTML file that loads nothing: for papers, slides, and mail."""
+"""An explanation as a self-contained HTML file, for papers, slides, and mail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that the page of one person holds: models by id, and the work in the background."""
+"""Everything behind the page of one user: models by id, and work in the background."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FOLDER = "folder"  # id of the model that was opened from a folder
 
 @dataclass
 class Job:
-    """A text that is being counted."""
+    """A text being counted."""
 
     name: str
     stage: int = 0
@@ -45,7 +45,7 @@ class Job:
 
 
 class Studio:
-    """Models and jobs of one person on one machine."""
+    """Models and jobs of one user on one machine."""
 
     def __init__(self, lm: SaffuLM | None = None, name: str = "", saved_in: Path | None = None) -> None:
         """Open with a model, if one is given. `saved_in` is where models are saved [the current folder]."""
@@ -75,10 +75,10 @@ class Studio:
         return {"models": subjects, "job": None if self.job is None else self.job.facts()}
 
     def count(self, text: str | None, split: str = "auto", name: str = "") -> Job:
-        """Begin to count a text, or the demo text if there is none, in the background."""
+        """Start counting a text, or the demo text if none is given, in the background."""
         with self._lock:
             if self.job is not None and not (self.job.subject or self.job.error):
-                raise SaffuError("a text is being counted; wait until it is done")
+                raise SaffuError("a text is being counted; wait until that is done")
             self._counted += 1
             id, job = f"text-{self._counted}", Job(name or "your text")
             self.job = job
@@ -126,10 +126,10 @@ class Studio:
     def save(self, id: str, name: str) -> str:
         """Save a model under a plain name in the folder that the page was started in; never replaces anything."""
         if not PLAIN_NAME.fullmatch(name) or name.endswith("."):
-            raise SaffuError("the name of a model has letters, digits, and . _ - only, and at most 64 of them")
+            raise SaffuError("a model name may contain only letters, digits, and . _ -, and at most 64 characters")
         folder = self.saved_in / name
         if folder.exists() or folder.is_symlink():
-            raise SaffuError(f"{name} exists already; choose another name")
+            raise SaffuError(f"{name} exists already; choose a different name")
         require_writable(folder, force=False)
         self.subject(id).version.lm.save(folder)
         return name
@@ -150,6 +150,6 @@ class Studio:
         return any(worker.is_alive() for worker in self._workers)
 
     def wait(self) -> None:
-        """Wait until the work in the background is done."""
+        """Wait until all work in the background is done."""
         for worker in list(self._workers):
             worker.join()

@@ -73,13 +73,13 @@ class Subject:
         return self.versions[-1]
 
     def forget(self, number: int | None = None, text: str = "", drop_network: bool = False) -> tuple[Change, Version]:
-        """Forget a document by its number or, where documents are not at hand, by its text."""
+        """Forget a document by its number or, if the documents are not available, by its text."""
         with self._lock:
             now = self.version
             if now.texts is None:
                 return self._change("forget", text, None, drop_network)
             if number is None or number not in now.texts.documents:
-                raise SaffuError("this document is not in the model any more; choose another")
+                raise SaffuError("this document is no longer in the model; choose another")
             return self._change("forget", now.texts.documents[number], now.texts.without(number), drop_network)
 
     def learn(self, text: str) -> tuple[Change, Version]:
@@ -106,7 +106,7 @@ class Subject:
         """Return to the model before the last change."""
         with self._lock:
             if len(self.versions) == 1:
-                raise SaffuError("there is nothing to undo")
+                raise SaffuError("there is nothing to undo; forget or add a document first")
             self.versions, self.changes = self.versions[:-1], self.changes[:-1]
 
     def facts(self) -> dict[str, Any]:
@@ -129,10 +129,10 @@ class Subject:
 
 
 def check(change: Change, after: Version) -> None:
-    """Make a changed model in another way, and compare fingerprints.
+    """Build a changed model in another way, and compare the fingerprints.
 
-    With the documents at hand, all that are left are counted from scratch: a model that never saw what was forgotten.
-    Otherwise the change is reversed, which must give the model from before.
+    If the documents are available, the remaining ones are counted from scratch: a model that never saw what was
+    forgotten. Otherwise the change is reversed, which must restore the previous model.
     """
     try:
         if after.texts is not None:

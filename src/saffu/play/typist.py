@@ -24,7 +24,7 @@ KNOWN_STATES = 16
 
 
 class Typist:
-    """Answers for one model, and remembers what the next keystroke will need again."""
+    """Suggests words for one model, and remembers what the next keystroke needs again."""
 
     def __init__(self, lm: SaffuLM) -> None:
         self.lm = lm
@@ -34,7 +34,7 @@ class Typist:
         self._bits: list[float] = []
 
     def suggest(self, text: str, outdated: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
-        """The most likely words, with their probabilities, and what stands in the text so far, with its surprisal.
+        """The most likely words with their probabilities, and the spans of the text so far with their surprisals.
 
         None if the request is `outdated` by the time its turn comes.
         """
@@ -56,7 +56,7 @@ class Typist:
         }
 
     def state_after(self, ids: Sequence[int]) -> State:
-        """The state after some tokens, advanced from one that is known if there is one."""
+        """The state after some tokens, advanced from a known state if possible."""
         model, wanted = self.lm.model_, tuple(ids)
         known = [key for key in self._states if len(wanted) - FEW <= len(key) and key == wanted[: len(key)]]
         longest = max(known, key=len, default=())
@@ -82,7 +82,7 @@ class Typist:
         return ids if size == length else encode_prompt(self.lm.tokenizer_, before)
 
     def _surprisals(self, ids: list[int]) -> list[float]:
-        """−log2 p of each token; only those are scored that have changed."""
+        """−log2 p of each token; only tokens that have changed are scored."""
         same = next((place for place, (a, b) in enumerate(zip(ids, self._ids, strict=False)) if a != b), None)
         kept = min(len(ids), len(self._ids)) if same is None else same
         model, bits = self.lm.model_, self._bits[:kept]

@@ -20,12 +20,12 @@ ENDS, LETTERS, BEGINS, SPELLINGS = "the word ends", "letters typed", "a word beg
 
 
 def word_after(lm: SaffuLM, text: str, word: str) -> tuple[list[int], list[int], str]:
-    """The tokens before the unfinished word of a text, those of the word it becomes, and what was typed of it."""
+    """The tokens before the unfinished word of a text, the tokens of the chosen word, and the letters typed so far."""
     before, typed = unfinished(text)
     space = typed[: len(typed) - len(typed.lstrip(SPACES))]
     tokens = lm.tokenizer_.encode(space + word)
     if not tokens or not word.strip() or "\n" in word:
-        raise SaffuError("there is no word to explain; choose a suggestion")
+        raise SaffuError("there is no word to explain; choose one of the suggestions")
     return encode_prompt(lm.tokenizer_, before), tokens, typed
 
 
