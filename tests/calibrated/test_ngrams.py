@@ -285,3 +285,16 @@ def test_ranges_of_buckets_join_to_the_whole(first, second, order, data):
     classes = np.arange(VOCABULARY) // 2
     views = [merge_rows([regroup_rows(piece, columns, r, classes) for piece in parts[0]]) for r in ranges]
     assert same(NgramCounts.joined(len(columns) + 1, VOCABULARY, views), wholes[0].marginal(columns, classes))
+
+
+def test_keys_of_two_words_may_lie_anywhere_in_a_file():
+    counts = NgramCounts.count(corpus_of([[[4, 5, 6, 7, 8, 4, 5, 6]]]), 6, VOCABULARY)
+    arrays = counts.arrays()
+    size = arrays["keys"].nbytes
+    memory = np.zeros(size + 32, dtype=np.uint8)
+    begin = (8 - memory.ctypes.data) % 16  # in the middle of 16 bytes
+    keys = memory[begin : begin + size].view(np.uint64).reshape(arrays["keys"].shape)
+    keys[:] = arrays["keys"]
+    found = NgramCounts.from_arrays(arrays | {"keys": keys})
+    assert found.keys.ctypes.data % 16 == 0
+    assert as_rows(found + counts) == as_rows(counts + counts)

@@ -38,6 +38,7 @@ from saffu.threads import in_parallel
 
 MAX_VOCABULARY = 1 << 16  # a token id takes two bytes of a row
 MAX_ORDER = 9
+KEY_BYTES = 16  # of a key of two words, which kernels read as one
 COUNT = 4  # bytes of a count
 
 
@@ -186,6 +187,8 @@ class NgramCounts:
         fits = fits and keys.dtype == key_type(order)[0] and keys.shape[1:] == tuple(key_type(order)[1][1:])
         if not fits or not keys_are_sound(order, vocabulary, offsets, keys):
             raise SaffuError("n-gram counts are damaged; restore the folder or train again")
+        if keys.ndim > 1 and keys.ctypes.data % KEY_BYTES:  # from a file that is mapped elsewhere
+            keys = keys.copy()
         return cls(order, vocabulary, offsets, keys, storage.converted(counts, np.uint32))
 
 
