@@ -37,7 +37,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     help = "results; finished cells are not recomputed"
     parser.add_argument("--out", type=named_path, required=True, metavar="DIR", help=help)
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda, or cuda:N [cpu]")
-    help = "500M, 6G, … [6G; on a GPU, 90%% of free memory]"
+    help = "memory to use: 500M, 6G, … [6G; on a GPU, 90%% of free memory]"
     parser.add_argument("--memory-limit", type=count, metavar="BYTES", help=help)
     add_output_options(parser)
     group = add_text_options(parser, "line")
@@ -55,7 +55,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     shape.add_argument("--modes", type=values(str), metavar="BLOCK/RADIUS,…", help=help)
     help = f"add models with a document model of N shards; 0 for none [{DOCUMENT_SHARDS}; 0 with --modes]"
     shape.add_argument("--document-shards", type=integer(0), metavar="N", help=help)
-    help = "other settings; with several values every combination is fitted; `--set help` lists them"
+    help = "other settings; with several values, every combination is fitted; `--set help` lists them"
     shape.add_argument("--set", action="append", default=[], metavar="NAME=VALUE,…", help=help)
 
 
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> None:
     for name in sorted(of_tokenizer & set(sweeps)):
         found = sweeps.pop(name)
         if len(found) > 1:
-            raise SaffuError(f"--set {name} shapes the text that all cells share; pass one value")
+            raise SaffuError(f"--set {name} affects the text that all cells share; pass one value")
         tokenizer_settings[name] = found[0]
     cells = asked_cells(options, sweeps)
     if options.out.exists() and not options.out.is_dir():

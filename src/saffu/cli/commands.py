@@ -1,4 +1,4 @@
-"""The subcommands, in the order in which help lists them, and how one is picked."""
+"""The subcommands, in the order in which help lists them, and the choice of one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COMMANDS = {command.name: command for group in GROUPS.values() for command in gr
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace | None:
-    """The options of a command line, the command among them; None if it only asked for help, which is printed."""
+    """Parse a command line, including its command; return None after printing help or the version."""
     if not words:
         raise SaffuError("missing command; run `saffu --help` for a list")
     name, *rest = words
@@ -64,7 +64,7 @@ def top_help() -> str:
     lines = [
         "usage: saffu COMMAND [options]",
         "",
-        "Small language models of your own text: counted first, then, if you like, trained.",
+        "Small language models of your own text: counted first and, if you like, then trained.",
     ]
     for title, commands in GROUPS.items():
         lines += ["", f"{title}:", *(f"  {command.name:<11} {command.purpose}" for command in commands)]

@@ -75,7 +75,7 @@ def require_comparable(runs: Sequence[Path]) -> bool:
     for run in runs:
         folder = run if run.is_dir() else run.parent
         if not (folder / "config.json").exists():  # a log alone
-            warn(f"{run} does not state its held-out text; make sure that it is that of the others")
+            warn(f"{run} does not state its held-out text; make sure that it is the same as for the other runs")
             continue
         manifest = read_manifest(folder)
         texts.add(manifest.get("source", {}).get("dev"))
@@ -83,7 +83,7 @@ def require_comparable(runs: Sequence[Path]) -> bool:
     if len(texts - {None}) > 1:
         raise SaffuError("the runs were scored on different held-out texts; compare runs with the same --dev")
     if None in texts and len(runs) > 1:
-        warn("a run does not state its held-out text; make sure that all runs share theirs")
+        warn("a run does not state its held-out text; make sure that all runs use the same text")
     return len(vocabularies) < 2
 
 

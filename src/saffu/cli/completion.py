@@ -51,7 +51,7 @@ def flags_of(command: Command) -> list[str]:
 
 COMMAND = Command(
     "completion",
-    "print a script that completes commands and options in a shell",
+    "print a shell completion script",
     "bash|zsh|fish",
     "saffu completion bash > ~/.local/share/bash-completion/completions/saffu\n"
     "saffu completion fish > ~/.config/fish/completions/saffu.fish",

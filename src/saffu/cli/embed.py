@@ -17,7 +17,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     add_model(parser)
     help = "words to look up; a word of several tokens gets the mean of their vectors"
     parser.add_argument("words", nargs="*", metavar="WORD", help=help)
-    parser.add_argument("--kind", help="which vectors, if the model has several kinds [its most useful]")
+    parser.add_argument("--kind", help="which vectors, if the model has several kinds [the most useful ones]")
     parser.add_argument("--top", type=integer(1), default=8, metavar="N", help="number of neighbors [8]")
     help = "write the vectors of the words, or of all tokens, in word2vec's text format"
     parser.add_argument("--out", type=named_path, metavar="FILE", help=help)

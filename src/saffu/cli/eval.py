@@ -25,7 +25,7 @@ from saffu.errors import SaffuError
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
     add_model(parser)
-    help = "files, folders, globs, or - [what training on the default text held out]"
+    help = "files, folders, globs, or - for stdin [the held-out part of the default text]"
     parser.add_argument("text", nargs="*", metavar="TEXT", help=help)
     help = "build the n-gram baselines from this text instead"
     parser.add_argument("--baseline-text", nargs="+", metavar="FILE", help=help)

@@ -25,11 +25,11 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object to stdout")
     help = "instead of MODEL, export models fitted to the first words of its training text, to DIR/chck_1M, …"
     parser.add_argument("--checkpoints", nargs="+", metavar="TEXT", help=help)
-    help = "checkpoints, in millions of words [1,2,…,10,20,…,100]"
+    help = "sizes of the checkpoints, in millions of words [1,2,…,10,20,…,100]"
     parser.add_argument("--sizes", type=sizes, metavar="N,N,…", help=help)
     arpa = parser.add_argument_group("ARPA")
     arpa.add_argument("--order", type=integer(2, 6), metavar="N", help="longest n-grams to write [all, up to 6]")
-    help = "leave out n-grams of three tokens or more that were counted N times or less [0]"
+    help = "omit n-grams of three or more tokens that were counted at most N times [0]"
     arpa.add_argument("--prune", type=integer(0), metavar="N", help=help)
     add_text_options(parser)
 

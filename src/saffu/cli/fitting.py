@@ -1,4 +1,4 @@
-"""The work behind `saffu train`: from text to a model folder, and on from a checkpoint."""
+"""The work behind `saffu train`: from text to a model folder, or on from a checkpoint."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def fit(
 
 
 def resume(options: argparse.Namespace) -> None:
-    """Continue an interrupted run; only its length, and the place of its text, may change."""
+    """Continue an interrupted run; only its length and the location of its text may change."""
     from saffu.model.backprop import stored_checkpoint
     from saffu.model.language_model import SaffuLM
     from saffu.processes import together
@@ -186,14 +186,14 @@ def announce(log: Log, corpus: TokenCorpus, dev: TokenCorpus, vocabulary: int, s
 
 @contextmanager
 def backprop_log(options: argparse.Namespace, log: Log, dev: TokenCorpus) -> Iterator[Callable[[Row], None]]:
-    """What to call after each fold. An interruption ends with the command that resumes the run."""
+    """The function to call after each fold. An interruption ends with the command that resumes the run."""
     board = None
     if options.tensorboard and log.visible:
         from saffu.training.tensorboard import open_tensorboard
 
         board = open_tensorboard(options.tensorboard)
     if dev.targets > DEV_SAMPLE:
-        log.say(f"while training, a sample of the {dev.targets:,} held-out tokens is scored")
+        log.say(f"during training, a sample of the {dev.targets:,} held-out tokens is scored")
 
     def on_fold(row: Row) -> None:
         log.row(row)
@@ -228,7 +228,7 @@ def finish(lm: SaffuLM, folder: Path, options: argparse.Namespace, log: Log) -> 
     if best and best.get("best", True):
         log.say(f"best dev perplexity {best['dev_perplexity']:.2f}, after fold {best['fold']}")
     elif best:
-        log.say("training did not improve on the model before it, which was kept")
+        log.say("training did not improve the model; the previous one was kept")
     log.say(f"{lm.parameters_:,} parameters, saved in {folder}")
     if options.json:
         print_json(model_facts(lm) | {"out": folder, "log": lm.log_})

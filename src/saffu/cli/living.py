@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 TOKENS_STAY = (
     "note: the tokenizer and the encoder stay as they were fitted: a rare word of a removed document may remain as a "
-    "token in tokenizer.json; to rule that out, train with --tokenizer DIR, learned from other text"
+    "token in tokenizer.json; to rule that out, train with --tokenizer DIR, a model of other text"
 )
 ENCODER_STAYS = "note: the encoder stays as it was fitted, on text that may have included the removed documents"
 HELD_OUT = (
@@ -50,9 +50,9 @@ def add_change_options(parser: Parser, _: Sequence[str]) -> None:
 
 def add_update_options(parser: Parser, words: Sequence[str]) -> None:
     add_change_options(parser, words)
-    help = "then train the model's network further, on the new documents, for this many minutes in all"
+    help = "then train the model's network further on the new documents, for this many minutes in total"
     parser.add_argument("--minutes", type=finite, metavar="X", help=help)
-    parser.add_argument("--epochs", type=finite, metavar="X", help="the same, for this many passes over them")
+    parser.add_argument("--epochs", type=finite, metavar="X", help="the same, for this many passes over the documents")
     parser.add_argument("--dev", nargs="+", metavar="FILE", help="held-out text for that training")
 
 
@@ -76,7 +76,7 @@ def add_merge_options(parser: Parser, _: Sequence[str]) -> None:
 def update(options: argparse.Namespace) -> None:
     trains = bool(options.minutes or options.epochs)
     if trains != bool(options.dev):
-        raise SaffuError("--minutes or --epochs need --dev, held-out text, and --dev needs one of them; pass both")
+        raise SaffuError("--minutes and --epochs need held-out text (--dev), and --dev needs one of them; pass both")
     with changed_model(options) as (lm, corpus):
         if trains and lm.config.preset != "companion":
             raise SaffuError(f"{options.model} has no network to train; make one with saffu train --minutes")
@@ -92,7 +92,7 @@ def update(options: argparse.Namespace) -> None:
 
 
 def train_further(options: argparse.Namespace, lm: SaffuLM, corpus: TokenCorpus) -> None:
-    """Train the network next to the counts on new documents; it stays as it was unless that predicts --dev better."""
+    """Train the network next to the counts on new documents; keep the result only if it predicts --dev better."""
     length = {"minutes": options.minutes or 0.0, "epochs": options.epochs or 0.0}
     lm.config = lm.config.from_dict(lm.config.to_dict() | length)
     with Text(options.dev, Reading.of(options, lm.source_)) as text:
@@ -139,7 +139,7 @@ def merge(options: argparse.Namespace) -> None:
             "the same model is listed twice, so its documents would be counted twice; list each model once"
         )
     if len(options.models) < 2:
-        raise SaffuError("there is nothing to merge; list two models or more")
+        raise SaffuError("there is nothing to merge; list at least two models")
     require_output(options)
     in_memory = options.memory_limit is None
     with changing(options.out, wait=False), bounded(options):

@@ -31,7 +31,7 @@ def fit(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConfi
     """Count the text on a cluster, and save the model in --out."""
     if options.preset != "calibrated" or options.resume or trains(options):
         raise SaffuError(
-            "--ray counts; the paper's preset and training a network use torchrun; remove --ray, or count first"
+            "--ray counts only; the paper's preset and training a network use torchrun; remove --ray, or count first"
         )
     from saffu.calibrated.config import CalibratedConfig
     from saffu.cluster.engine import connected
@@ -46,7 +46,7 @@ def fit(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConfi
     with locked(options.out, SINGLE):
         encoder = read_encoder(options, SINGLE) if options.encoder else None
         if encoder and encoder.config.preset != "calibrated":
-            raise SaffuError(f"--ray counts; {options.encoder} has the preset {encoder.config.preset}; remove --ray")
+            raise SaffuError(f"--ray counts only, but {options.encoder} has the preset {encoder.config.preset}; remove --ray")
         choice = TextChoice.of(
             options, Reading.of(options, encoder.source_ if encoder else None, USUAL_SPLIT["calibrated"])
         )
@@ -119,7 +119,7 @@ def sources_of(text: TrainingText, folder: Path) -> list[Source]:
 
 
 def score(options: argparse.Namespace) -> Found:
-    """Score each file of text on a cluster, into a file of rows in --out; files that were scored before are skipped."""
+    """Score each text file on a cluster, into a file of rows in --out; files that were scored before are skipped."""
     from saffu.cli.scoring import Found
     from saffu.cluster.engine import connected
     from saffu.cluster.work import described_sources, is_begun, shared_sources, work_folder
@@ -129,7 +129,7 @@ def score(options: argparse.Namespace) -> Found:
 
     if not (options.ray and options.out):
         raise SaffuError(
-            "scoring on a cluster needs both --ray and --out DIR; without both, rows go to standard output"
+            "scoring on a cluster needs both --ray and --out DIR; pass both, or neither to print the rows"
         )
     out: Path = options.out
     asked = {name: getattr(options, name) for name in ("unit", "against", "keep", "below", "above", "json", "field")}
@@ -168,7 +168,7 @@ def rows_path(out: Path, number: int, source: Source, ending: str) -> Path:
 
 
 def score_file(asked: Mapping[str, Any], place: tuple[str, str, bool], path: str, skip_bad: bool) -> dict[str, Any]:
-    """Score a file; a task. Its rows appear at once, when all are there."""
+    """Score a file; a task. The file of rows appears when it is complete."""
     from saffu.cli.scoring import Found, write_rows
     from saffu.cluster.engine import appearing
     from saffu.text.sources import Source

@@ -179,7 +179,7 @@ def given_settings(options: argparse.Namespace, settings: type[Settings]) -> dic
 
 def add_set_option(parser: Parser, usual: Sequence[Settings]) -> None:
     """Add --set for the rare settings of some classes, given as instances with the usual values."""
-    help = "rare settings; `--set help` lists them"
+    help = "rarely needed settings; `--set help` lists them"
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=help)
     rare = {entry.name: settings for settings in usual for entry in own_settings(type(settings), rare=True)}
     parser.set_defaults(rare=rare)
@@ -256,9 +256,9 @@ def add_record_options(group: argparse._ActionsContainer) -> None:
 
 def add_cluster_options(parser: Parser, group: argparse._ActionsContainer) -> None:
     """Add where the work is done, and what happens to files that cannot be read."""
-    help = "work on the Ray cluster at ADDRESS [one started on this machine]"
+    help = "run on the Ray cluster at ADDRESS [one started on this machine]"
     parser.add_argument("--ray", nargs="?", type=named, const="local", metavar="ADDRESS", help=help)
-    help = "leave out files that are corrupt or not UTF-8, and list them"
+    help = "skip files that are corrupt or not UTF-8, and list them"
     group.add_argument("--skip-bad-files", action="store_true", help=help)
 
 
@@ -280,14 +280,14 @@ def device_of(options: argparse.Namespace) -> str:
 
 
 def add_output_options(parser: Parser) -> None:
-    parser.add_argument("--quiet", action="store_true", help="print results only: no progress, no notes")
+    parser.add_argument("--quiet", action="store_true", help="print only results, without progress and notes")
     parser.add_argument("--json", action="store_true", help="print one JSON object; notes go to stderr")
 
 
 def require_utf8(*texts: str) -> None:
     """Arguments that were not UTF-8 arrive with surrogates in them."""
     if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
-        raise SaffuError("an argument is not UTF-8; pass it in that encoding")
+        raise SaffuError("an argument is not valid UTF-8; pass it in that encoding")
 
 
 def require_output(options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""saffu score: one row per line, word, or token of text, as fast as it comes in."""
+"""saffu score: one row per line, word, or token of text, as the text comes in."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     unit.add_argument("--tokens", dest="unit", action="store_const", const="tokens", help="print one row per token")
     help = f"another model: add {RATIO}, the log2 of MODEL's probability over OTHER's"
     parser.add_argument("--against", type=named_path, metavar="OTHER", help=help)
-    help = "keep what fulfills a condition, such as 'bits_per_byte<1.9'; repeat it for several"
+    help = "keep only rows that meet a condition such as 'bits_per_byte<1.9'; may be repeated"
     parser.add_argument("--keep", action="append", default=[], metavar="CONDITION", help=help)
     parser.add_argument("--below", type=finite, metavar="X", help="short for --keep 'bits_per_byte<X'")
     parser.add_argument("--above", type=finite, metavar="X", help="short for --keep 'bits_per_byte>X'")
     parser.add_argument("--json", action="store_true", help="print JSON Lines; records keep their other fields")
     parser.add_argument("--quiet", action="store_true", help="print no histogram")
     add_device(parser)
-    help = "with --ray, write a file of rows for each file of text to this folder"
+    help = "with --ray, write one file of rows per text file to this folder"
     parser.add_argument("--out", type=named_path, metavar="DIR", help=help)
     group = parser.add_argument_group("reading text")
     add_cluster_options(parser, group)

@@ -69,10 +69,10 @@ def add_options(parser: Parser, words: Sequence[str]) -> None:
     parser.add_argument("text", nargs="*", metavar="TEXT", help=help)
     parser.add_argument("--out", type=named_path, metavar="DIR", help="output folder")
     parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
-    help = "calibrated, or paper, which adds --backprop; each has its own help [calibrated]"
+    help = "calibrated, or paper, which adds --backprop; each has its own options [calibrated]"
     parser.add_argument("--preset", choices=PRESETS, default=preset, metavar="NAME", help=help)
     parser.add_argument("--tokenizer", type=named_path, metavar="DIR", help="use the tokenizer of this model")
-    help = "use tokenizer and encoder of this model, to merge the two"
+    help = "use the tokenizer and encoder of this model, so that the two can be merged"
     parser.add_argument("--encoder", type=named_path, metavar="DIR", help=help)
     add_output_options(parser)
     group = add_text_options(parser, USUAL_SPLIT[preset])
@@ -137,7 +137,7 @@ def add_model_options(parser: Parser, preset: str) -> None:
         parser.foreign["--backprop"] = "--backprop trains the network of the paper's preset; add --preset paper"
     for kind in (*map(type, usual), *foreign):
         for entry in own_settings(kind, rare=True):
-            parser.foreign[flag(entry.name)] = f"{flag(entry.name)} is a rare setting; use --set {entry.name}=VALUE"
+            parser.foreign[flag(entry.name)] = f"{flag(entry.name)} is not an option of its own; use --set {entry.name}=VALUE"
 
 
 def run(options: argparse.Namespace) -> None:
@@ -164,7 +164,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def bounded(options: argparse.Namespace) -> AbstractContextManager[None]:
-    """Within --memory-limit, if one is given: what does not fit goes to files next to --out."""
+    """Stay within --memory-limit, if it is given: what does not fit goes to files next to --out."""
     if options.memory_limit is None:
         return nullcontext()
     from saffu.calibrated.storage import memory_limit
