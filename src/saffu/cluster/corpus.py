@@ -1,7 +1,7 @@
-"""Text to token ids on a cluster: shards of files are read, tokenized, and laid end to end in files that all nodes see.
+"""Text to token ids on a cluster: shards of files are read, tokenized, and joined in files that all nodes share.
 
-What is held out, the tokenizer, and the corpus are those of one process. A shard is one file or several small ones;
-where it stands in the text, in lines and stretches, follows from a first pass.
+The held-out text, the tokenizer, and the corpus are the same as in one process. A shard is one file or several small
+ones; a first pass finds its position in the text, in lines and stretches.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from saffu.text.tokenizer import COUNTED_LIMIT, Tokenizer, TokenizerConfig, coun
 
 SHARD = 32 << 20  # bytes of small files that are read together; compressed ones hold about four times as much
 Position = tuple[int, int]
-"""How many lines and stretches come before."""
+"""Numbers of lines and stretches that come before."""
 
 PARTS: dict[str, Any] = {"ids": np.uint16, "starts": np.int64, "sizes": np.int64}  # arrays of a corpus
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Some sources and how they are read; plain values, which travel to nodes."""
+    """Some sources and how they are read, as plain values that can be sent to nodes."""
 
     sources: tuple[tuple[str, str, bool], ...]  # path, name, whether it was copied from a pipe
     how: Mapping[str, Any]  # arguments of `read_lines`
@@ -75,7 +75,7 @@ def shards_of(sources: Sequence[Source], how: Mapping[str, Any], every: int) -> 
 
 
 def surveyed(cluster: Cluster, shards: list[Shard], skip_bad: bool) -> tuple[list[Shard], dict[str, str]]:
-    """Shards that know where they stand, without the files that cannot be read if these are to be skipped."""
+    """Shards with their positions; files that cannot be read are removed if they are to be skipped."""
     far = 100 * STRETCH  # lines after which stretches no longer depend on how many lines come before
     found = cluster.map("survey", survey, [(shard, far, skip_bad) for shard in shards], "look through text")
     position, placed = (0, 0), []
@@ -89,7 +89,7 @@ def surveyed(cluster: Cluster, shards: list[Shard], skip_bad: bool) -> tuple[lis
 
 
 def survey(shard: Shard, lines: int, skip_bad: bool) -> dict[str, Any]:
-    """How many lines and stretches a shard has if so many lines come before it; which files cannot be read, and why."""
+    """Count the lines and stretches of a shard, given the lines before it; which files cannot be read, and why."""
     first, number, bad = lines, 0, {}
     for source in shard.sources:
         position = lines, number
@@ -117,7 +117,7 @@ def learned_tokenizer(cluster: Cluster, shards: Sequence[Shard], config: Tokeniz
 
 
 def path_of(cluster: Cluster, stage: str, number: int) -> Path:
-    """Where a task of a stage leaves its arrays."""
+    """The file to which a task of a stage writes its arrays."""
     return cluster.folder / stage / f"{number:06d}.data"
 
 
@@ -129,7 +129,7 @@ def count_shard_words(shard: Shard, config: Mapping[str, Any], path: str) -> Non
 
 
 def tokenized(cluster: Cluster, shards: Sequence[Shard], tokenizer: Tokenizer, max_tokens: int | None) -> Tokenized:
-    """All shards as one corpus, and what they hold out as another."""
+    """All shards as one corpus, and their held-out text as another."""
     if len(tokenizer) > 1 << 16:
         raise SaffuError(f"a vocabulary of {len(tokenizer):,} cannot be counted; use at most 65,536 tokens")
     place = cluster.folder / "tokenizer.json"
@@ -155,7 +155,7 @@ def tokenized(cluster: Cluster, shards: Sequence[Shard], tokenizer: Tokenizer, m
 
 
 def tokenize(shard: Shard, tokenizer: str, path: str, max_tokens: int | None) -> dict[str, Any]:
-    """Write the token ids of a shard; gives how long each array is."""
+    """Write the token ids of a shard; return the length of each array."""
     learned = Tokenizer.from_json(Path(tokenizer).read_text(encoding="utf-8"))
     skipped: dict[str, Skipped] = {}
     folder = Path(path).parent
@@ -199,13 +199,13 @@ def lay_down(path: str, part: str, files: Mapping[str, str], at: Mapping[str, in
 
 
 def blank(path: Path, size: int) -> None:
-    """A file of so many zero bytes, which take no room on the disk until something is written."""
+    """Make a file of zero bytes, which take no space on the disk until something is written."""
     with path.open("wb") as file:
         file.truncate(size)
 
 
 def put(path: Path, place: int, array: Array) -> None:
-    """Write an array to its place in a file that other nodes write to as well, which no mapped page could be."""
+    """Write an array to its place in a file that other nodes write to as well; mapped pages could not be shared."""
     with path.open("r+b") as file:
         file.seek(place * array.itemsize)
         file.write(array.reshape(-1).view(np.uint8).data)

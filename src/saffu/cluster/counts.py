@@ -24,7 +24,7 @@ from saffu.cluster.engine import Cluster, write_arrays
 from saffu.errors import SaffuError
 from saffu.text.corpus import TokenCorpus
 
-MEMORY = 0  # the distance by which the rows of the memory are known; other rows are pairs of tokens so far apart
+MEMORY = 0  # stands for the rows of the memory; any other distance is that between the two tokens of a pair
 KNOWN, WHOLE = "known", "whole"
 MOST = (1 << 32) - 1  # occurrences of a token, so that no count of a row overflows
 LEAST_LIMIT = 64 << 20  # bytes of memory for a task
@@ -33,7 +33,7 @@ BYTES = 64  # of memory for each row that is counted or merged; twice as many be
 
 @dataclass(frozen=True)
 class Plan:
-    """How work is cut into tasks. It is kept, so that a run that goes on later cuts it the same way."""
+    """How work is divided into tasks. It is kept, so that a run that is continued later divides it the same way."""
 
     config: CalibratedConfig
     vocabulary: int
@@ -60,7 +60,7 @@ class Plan:
 
 
 def remembered(cluster: Cluster, name: str, made: Callable[[], Any]) -> Any:
-    """What was decided when a run first came here."""
+    """The value that was chosen when a run first needed it."""
     from saffu.cluster.engine import keep
 
     path = cluster.folder / f"{name}.json"
@@ -132,7 +132,7 @@ def count(cluster: Cluster, plan: Plan, corpus: TokenCorpus, held_out: Array) ->
         at += size
     frequencies = found[MEMORY].frequencies(WHOLE, plan.vocabulary)
     if frequencies.sum() != corpus.targets or frequencies.max() > MOST:
-        raise SaffuError("a token occurs more than four billion times, which no count can hold; use less text")
+        raise SaffuError("a token occurs more than four billion times, more than a count can hold; use less text")
     return found
 
 
@@ -141,7 +141,7 @@ def table_names(distance: int) -> list[str]:
 
 
 def count_stretch(plan: Plan, folder: str, begin: int, end: int, held_out: Array, path: str) -> None:
-    """Count the targets from `begin` to `end`, and those of them that are held out apart from the others."""
+    """Count the targets from `begin` to `end`; held-out targets are counted separately."""
     corpus, first = stretch_of(folder, begin, end, plan.reach)
     held = held_out - first
     known = np.stack([np.append(begin - first, held[:, 1]), np.append(held[:, 0], end - first)], axis=1)
@@ -156,7 +156,7 @@ def count_stretch(plan: Plan, folder: str, begin: int, end: int, held_out: Array
 
 
 def stretch_of(folder: str, begin: int, end: int, reach: int) -> tuple[TokenCorpus, int]:
-    """The part of a corpus that counting some targets needs, and where it begins: no context is cut short."""
+    """The part of a corpus needed to count some targets with their full contexts, and where it begins."""
     ids, starts = (mapped(Path(folder) / f"train.{name}", PARTS[name]) for name in ("ids", "starts"))
     document = int(np.searchsorted(starts, begin, side="right")) - 1
     first = max(int(starts[document]), begin - reach)
@@ -166,7 +166,7 @@ def stretch_of(folder: str, begin: int, end: int, reach: int) -> tuple[TokenCorp
 
 
 def range_cuts(plan: Plan, runs: Sequence[Path], names: Sequence[str]) -> list[int]:
-    """Bounds of ranges that hold, before equal rows are added up, at most as many rows as a task may."""
+    """Bounds of ranges that hold, before equal rows are added up, at most as many rows as a task may hold."""
     weights = np.zeros(plan.vocabulary, dtype=np.int64)
     for run in runs:
         arrays = map_arrays(run)
@@ -176,7 +176,7 @@ def range_cuts(plan: Plan, runs: Sequence[Path], names: Sequence[str]) -> list[i
 
 
 def merge_range(plan: Plan, runs: Sequence[str], distance: int, lo: int, hi: int, has_known: bool, path: str) -> None:
-    """Add up what all runs hold of a range."""
+    """Add up the rows of a range over all runs."""
     order = plan.order(distance)
     parts = []
     for name in table_names(distance):
@@ -201,7 +201,7 @@ def regrouped(
     views: Sequence[Mapping[str, Any]],
     title: str,
 ) -> list[Path]:
-    """Poorer views of every range of the memory, each over all buckets: runs that `merge_rows` can add up."""
+    """Coarser views of every range of the memory, each over all buckets: runs that `merge_rows` can add up."""
     paths = [path_of(cluster, stage, number) for number in range(len(memory.paths))]
     items = [(plan, memory, number, counts, views, str(path)) for number, path in enumerate(paths)]
     cluster.map(stage, regroup_range, items, title)

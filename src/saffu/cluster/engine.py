@@ -1,8 +1,8 @@
-"""Tasks on Ray. Their results are files, so that a task that has finished is never run again.
+"""Tasks on Ray. Their results are files, so a finished task is never run again.
 
-All nodes must see one folder, where tasks leave what they make; nothing is written anywhere else. A task is a plain
-function of saffu; Ray runs it again if its worker or its node is lost. What it returns is kept as a JSON file, written
-after everything else, so that a run that was killed goes on where it stopped.
+All nodes must share one folder, to which tasks write everything they make; nothing is written anywhere else. A task is
+a plain function of saffu; Ray runs it again if its worker or its node is lost. Its return value is kept as a JSON file,
+written after everything else, so a run that was killed continues where it stopped.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ SCRATCH = "saffu-ray-"  # begins the name of the folder of a local Ray
 
 
 class Lost(SaffuError):
-    """Workers were lost too often; a later run may fare better."""
+    """Workers were lost too often; a later run may succeed."""
 
 
 class Cluster:
-    """A Ray cluster and the folder that all of its nodes see."""
+    """A Ray cluster and the folder that all of its nodes share."""
 
     def __init__(self, ray: Any, folder: Path) -> None:
         self._ray, self.folder = ray, folder
@@ -59,7 +59,7 @@ class Cluster:
         title: str | None,
         unit: str = " tasks",
     ) -> list[Any]:
-        """What `work(*item)` gives for each item, in order. It must be a function that a module of saffu holds."""
+        """Return `work(*item)` for each item, in order. `work` must be a function at the top level of a saffu module."""
         place = self.folder / stage
         place.mkdir(parents=True, exist_ok=True)
         kept = [place / f"{number:06d}.json" for number in range(len(items))]
@@ -94,7 +94,7 @@ class Cluster:
 
 
 def on_node() -> Callable[..., str | None]:
-    """What runs on a node. It is sent as it is, not by name, so that it can report that saffu is missing there."""
+    """The function that runs on a node. It is sent by value, so that it can report that saffu is missing there."""
 
     def task(version: str, kept: str, module: str, name: str, item: bytes) -> str | None:
         import importlib
@@ -132,7 +132,7 @@ def keep(path: Path, result: Any) -> None:
 
 
 def write_arrays(path: Path, arrays: dict[str, Array]) -> None:
-    """Write arrays that a task has made."""
+    """Write the arrays made by a task."""
     _write(path, to_safetensors(arrays))
 
 
@@ -144,7 +144,7 @@ def _write(path: Path, pieces: Any) -> None:
 
 @contextmanager
 def appearing(path: Path, mode: str) -> Iterator[Any]:
-    """A file that appears when it is whole, even if two nodes write it at once; removed if something fails."""
+    """A file that appears when it is complete, even if two nodes write it at once; removed if something fails."""
     fresh = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         with fresh.open(mode, encoding=None if "b" in mode else "utf-8", newline=None if "b" in mode else "") as file:
@@ -166,7 +166,7 @@ def connected(address: str, folder: Path) -> Iterator[Cluster]:
     except ImportError:
         raise SaffuError("`ray` needs the package ray; install it with `pip install 'saffu[cluster]'`") from None
     if address != LOCAL and Path(address).exists():
-        raise SaffuError(f"{address} is a path, not the address of a cluster; write --ray last, or --ray=local")
+        raise SaffuError(f"{address} is a path, not the address of a cluster; put --ray last, or write --ray=local")
     remove_scratch()
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     with tempfile.TemporaryDirectory(
@@ -174,7 +174,6 @@ def connected(address: str, folder: Path) -> Iterator[Cluster]:
     ) as scratch:
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
-            require_answer(address)
             if address == LOCAL:
                 own = {"num_cpus": cores(), "object_store_memory": OBJECT_STORE, "include_dashboard": False}
                 ray.init(LOCAL, _temp_dir=scratch, **own, **quiet)
@@ -195,18 +194,11 @@ def connected(address: str, folder: Path) -> Iterator[Cluster]:
             ray.shutdown()
 
 
-def require_answer(address: str) -> None:
-    """Raise OSError unless something listens at an address such as 10.0.0.1:6379; Ray itself would wait for long."""
-    host, _, port = address.rpartition(":")
-    if port.isdigit():
-        socket.create_connection((host.removeprefix("ray://").strip("[]"), int(port)), timeout=10).close()
-
-
 def require_listening(address: str) -> None:
     """Raise OSError if nothing listens at host:port, for which Ray would wait minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=10).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 def scratch_place() -> Path:

@@ -61,7 +61,7 @@ class ViewRows:
         return self.merged is not None and (self.view.name == MEMORY_VIEW or self.merged.distance != MEMORY)
 
     def rows(self, number: int, counts: str, classes: Array | None) -> Rows:
-        """What the view saw in a range."""
+        """The rows of the view in a range."""
         lo, hi = self.cuts[number], self.cuts[number + 1]
         if self.merged is None:
             rows = summed_rows(self.runs, self.view.name, self.order, lo, hi)
@@ -73,7 +73,7 @@ class ViewRows:
 
 
 def near_runs(cluster: Cluster, plan: Plan, memory: Merged, counts: str) -> list[Path]:
-    """Pairs of tokens that the memory sees, of each of its ranges."""
+    """The pairs of tokens within reach of the memory, for each of its ranges."""
     views = [{"name": f"slot {d}", "columns": [d], "classes": None, "exact": 0} for d in plan.near]
     return regrouped(cluster, f"{counts}-near", plan, memory, counts, views, "pair tokens")
 
@@ -169,7 +169,7 @@ def measure(plan: Plan, source: ViewRows, part: int, counts: str, shared: str, p
 
 
 Layout = list[dict[str, tuple[str, int]]]
-"""Of each level, the file of each array and how many entries it has."""
+"""For each level, the file of each array and the number of its entries."""
 
 
 def level_files(cluster: Cluster, counts: str, number: int, sizes: Array) -> Layout:
@@ -199,7 +199,7 @@ def build(
     where: tuple[Array, Array],
     layout: Layout,
 ) -> None:
-    """Build a range of a table, and write it to its place: after the sizes `where` gives first, with those it gives."""
+    """Build a range of a table and write it to its place; `where` gives the sizes before it and its own sizes."""
     first = source.cuts[part]
     rows = source.rows(part, counts, None) if source.is_merged else stored_rows(Path(path), "rows", source.order, first)
     (begin, sizes), ranks = where, map_arrays(Path(shared))["ranks"]

@@ -1,7 +1,7 @@
 """A calibrated model on a cluster: the steps of `saffu.calibrated.fit`, with counting and tables in tasks.
 
-Nobody holds all counts. Tasks hold a range of them; the driver, this process, maps finished tables into memory, finds
-classes from counts of pairs, and measures exponents on a sample of the held-out stretches.
+No process holds all counts. Tasks hold a range of them; the driver, this process, maps finished tables into memory,
+finds classes from counts of pairs, and fits exponents on a sample of the held-out stretches.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def stages(
     limit: int | None = None,
     encoder: Encoder | None = None,
 ) -> Iterator[Stage]:
-    """Count a corpus that lies in the cluster's folder and solve its model, in one stage; given an encoder, keep it."""
+    """Count a corpus in the cluster's folder and solve its model, in one stage; an encoder, if given, is kept."""
     plan = Plan(config, vocabulary, remembered(cluster, "rows", lambda: rows_of(cluster, corpus, config, limit)))
     held_out = np.zeros((0, 2), dtype=np.int64) if encoder else held_out_ranges(corpus)
     merged = count(cluster, plan, corpus, held_out)
@@ -51,7 +51,7 @@ def stages(
 
 
 def rows_of(cluster: Cluster, corpus: TokenCorpus, config: CalibratedConfig, limit: int | None) -> int:
-    """How many rows a task may hold: few enough for its memory and for all processors to have work."""
+    """How many rows a task may hold: few enough for its memory and to give all processors work."""
     room = max(LEAST_LIMIT, limit or USUAL_LIMIT) // (BYTES if config.order <= 5 else 2 * BYTES)
     return min(room, corpus.targets // cluster.processors + 1)
 
@@ -59,7 +59,7 @@ def rows_of(cluster: Cluster, corpus: TokenCorpus, config: CalibratedConfig, lim
 def kept_encoder(
     cluster: Cluster, plan: Plan, corpus: TokenCorpus, held_out: Array, merged: Mapping[int, Merged]
 ) -> Encoder:
-    """Classes from the known counts, exponents from how these predict what was held out of them: fitted only once."""
+    """Fit classes to the known counts and exponents to the text held out of them; only once per run."""
     path = cluster.folder / "encoder.data"
     if not path.exists():
         near = near_runs(cluster, plan, merged[MEMORY], KNOWN)
@@ -78,7 +78,7 @@ def kept_encoder(
 
 
 def measurable(plan: Plan, merged: Mapping[int, Merged], held_out: Array) -> bool:
-    """Whether there is text to measure exponents on."""
+    """Whether there is text to fit exponents to."""
     return len(held_out) > 0 and bool(merged[MEMORY].frequencies(KNOWN, plan.vocabulary).any())
 
 

@@ -1,4 +1,4 @@
-"""The folder in which a run on a cluster keeps what has been done, so that the same command goes on from there."""
+"""The folder in which a run on a cluster keeps finished work, so that the same command continues from there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def work_folder(out: Path, job: Mapping[str, Any], kept: bool = False) -> Iterat
     """A hidden folder next to the output, removed at the end or by an error that running again would only repeat.
 
     It is kept if the process is killed or interrupted, or if workers are lost; if `kept`, after any error. A later run
-    with the same job goes on with it; one with another job begins anew.
+    with the same job continues with it; a run with another job starts over.
     """
     folder = place_of(out)
     if folder.exists() and not is_begun(out, job):
@@ -34,7 +34,7 @@ def work_folder(out: Path, job: Mapping[str, Any], kept: bool = False) -> Iterat
     try:
         yield folder
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; what was done is kept in {folder}; the same command continues") from None
+        raise KeyboardInterrupt(f"interrupted; finished work is kept in {folder}; rerun the same command to continue") from None
     except SaffuError as error:
         if not (kept or isinstance(error, Lost)):
             shutil.rmtree(folder, ignore_errors=True)
@@ -43,7 +43,7 @@ def work_folder(out: Path, job: Mapping[str, Any], kept: bool = False) -> Iterat
 
 
 def is_begun(out: Path, job: Mapping[str, Any]) -> bool:
-    """Whether an earlier run with the same job was interrupted."""
+    """Whether a run with the same job was begun earlier and interrupted."""
     path = place_of(out) / JOB
     return path.is_file() and bool(json.loads(path.read_bytes()) == json.loads(json.dumps(named(job))))
 
@@ -58,7 +58,7 @@ def place_of(out: Path) -> Path:
 
 
 def described_sources(sources: Sequence[Source]) -> list[list[Any]]:
-    """What tells whether files are still the same: size and time of change, or the content of what was a pipe."""
+    """Facts that change if a file changes: size and modification time, or the checksum of text from a pipe."""
     found: list[list[Any]] = []
     for source in sources:
         if source.spooled:
@@ -71,7 +71,7 @@ def described_sources(sources: Sequence[Source]) -> list[list[Any]]:
 
 
 def shared_sources(sources: Sequence[Source], folder: Path) -> list[Source]:
-    """Sources that nodes can open: what came through a pipe is copied to the work folder."""
+    """Sources that nodes can open: text from a pipe is copied to the work folder."""
     shared = []
     for number, source in enumerate(sources):
         path = source.path.resolve()
