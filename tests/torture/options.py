@@ -66,6 +66,6 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
             words = [word if word != "the" else next(values) for word in words]
         ended = command([*words, *extra], limit=120)
         wrong = ended.problem(megabytes=3000)
-        if ended.status is None and any(option in extra for option in ("--epochs", "--minutes")):
+        if ended.status is None and any(option in extra for option in ("--epochs", "--minutes", "--samples")):
             name, wrong = f"{name}, for long", ""  # as it was asked to
         yield name, wrong and f"{' '.join([*words[2:], *extra])[:300]!r}: {wrong}"
