@@ -46,7 +46,9 @@ def fit(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConfi
     with locked(options.out, SINGLE):
         encoder = read_encoder(options, SINGLE) if options.encoder else None
         if encoder and encoder.config.preset != "calibrated":
-            raise SaffuError(f"--ray counts only, but {options.encoder} has the preset {encoder.config.preset}; remove --ray")
+            raise SaffuError(
+                f"--ray counts only, but {options.encoder} has the preset {encoder.config.preset}; remove --ray"
+            )
         choice = TextChoice.of(
             options, Reading.of(options, encoder.source_ if encoder else None, USUAL_SPLIT["calibrated"])
         )
@@ -128,9 +130,7 @@ def score(options: argparse.Namespace) -> Found:
     from saffu.text.sources import Sources
 
     if not (options.ray and options.out):
-        raise SaffuError(
-            "scoring on a cluster needs both --ray and --out DIR; pass both, or neither to print the rows"
-        )
+        raise SaffuError("scoring on a cluster needs both --ray and --out DIR; pass both, or neither to print the rows")
     out: Path = options.out
     asked = {name: getattr(options, name) for name in ("unit", "against", "keep", "below", "above", "json", "field")}
     asked |= {"model": options.model.resolve(), "against": options.against and options.against.resolve()}

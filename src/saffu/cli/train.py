@@ -137,7 +137,9 @@ def add_model_options(parser: Parser, preset: str) -> None:
         parser.foreign["--backprop"] = "--backprop trains the network of the paper's preset; add --preset paper"
     for kind in (*map(type, usual), *foreign):
         for entry in own_settings(kind, rare=True):
-            parser.foreign[flag(entry.name)] = f"{flag(entry.name)} is not an option of its own; use --set {entry.name}=VALUE"
+            parser.foreign[flag(entry.name)] = (
+                f"{flag(entry.name)} is not an option of its own; use --set {entry.name}=VALUE"
+            )
 
 
 def run(options: argparse.Namespace) -> None:

@@ -59,7 +59,7 @@ class Cluster:
         title: str | None,
         unit: str = " tasks",
     ) -> list[Any]:
-        """Return `work(*item)` for each item, in order. `work` must be a function at the top level of a saffu module."""
+        """Return `work(*item)` for each item, in order. `work` must be a top-level function of a saffu module."""
         place = self.folder / stage
         place.mkdir(parents=True, exist_ok=True)
         kept = [place / f"{number:06d}.json" for number in range(len(items))]

@@ -34,7 +34,9 @@ def work_folder(out: Path, job: Mapping[str, Any], kept: bool = False) -> Iterat
     try:
         yield folder
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; finished work is kept in {folder}; rerun the same command to continue") from None
+        raise KeyboardInterrupt(
+            f"interrupted; finished work is kept in {folder}; rerun the same command to continue"
+        ) from None
     except SaffuError as error:
         if not (kept or isinstance(error, Lost)):
             shutil.rmtree(folder, ignore_errors=True)
