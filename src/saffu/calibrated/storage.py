@@ -1,4 +1,4 @@
-"""Where the arrays of a fit lie: in memory or, within `memory_limit`, in temporary files that are memory-mapped.
+"""Storage for the arrays of a fit: in memory or, within `memory_limit`, in memory-mapped temporary files.
 
 The files have no names, so nothing is left of them when a process ends, however it ends.
 """
@@ -28,9 +28,9 @@ from saffu.threads import cores
 
 SMALL = 1 << 18  # bytes up to which an array stays in memory
 PARTS = 4  # ranges of buckets for each thread: they bound memory, and even out the work
-FILLED = 0.7  # share of the limit that may be allocated; pages of mapped files take the rest
-SWEPT = 0.86  # share of it at which these pages are given back
-SECONDS = 0.01  # between looks at the memory in use, where kernels do not look themselves
+FILLED = 0.7  # fraction of the limit that may be allocated; pages of mapped files take the rest
+SWEPT = 0.86  # fraction of the limit at which these pages are given back
+SECONDS = 0.01  # between checks of the memory in use, where kernels do not check it themselves
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Limit:
 
     size: int  # bytes
     folder: Path
-    libraries: int  # bytes of files that the process has mapped before
+    libraries: int  # bytes of files that the process had mapped before
 
     def left(self) -> int:
         """Bytes that can still be allocated."""
@@ -53,8 +53,8 @@ _limit: Limit | None = None
 def memory_limit(size: int | None, folder: str | Path | None = None) -> Iterator[None]:
     """Fit, update, and merge calibrated models within `size` bytes of memory; None for no limit.
 
-    Counts and tables lie in unnamed temporary files in `folder`, and text is counted in as many parts as it takes. The
-    results are the same, byte for byte.
+    Counts and tables are kept in unnamed temporary files in `folder`, and text is counted in as many parts as it takes.
+    The results are the same, byte for byte.
     """
     global _limit
     if size is None:
@@ -83,10 +83,10 @@ def _sweep(stop: threading.Event) -> None:
 
 
 def memory_in_use() -> tuple[int, int]:
-    """Bytes of this process that lie in memory alone, and those that are pages of files."""
+    """Resident bytes of this process that are not backed by files, and those that are."""
     try:
         fields = Path("/proc/self/statm").read_bytes().split()
-    except OSError:  # not Linux: an estimate of what a process needs to begin with
+    except OSError:  # not Linux: an estimate of what a process needs at the start
         return 128 << 20, 0
     resident, shared = (int(number) * mmap.PAGESIZE for number in fields[1:3])
     return resident - shared, shared
@@ -94,14 +94,14 @@ def memory_in_use() -> tuple[int, int]:
 
 def too_small(needed: int) -> SaffuError:
     size = -(-needed // 10**6)
-    return SaffuError(f"`memory_limit` is too small for this text; give at least {size}M")
+    return SaffuError(f"`memory_limit` is too small for this text; use at least {size}M")
 
 
 def plan(rows: Array, bytes_per_row: int, scratch: int = 0) -> tuple[list[int], int]:
-    """Bounds of ranges of buckets, and how many of these may be worked on at a time.
+    """Bounds of ranges of buckets, and how many ranges may be processed at a time.
 
-    `rows` are, for each bucket, the most that there can be; a range takes `bytes_per_row` for all of its rows, and
-    `scratch` for the rows of its largest bucket.
+    `rows` is, for each bucket, the maximum number of its rows. A range takes `bytes_per_row` for each of its rows, and
+    `scratch` for each row of its largest bucket.
     """
     parts = even_cuts(rows + 1, PARTS * cores())
     if _limit is None:
@@ -125,7 +125,7 @@ def plan(rows: Array, bytes_per_row: int, scratch: int = 0) -> tuple[list[int], 
 
 
 def empty(shape: int | Sequence[int], dtype: npt.DTypeLike) -> Array:
-    """An array to be filled; large ones, within a limit, in a file."""
+    """An array to be filled; within a limit, large arrays are in a file."""
     size = math.prod([shape] if isinstance(shape, int) else shape) * np.dtype(dtype).itemsize
     if _limit is None or size <= SMALL:
         return np.empty(shape, dtype=dtype)
@@ -135,9 +135,9 @@ def empty(shape: int | Sequence[int], dtype: npt.DTypeLike) -> Array:
 
 
 def reserve(file: IO[bytes], size: int) -> None:
-    """Take the room on the disk now: a full disk is an error here, but a crash when a mapped page is written.
+    """Allocate the disk space now: a full disk is an error here, but a crash when a mapped page is written.
 
-    Page by page: of what was written at once, Linux maps a megabyte where one byte is read.
+    The file is written page by page: of a larger write, Linux would map a megabyte where one byte is read.
     """
     page = bytes(mmap.PAGESIZE)
     for _ in range(0, size, len(page)):
@@ -145,7 +145,7 @@ def reserve(file: IO[bytes], size: int) -> None:
 
 
 def mapped_array(file: IO[bytes], shape: int | Sequence[int], dtype: npt.DTypeLike) -> Array:
-    """A file as an array whose pages kernels give back if need be."""
+    """A file as an array whose pages the kernels give back if necessary."""
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     size = math.prod(shape) * np.dtype(dtype).itemsize
     address = library.saffu_map(file.fileno(), size)
@@ -157,7 +157,7 @@ def mapped_array(file: IO[bytes], shape: int | Sequence[int], dtype: npt.DTypeLi
 
 
 def converted(array: Array, dtype: npt.DTypeLike) -> Array:
-    """The same numbers in another type."""
+    """The same numbers as another dtype."""
     out = empty(array.shape, dtype)
     for begin in range(0, len(array), CHUNK):
         out[begin : begin + CHUNK] = array[begin : begin + CHUNK]
@@ -165,7 +165,7 @@ def converted(array: Array, dtype: npt.DTypeLike) -> Array:
 
 
 class Growing:
-    """An array that grows at its end; to be used in a `with` statement."""
+    """An array that grows at its end; use it in a `with` statement."""
 
     def __init__(self, dtype: npt.DTypeLike, columns: Sequence[int] = ()) -> None:
         self.dtype, self.columns, self.length = np.dtype(dtype), tuple(columns), 0
@@ -187,7 +187,7 @@ class Growing:
             self.file.write(np.ascontiguousarray(piece, dtype=self.dtype).data)
 
     def array(self) -> Array:
-        """All of it; nothing can be appended afterwards."""
+        """The whole array; nothing can be appended afterward."""
         shape = self.length, *self.columns
         if self.file is not None:
             self.file.flush()
