@@ -9,7 +9,12 @@ from pathlib import Path
 
 from torture.harness import NETWORK, PAPER, QUICK, Attempt, command, documents, prepared
 
-ABORTS = ("memory allocation of", "OpenBLAS error", "thread-local data")  # of tokenizers, numpy, the C library
+ABORTS = (
+    "memory allocation of",  # tokenizers
+    "OpenBLAS error",
+    "thread-local data",  # the C library
+    "from 'torch.",  # half imported
+)
 TORCH = ("train paper", "backprop", "wide", "eval network", "ablate")
 
 
