@@ -94,7 +94,7 @@ def memory_in_use() -> tuple[int, int]:
 
 def too_small(needed: int) -> SaffuError:
     size = -(-needed // 10**6)
-    return SaffuError(f"`memory_limit` is too small for this text; use at least {size}M")
+    return SaffuError(f"`memory_limit` is too small for this text; give at least {size}M")
 
 
 def plan(rows: Array, bytes_per_row: int, scratch: int = 0) -> tuple[list[int], int]:
