@@ -1,4 +1,4 @@
-"""Settings of a counted model with a network trained next to it, and the rule that fills in what was left open."""
+"""Settings of a counted model with a network trained next to it, and the rule that chooses those left open."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ class CompanionConfig(CalibratedConfig):
 
     preset: ClassVar[str] = "companion"
 
-    minutes: float = setting(0.0, "minutes in all, counting included, to train a network next to the counts")
+    minutes: float = setting(0.0, "total minutes, including counting, to train a network next to the counts")
     epochs: float = setting(0.0, "passes over the text, instead of or in addition to a limit in minutes")
-    depth: int = setting(0, "number of layers, the width being 64 times that; 0 to choose by text and time", high=24)
+    depth: int = setting(0, "number of layers (width: 64 times that); 0 to choose by text and time", high=24)
     network_dropout: float | None = setting(None, "dropout of the network", high=0.95, rare=True)
     decay: float | None = setting(None, "weight decay of the network's matrices", rare=True)
     context: int = setting(256, "tokens that the network sees at once", low=8, high=4096, rare=True)
-    batch_tokens: int = setting(0, "tokens per training step; 0 to follow from the device", rare=True)
+    batch_tokens: int = setting(0, "tokens per training step; 0 to choose by device", rare=True)
     optimizer: Literal["muon", "adamw"] = setting("muon", "optimizer of the network's matrices", rare=True)
     network_start: Literal["counted", "map", "embeddings", "random"] = setting(
-        "counted", "first weights of the network: all counted, or fewer of them", rare=True
+        "counted", "initial weights from counts: all, up to the output map, only embeddings, or none", rare=True
     )
-    class_first: bool | None = setting(None, "decide the class of a token before the token", rare=True)
+    class_first: bool | None = setting(None, "predict the class of a token before the token", rare=True)
 
 
 SPEED = {"cpu": {2: 15e3, 4: 3e3, 6: 1e3}, "cuda": {2: 2.5e6, 4: 1.3e6, 6: 0.7e6}}
-"""Tokens per second of training by device and depth: two cores, or one H200. The rule needs their order only."""
+"""Tokens per second of training by device and depth: two cores, or one H200. The rule needs only rough values."""
 MOST_EPOCHS = {"cpu": 16.0, "cuda": 32.0}  # more does not help
-MANY = 8  # epochs from which on a text could be learned by heart
+MANY = 8  # epochs from which on a text could be memorized
 MANY_TOKENS = 15e6  # that a deeper network should see
 
 
 def resolved(config: CompanionConfig, tokens: int, device: str) -> CompanionConfig:
-    """The settings with everything decided that follows from text, time, and device.
+    """The settings, with everything chosen that follows from text, time, and device.
 
-    On a CPU a network has 2 layers; on a GPU 6, or 4 if the time is too short for 15 million tokens with 6. A text that
-    is read often must not be learned by heart: from 8 epochs on there is dropout, and weight decay is higher. These
-    values were measured on 2 and 15 million tokens (docs/companion.md).
+    On a CPU a network has 2 layers; on a GPU it has 6, or 4 if the time is too short for 15 million tokens with 6. A
+    text that is read often must not be memorized: from 8 epochs on, there is dropout, and weight decay is higher. These
+    values were chosen on 2 and 15 million tokens (docs/companion.md).
     """
     kind = device.split(":")[0]
 

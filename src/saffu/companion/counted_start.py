@@ -1,17 +1,17 @@
-"""The counted start: first weights of the network in closed form, from the counts of pairs of tokens.
+"""The counted start: initial weights of the network in closed form, from counts of pairs of tokens.
 
     embeddings    the counted model's token vectors e (unit length; by the company that tokens keep)
     output map    B_1 of PMI_1(m, n) ≈ e_m B_1 e_nᵀ, where m is the token one place before n
-    first layer   head j looks j tokens back and adds what PMI_{j+1} says: its value and output maps are B_{j+1} B_1⁻¹,
-                  cut to the rank of a head
+    first layer   head j looks j tokens back and adds PMI_{j+1}: its value and output maps are B_{j+1} B_1⁻¹, truncated
+                  to the rank of a head
     output bias   log f (set by the network itself)
 
 B_k is the least-squares solution weighted by f on both sides: with E (N, d) and F = diag(f),
 
     B_k = (EᵀFE)⁻¹ EᵀF PMI_k FE (EᵀFE)⁻¹.
 
-Association measured in pairs overstates what a token says on its own, so B_1 is scaled by an exponent that maximizes
-the likelihood of the pairs (Newton's method, one number).
+PMI of pairs overstates how much a single token predicts, so B_1 is scaled by an exponent that maximizes the likelihood
+of the pairs (Newton's method, one number).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STARTS = ("random", "embeddings", "map", "counted")  # each with one more part t
 
 @torch.no_grad()
 def counted_start(network: Network, counted: CalibratedModel, start: str = "counted") -> None:
-    """Set the network's first weights; a `start` other than "counted" leaves some of them random."""
+    """Set the network's initial weights; a `start` other than "counted" leaves some of them random."""
     parts = STARTS.index(start)
     if parts < 1:
         return
@@ -79,7 +79,7 @@ def pairs_at(counted: CalibratedModel, distance: int) -> NgramCounts | None:
 
 def sums_of(counted: CalibratedModel) -> CalibratedSums:
     if counted.sums is None:
-        raise SaffuError("this model was loaded without its counts, from which a network starts; load the whole folder")
+        raise SaffuError("this model was loaded without its counts, which a network starts from; load the whole folder")
     return counted.sums
 
 

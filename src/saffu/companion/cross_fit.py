@@ -1,8 +1,8 @@
-"""What the counted model says about its own training text, by counts that have not seen the target.
+"""Predictions of the counted model for its own training text, from counts that exclude the target.
 
-The gate learns from the training text, where plain counts look far better than they are: each has seen its target. So
-the text is divided into ten folds, or three, of short stretches, and each fold is scored by the model that follows
-from all counts but those of the fold: count, subtract, solve.
+The gate learns from the training text, where plain counts look far better than they are, because they include each
+target. So the text is divided into ten folds, or three, of short stretches, and each fold is scored by the model made
+from all counts except those of the fold: count, subtract, solve.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 
 FOLDS = 10
-FEW_FOLDS, LARGE = 3, 5_000_000  # of a text this long, which would take minutes; a third less of it still is enough
+FEW_FOLDS, LARGE = 3, 5_000_000  # for a text this long: ten would take minutes, and two thirds of its counts suffice
 STRETCHES = 200  # of a text: many, so that every fold is a sample of all its parts
 OLD = 2048  # tokens after which trust in a recency cache no longer depends on the age of a document
 
 CrossFit = tuple[Floats, Array]
-"""Of every target, ln p and how certain the model was, as it gives them itself."""
+"""For every target, ln p and the certainty of the model."""
 
 
 def cross_fitted(
@@ -31,7 +31,7 @@ def cross_fitted(
 ) -> CrossFit:
     """ln p of every target (targets,) and the model's certainty (targets, 2), cross-fitted.
 
-    `model` must hold the counts of all of `corpus`; it may hold others too. The processes of a group share the folds.
+    `model` must include the counts of all of `corpus` and may include others. The processes of a group share the folds.
     """
     log_p, certainty = np.zeros(corpus.targets), np.zeros((corpus.targets, 2), dtype=np.float32)
     ranges, folds = stretches(corpus), FEW_FOLDS if corpus.targets > LARGE else FOLDS
@@ -49,7 +49,7 @@ def cross_fitted(
 
 
 def stretches(corpus: TokenCorpus) -> Array:
-    """Consecutive ranges (n, 2) of about equal length; they end where documents end, unless these are long.
+    """Consecutive ranges (n, 2) of about equal length; they end where documents end, unless documents are long.
 
     >>> stretches(TokenCorpus(np.full(1200, 3), np.array([0, 9, 1200]), np.ones(1200)))[:4].tolist()
     [[0, 9], [9, 12], [12, 18], [18, 24]]
@@ -63,14 +63,14 @@ def stretches(corpus: TokenCorpus) -> Array:
 
 
 def lead(model: CalibratedModel) -> int:
-    """How many tokens before a stretch are read with it: all that can change a prediction."""
+    """The number of tokens to read before a stretch: all that can affect a prediction."""
     return max(model.lookback, OLD) if model.config.cache else model.lookback
 
 
 def with_context(corpus: TokenCorpus, ranges: Array, before: int) -> tuple[TokenCorpus, Array]:
     """A corpus of some ranges of targets and `before` tokens in front of each, and where each target was; −1: context.
 
-    A range that begins within a document stays within one, with as much of it as can change a prediction.
+    A range that begins within a document stays within it, with as much of it as can affect a prediction.
     """
     pieces, starts, total = [], [], 0
     for begin, end in ranges.tolist():

@@ -1,4 +1,4 @@
-"""The training text, divided into what the network is trained on and a little that only the gate is fitted to."""
+"""The training text, divided into a part for the network and a small part to which only the gate is fitted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Division:
         return self.kept[chosen].to(self.flat.inputs.device)
 
     def calibrated(self, side: TrainedSide, group: ProcessGroup = SINGLE) -> TrainedSide:
-        """A copy whose gate fits text that the network has not been trained on."""
+        """A copy whose gate is calibrated on text that the network has not been trained on."""
         side = side.copy()
         if self.gate_text is not None:
             found = score(side.network, side.gate, self.gate_text, self.gate_flat, group=group)

@@ -2,7 +2,7 @@
 
     g = σ(w · [h, entropy, largest log-probability] + a)
 
-where h is the network's state and the two numbers say how sure the counted model is, whatever the target. The gate
+where h is the network's state and the two numbers measure how certain the counted model is, for any target. The gate
 starts at w = 0 and the constant that fits the untrained network best (`constant_gate`). The loss is
 −log p − ½ log p_trained: the second term keeps the network learning where the counted model is already right.
 """
@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 LEAST = 0.005  # of the gate at the start
-SHUT = -20.0  # logit of a gate that leaves all to the counts
-CLEAR = 2.0  # standard errors that are not taken for chance
+SHUT = -20.0  # logit of a gate that uses only the counts
+CLEAR = 2.0  # standard errors above which a gain counts as real
 OWN_WEIGHT = 0.5  # of the network's own loss
 
 
@@ -67,15 +67,15 @@ def constant_gate(trained: Tensor, counted: Tensor, rounds: int = 50) -> float:
 def calibration(logit: Tensor, trained: Tensor, counted: Tensor) -> tuple[float, float]:
     """The a and b for which a gate of a·logit + b makes targets most likely.
 
-    The gate stays as it is unless that helps clearly, and shuts if even then it is not clearly of use.
+    The gate stays as it is unless that clearly helps, and is shut if it does not clearly help even then.
 
     >>> logit, counted = torch.tensor([2.0, 2.0, -2.0, -2.0] * 100), torch.full((400,), 0.1).log()
-    >>> trained = torch.tensor([0.9, 0.01, 0.9, 0.01] * 100).log()  # as often right where the gate expects it least
+    >>> trained = torch.tensor([0.9, 0.01, 0.9, 0.01] * 100).log()  # right just as often where the gate expects it least
     >>> "{:.2f}, {:.2f}".format(*calibration(logit, trained, counted))
     '0.00, -0.03'
     >>> calibration(logit * 0, trained, counted)  # nothing to improve
     (1.0, 0.0)
-    >>> calibration(logit, torch.full((400,), 0.01).log(), counted)  # the network is of no use
+    >>> calibration(logit, torch.full((400,), 0.01).log(), counted)  # the network does not help
     (0.0, -20.0)
     """
     given, trained, counted = logit.double(), trained.double(), counted.double()
@@ -88,7 +88,7 @@ def calibration(logit: Tensor, trained: Tensor, counted: Tensor) -> tuple[float,
 
     def closure() -> float:
         optimizer.zero_grad()
-        doubt = (factors - start).div(spread).square().sum() / (2 * len(given))  # few targets prove little
+        doubt = (factors - start).div(spread).square().sum() / (2 * len(given))  # a few targets prove little
         value = doubt - gains().mean()
         value.backward()
         return float(value.detach())
@@ -102,10 +102,10 @@ def calibration(logit: Tensor, trained: Tensor, counted: Tensor) -> tuple[float,
 
 
 def is_clear(gains: Tensor) -> bool:
-    """Whether what is gained at some targets (n,) is unlikely to be chance."""
+    """Whether the gains at some targets (n,) are unlikely to be due to chance."""
     return bool(gains.mean() > CLEAR * gains.std() / len(gains) ** 0.5)
 
 
 def loss(logit: Tensor, trained: Tensor, counted: Tensor) -> Tensor:
-    """The mean loss of targets, whose log-probabilities on both sides are given (n,)."""
+    """The mean loss of targets, given their log-probabilities on both sides (n,)."""
     return -(mixed(logit, trained, counted) + OWN_WEIGHT * trained).mean()

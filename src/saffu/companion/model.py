@@ -24,12 +24,12 @@ from saffu.interface import Array, Arrays, Explanation, Floats, Term
 from saffu.text.corpus import TokenCorpus
 
 CompanionState = tuple[Any, int, Window]
-"""The counted model's state, how many tokens a document has so far, and the network's window."""
+"""The counted model's state, the number of tokens of the document so far, and the network's window."""
 
 
 @dataclass(frozen=True, eq=False)
 class CompanionSums:
-    """The counted model's counts. They can be added to; taking text away needs a model without a trained side."""
+    """The counted model's counts. Text can be added; removing text needs a model without a trained side."""
 
     counts: CalibratedSums
     trained: bool
@@ -40,8 +40,8 @@ class CompanionSums:
     def __sub__(self, other: CompanionSums) -> CompanionSums:
         if self.trained:
             raise SaffuError(
-                "the network of this model was trained on the text and cannot forget it; use `drop_network`, which "
-                "leaves the counts alone, or train again"
+                "the network of this model was trained on the text and cannot forget it; use `drop_network` to keep "
+                "only the counts, or train again"
             )
         return replace(self, counts=self.counts - other.counts)
 
@@ -162,7 +162,7 @@ class CompanionModel:
         return CompanionModel(self.config, self.counted.solved(sums.counts), self.side, self.device)
 
     def arrays(self) -> dict[str, Array]:
-        """All that is stored of the model but its counts."""
+        """Everything that is stored of the model except its counts."""
         counted = {f"counted.{name}": array for name, array in self.counted.arrays().items()}
         return counted | ({} if self.side is None else self.side.arrays())
 

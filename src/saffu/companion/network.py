@@ -6,11 +6,11 @@
     log p(n | c) = log softmax(h M Eᵀ + b)           M is (d, d); b starts at log f, the prior
 
 Queries and keys are normalized and rotated by their position. Each head adds a learned bias per distance to its
-scores, and may look at nothing: a key without value, the sink. The matrices of all layers lie in three stacked
-parameters, which is how the optimizer wants them (see optimizer.py).
+scores, and may attend to nothing: a key without a value, the sink. The matrices of all layers are stored in three
+stacked parameters, as the optimizer needs them (see optimizer.py).
 
-With `classes`, the output is decided class first and then token, log p(k(n) | c) + log p(n | k(n), c). A target then
-needs the logits of its own class only, which is what makes training on a CPU fast.
+With `classes`, the output predicts the class first and then the token, log p(k(n) | c) + log p(n | k(n), c). A target
+then needs only the logits of its own class, which makes training on a CPU fast.
 """
 
 from __future__ import annotations

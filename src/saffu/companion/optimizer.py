@@ -1,8 +1,9 @@
 """Muon for matrices, AdamW for the rest.
 
-Muon (Jordan 2024) replaces the momentum of a matrix by the nearest orthogonal one, found by five Newton–Schulz steps.
-Here matrices of one shape lie in one parameter (…, rows, columns) and take these steps together: on a GPU, dozens of
-small products become three large ones. `torch.optim.Muon`, which takes one matrix at a time, is the reference.
+Muon (Jordan 2024) replaces the momentum of a matrix by the nearest orthogonal matrix, found by five Newton–Schulz
+steps. Here matrices of one shape are stacked in one parameter (…, rows, columns) and take these steps together: on a
+GPU, dozens of small products become three large ones. `torch.optim.Muon`, which takes one matrix at a time, is the
+reference.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
 
 
 class Optimizer:
-    """Both optimizers as one. Learning rates are tensors, so that a captured CUDA graph follows the schedule."""
+    """Both optimizers in one. Learning rates are tensors, so that a captured CUDA graph follows the schedule."""
 
     def __init__(self, network: Network, gate: Gate, kind: str, weight_decay: float) -> None:
         self.parameters = [*network.parameters(), *gate.parameters()]
@@ -89,7 +90,7 @@ class Optimizer:
             tensor.fill_(value * factor)
 
     def step(self) -> None:
-        """Clip the gradients, take a step, and forget them."""
+        """Clip the gradients, take a step, and clear them."""
         nn.utils.clip_grad_norm_(self.parameters, 1.0)
         for optimizer in self.all:
             optimizer.step()
@@ -105,7 +106,7 @@ class Optimizer:
         return stored
 
     def load(self, arrays: dict[str, Tensor]) -> None:
-        """Take up the state that `arrays` gave."""
+        """Restore the state that `arrays` returned."""
         for kind, optimizer in zip(("adam", "muon"), self.all, strict=False):
             state = optimizer.state_dict()
             for name, value in arrays.items():

@@ -1,4 +1,4 @@
-"""Rows of text for the network: cut at random places to train on, laid out with enough context to be scored."""
+"""Rows of text for the network: cut at random positions for training, laid out with enough context for scoring."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def documents_of(corpus: TokenCorpus) -> Array:
 
 
 def training_rows(targets: int, length: int, rng: np.random.Generator) -> Integers:
-    """All targets of a corpus in rows (rows, length) of consecutive ones, cut at a random place, in random order.
+    """All targets of a corpus in rows (rows, length) of consecutive targets, cut at random, in random order.
 
     The last row continues at the beginning of the corpus.
     """
@@ -39,7 +39,7 @@ def training_rows(targets: int, length: int, rng: np.random.Generator) -> Intege
 
 
 def window_start(position: int, context: int) -> int:
-    """Where the window of a target begins: it moves by half its length, so half of it at least precedes a target.
+    """Where the window of a target begins: it moves by half its length, so at least half of it precedes a target.
 
     >>> [window_start(position, 8) for position in (0, 7, 8, 11, 12)]
     [0, 0, 4, 4, 8]
@@ -52,7 +52,7 @@ def scoring_rows(corpus: TokenCorpus, context: int) -> tuple[Integers, npt.NDArr
     """Rows (rows, context) of positions that hold the window of every target, and where each target is scored.
 
     Documents of up to `context` targets are scored whole, longer ones in windows that overlap by half. Several windows
-    share a row if they fit. Places that are left are −1.
+    share a row if they fit. Unused places are −1.
     """
     pieces = []  # begin, end, and the first target to be scored
     for begin, end in zip(corpus.starts[:-1].tolist(), corpus.starts[1:].tolist(), strict=True):
@@ -77,7 +77,7 @@ def scoring_rows(corpus: TokenCorpus, context: int) -> tuple[Integers, npt.NDArr
 
 
 def held_out(targets: int, most: int) -> Integers:
-    """Evenly spaced ranges (n, 2) of targets to be kept from training: `most` in all, or a twentieth of the text.
+    """Evenly spaced ranges (n, 2) of targets to hold out of training: `most` in total, or a twentieth of the text.
 
     >>> held_out(100_000, 8000)[:2]
     array([[ 5938,  6563],
@@ -89,7 +89,7 @@ def held_out(targets: int, most: int) -> Integers:
 
 
 def excerpt(corpus: TokenCorpus, targets: int) -> TokenCorpus:
-    """About so much of a corpus: every nth document or, of long ones, their first lines."""
+    """About `targets` targets of a corpus: every nth document or, if documents are long, their first lines."""
     if corpus.targets <= targets:
         return corpus
     if corpus.targets / corpus.documents < targets / 100:

@@ -1,4 +1,4 @@
-"""What the trained side says about text: log-probabilities of targets, and the gate."""
+"""Scoring text with the trained side: log-probabilities of targets, and the gate."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Flat:
 
 
 class Scores(NamedTuple):
-    """Of every target, (targets,) each."""
+    """One entry per target, (targets,) each."""
 
     mixture: Floats  # ln p
     trained: Floats  # ln p by the network alone
@@ -56,7 +56,7 @@ def score(
     progress: str | None = None,
     group: ProcessGroup = SINGLE,
 ) -> Scores:
-    """What both sides together say about a corpus. Each target sees at least half a window, or all before it."""
+    """Score a corpus with both sides together. Each target sees at least half a window, or everything before it."""
     was_training = network.training
     network.eval()
     positions, scored = scoring_rows(corpus, network.context)

@@ -1,4 +1,4 @@
-"""The trained side as one thing: the network and the gate, from counts or from stored arrays."""
+"""The trained side: the network and the gate together, from counts or from stored arrays."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TrainedSide:
 
     @classmethod
     def start(cls, config: CompanionConfig, counted: CalibratedModel, device: torch.device) -> TrainedSide:
-        """What training starts from."""
+        """The side that training starts from."""
         side = cls.plain(config, counted, torch.device("cpu"))
         counted_start(side.network, counted, config.network_start)
         return cls(side.network, side.gate, device)
@@ -62,7 +62,7 @@ class TrainedSide:
         }
 
     def load(self, arrays: Mapping[str, Array]) -> None:
-        """Take up the weights that `arrays` gave, in place."""
+        """Restore the weights that `arrays` returned, in place."""
         for part, module in {"network": self.network, "gate": self.gate}.items():
             for name, weight in module.named_parameters():
                 stored = arrays.get(f"{PREFIX}{part}.{name}")

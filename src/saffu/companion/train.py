@@ -1,10 +1,10 @@
 """Training: a budget of time or of epochs, a schedule that fits it, early stopping; the best weights are kept.
 
-Everything random follows from the seed and the step, and a checkpoint holds the whole state of a run, so on a CPU a run
-of a number of epochs that was interrupted and resumed ends with the weights of one that never was.
+Everything random follows from the seed and the step, and a checkpoint holds the whole state of a run. So on a CPU, a
+run with a fixed number of epochs ends with the same weights whether or not it was interrupted and resumed.
 
 Several processes, started by torchrun, count the same text; they share cross-fitting, the rows of each step, and
-scoring. Gradients are summed, and time is that of the first, so all of them take the same steps and decisions.
+scoring. Gradients are summed, and the first process keeps the time, so all take the same steps and decisions.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ Row = dict[str, Any]
 
 @dataclass
 class Progress:
-    """Where a run stands."""
+    """The progress of a run."""
 
     steps: int = 0
     checks: int = 0
-    seconds: float = 0.0  # of training, over all sittings
+    seconds: float = 0.0  # of training, over all resumptions
     limit: float = 0.0  # of these seconds; 0 for none
     best: float = math.inf  # bits per byte of the held-out text
     best_check: int = 0
@@ -84,7 +84,7 @@ class Training:
     ):
         """`source` describes, in JSON, where the text came from; `seconds` is the time already spent on the model.
 
-        `cross_fit` is what `cross_fitted` gave for the corpus; several runs can share it.
+        `cross_fit` is what `cross_fitted` returned for the corpus; several runs can share it.
         """
         if not dev.targets:
             raise SaffuError("training needs held-out text for early stopping; pass some as `dev`")
@@ -116,7 +116,7 @@ class Training:
 
     @torch.no_grad()
     def _open_gate(self) -> None:
-        """Set the gate's constant by a sample of the training text."""
+        """Fit the gate's constant to a sample of the training text."""
         positions = self.division.rows(np.random.default_rng(self.config.seed))[: self.rows]
         self.side.network.eval()
         _, trained, counted = self.division.flat.forward(self.side.network, self.side.gate, positions)
@@ -125,7 +125,7 @@ class Training:
 
     @property
     def fraction(self) -> float:
-        """How much of the run is done, by steps or by time, whichever is further."""
+        """The fraction of the run that is done, by steps or by time, whichever is larger."""
         progress = self.progress
         return max(progress.steps / self.steps, progress.seconds / progress.limit if progress.limit else 0.0)
 
@@ -243,7 +243,7 @@ class Training:
             on_fold(row, model)
 
     def _scores(self, side: TrainedSide) -> tuple[Score, Score]:
-        """Of the held-out text, by the mixture and by the network alone."""
+        """Score the held-out text, with the mixture and with the network alone."""
         found = score(side.network, side.gate, self.dev, self.dev_flat, group=self.group)
         return self._score_of(found.mixture), self._score_of(found.trained)
 
@@ -277,7 +277,7 @@ class Training:
         return Checkpoint(asdict(self.progress), self.source, self.text, str(self.device), arrays)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from where a saved run stood; `self.model` must be the best model that was saved with it."""
+        """Continue a saved run; `self.model` must be the best model that was saved with it."""
         if checkpoint.text != self.text:
             raise SaffuError("this run was trained on different text; pass the original text or start a new run")
         state = {n.removeprefix(STATE): a for n, a in checkpoint.arrays.items() if n.startswith(STATE)}

@@ -1,4 +1,4 @@
-"""The tokens that the network sees of a document, each with what was computed for it when it was read.
+"""The tokens of a document that the network sees, each with the values computed when it was read.
 
 A window grows token by token, and every token is read once: its keys and values are kept for those that follow. When a
 window moves (see `rows.window_start`), the tokens that stay in it lose their past and have to be read again.
@@ -21,7 +21,7 @@ TOKENS = 1 << 14  # read at a time
 
 
 class Entry:
-    """A token of a window. Equal to any other entry of the same token; what was computed follows from the window."""
+    """A token of a window. Equal to any other entry of the same token; computed values follow from the window."""
 
     __slots__ = ("hidden", "memory", "network", "token")
 
@@ -59,7 +59,7 @@ def moved(window: Window, age: int, token: int, context: int) -> Window:
 
 @torch.no_grad()
 def read(network: Network, windows: Iterable[Window]) -> Tensor:
-    """h (windows, d) after each window; only entries that the network has not read yet cost anything."""
+    """h (windows, d) after each window; only entries that the network has not read yet are computed."""
     windows = list(windows)
     unread = {id(window[-1]): window for window in windows if window[-1].network is not network}
     inner = {id(entry) for window in unread.values() for entry in window[:-1]}
@@ -71,7 +71,7 @@ def read(network: Network, windows: Iterable[Window]) -> Tensor:
 
 
 def _read(network: Network, windows: Sequence[Window]) -> None:
-    """Read what is new in windows, all at once."""
+    """Read the new entries of several windows, all at once."""
     device = network.embedding.device
     known = [sum(1 for _ in takewhile(lambda entry: entry.network is network, window)) for window in windows]
     new = [window[length:] for window, length in zip(windows, known, strict=True)]
