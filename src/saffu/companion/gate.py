@@ -70,7 +70,7 @@ def calibration(logit: Tensor, trained: Tensor, counted: Tensor) -> tuple[float,
     The gate stays as it is unless that clearly helps, and is shut if it does not clearly help even then.
 
     >>> logit, counted = torch.tensor([2.0, 2.0, -2.0, -2.0] * 100), torch.full((400,), 0.1).log()
-    >>> trained = torch.tensor([0.9, 0.01, 0.9, 0.01] * 100).log()  # right just as often where the gate expects it least
+    >>> trained = torch.tensor([0.9, 0.01, 0.9, 0.01] * 100).log()  # right as often where the gate expects it least
     >>> "{:.2f}, {:.2f}".format(*calibration(logit, trained, counted))
     '0.00, -0.03'
     >>> calibration(logit * 0, trained, counted)  # nothing to improve
