@@ -287,7 +287,7 @@ def add_output_options(parser: Parser) -> None:
 def require_utf8(*texts: str) -> None:
     """Arguments that were not UTF-8 arrive with surrogates in them."""
     if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
-        raise SaffuError("an argument is not valid UTF-8; pass it in that encoding")
+        raise SaffuError("an argument is not UTF-8; pass it in that encoding")
 
 
 def require_output(options: argparse.Namespace) -> None:
