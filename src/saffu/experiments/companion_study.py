@@ -63,10 +63,10 @@ def run(
 
     model = training.run(on_fold=note)
     log_p, certainty = counted.log_probabilities_and_certainty(dev)
-    found = {"counted": bits_per_byte(log_p, dev)}
-    if model.side is not None:
-        scores = score(model.side.network, model.side.gate, dev, Flat(dev, log_p, certainty, training.device))
-        found |= {"network": bits_per_byte(scores.trained, dev), "mixture": bits_per_byte(scores.mixture, dev)}
+    side = model.side or training.side  # if nothing beat the counts, they are the mixture
+    scores = score(side.network, side.gate, dev, Flat(dev, log_p, certainty, training.device))
+    found = {"counted": bits_per_byte(log_p, dev), "network": bits_per_byte(scores.trained, dev)}
+    found["mixture"] = bits_per_byte(scores.mixture, dev) if model.side else found["counted"]
     return {
         "start": config.network_start,
         "optimizer": config.optimizer,
@@ -137,7 +137,7 @@ def table(rows: Sequence[Row]) -> str:
 
 def spread(rows: Sequence[Row], side: str) -> str:
     """Mean and standard deviation of the final score of all held-out text."""
-    values = [row["bits_per_byte"].get(side, row["bits_per_byte"]["counted"]) for row in rows]
+    values = [row["bits_per_byte"][side] for row in rows]
     return f"{mean(values):.4f}" + (f" ± {stdev(values):.4f}" if len(values) > 1 else "")
 
 
