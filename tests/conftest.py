@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import shlex
+import signal
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ MODELS = tuple(CONFIGS)
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: starts processes or kills them; left out by -m 'not slow'")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background, and their children, ignore it
 
 
 def sentences(seed: int, number: int) -> list[str]:

@@ -1,35 +1,42 @@
 """Several processes: what they exchange, what one of them sees when another dies, and how they end."""
 
 import os
-import socket
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from torch.distributed import TCPStore
 
 from saffu.processes import SINGLE, ProcessGroup, together
 
 
-def run_processes(script: str, *arguments: object, size: int = 2) -> list[tuple[int, str, str]]:
-    """Run a script as `size` processes, as torchrun does; return the exit status, output, and errors of each."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(size), "PYTHONPATH": path}
-    processes = [
+@contextmanager
+def started(command: Sequence[object], size: int = 2) -> Iterator[list[subprocess.Popen[str]]]:
+    """Start a Python command line as `size` processes that can find each other, as torchrun does."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # here, as in torchrun, not in a worker
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    shared |= {"WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1"}
+    shared["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    yield [
         subprocess.Popen(
-            [sys.executable, "-c", script, *map(str, arguments)],
-            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            [sys.executable, *map(str, command)],
+            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(size)
     ]
-    ends = [process.communicate(timeout=120) for process in processes]
+
+
+def run_processes(script: str, *arguments: object) -> list[tuple[int, str, str]]:
+    """Run a script as two processes; return the exit status, output, and errors of each."""
+    with started(["-c", script, *arguments]) as processes:
+        ends = [process.communicate(timeout=120) for process in processes]
     return [(process.returncode, out, err) for process, (out, err) in zip(processes, ends, strict=True)]
 
 
