@@ -120,6 +120,21 @@ def test_ctrl_c_that_python_wraps(status_of):
     assert status_of(action) == (130, "saffu: interrupted; no partial output was left behind\n")
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_that_meet_code_which_then_fails_to_clean_up(status_of, number, status):
+    """As argparse does in parse_intermixed_args."""
+
+    def action():
+        try:
+            signal.raise_signal(number)
+        finally:
+            raise AttributeError("'_StoreAction' object has no attribute 'save_required'")
+
+    ended, err = status_of(action)
+    assert ended == status
+    assert err == ("saffu: interrupted; no partial output was left behind\n" if status == 130 else "")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no such pipes")
 def test_a_closed_pipe_is_quiet():
     command = f"{sys.executable} -m saffu train --help | true; test ${{PIPESTATUS[0]}} = 0"

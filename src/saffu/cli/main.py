@@ -33,9 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except KeyboardInterrupt as interrupt:
         complain(str(interrupt) or INTERRUPTED)
     except Exception as error:
-        if not isinstance(error.__cause__, KeyboardInterrupt):  # Python wraps one that meets the making of a class
+        stop = _stop_behind(error)
+        if stop is None:
             raise
-        complain(INTERRUPTED)
+        if isinstance(stop, KeyboardInterrupt):
+            complain(INTERRUPTED)
+        else:
+            status = 143
     finally:
         for number, usual in previous.items():
             signal.signal(number, usual)
@@ -121,6 +125,15 @@ def _interrupt(*_: object) -> None:
         complain(INTERRUPTED)
         os._exit(130)
     raise KeyboardInterrupt
+
+
+def _stop_behind(error: BaseException) -> BaseException | None:
+    """The KeyboardInterrupt or SystemExit of a signal that led to an error.
+
+    Python wraps one that meets the making of a class; and code that it left halfway may fail when it cleans up.
+    """
+    cause = error.__cause__ or error.__context__
+    return cause if cause is None or isinstance(cause, KeyboardInterrupt | SystemExit) else _stop_behind(cause)
 
 
 def _terminate(*_: object) -> NoReturn:
