@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field, fields
+from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from saffu.errors import SaffuError
@@ -41,9 +42,10 @@ class Settings:
     def __post_init__(self) -> None:
         kinds = get_type_hints(type(self))
         for entry in fields(self):
-            problem = _problem(kinds[entry.name], getattr(self, entry.name), entry.metadata)
-            if problem:
-                raise SaffuError(f"`{entry.name}` is {getattr(self, entry.name)!r}; it must be {problem}")
+            value = _plain(getattr(self, entry.name))
+            object.__setattr__(self, entry.name, value)
+            if problem := _problem(kinds[entry.name], value, entry.metadata):
+                raise SaffuError(f"`{entry.name}` is {value!r}; it must be {problem}")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -55,6 +57,13 @@ class Settings:
             if name not in known:
                 raise SaffuError(f"unknown setting {name!r}; there are {', '.join(known)}")
         return cls(**values)
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy, as loops over arrays give them, as Python's."""
+    if isinstance(value, bool | int | float):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value) if isinstance(value, Real) else value
 
 
 def _problem(kind: Any, value: Any, limits: Any) -> str:
@@ -72,5 +81,10 @@ def _problem(kind: Any, value: Any, limits: Any) -> str:
     within = right_kind and (low is None or value >= low) and value <= high and math.isfinite(value)
     if within or (right_kind and off and value == 0):
         return ""
-    bounds = f" from {low:g} to {high:g}" if high < math.inf else f" of at least {low:g}"
+    bounds = f" from {_bound(low)} to {_bound(high)}" if high < math.inf else f" of at least {_bound(low)}"
     return f"{'an integer' if kind is int else 'a number'}{bounds}{', or 0 for none' if off else ''}"
+
+
+def _bound(limit: float) -> str:
+    """A limit, every digit of it if it is an integer: 16777216, 0.95."""
+    return str(limit) if isinstance(limit, int) else f"{limit:g}"

@@ -39,6 +39,10 @@ MISUSES = {
     "preset None": lambda lm, tmp: saffu.preset(None),
     "preset's setting": lambda lm, tmp: saffu.preset("paper", order=3),
     "top_p 2": lambda lm, tmp: Sampling(top_p=2),
+    "epochs 1e25": lambda lm, tmp: saffu.preset("companion", epochs=1e25),
+    "minutes 1e25": lambda lm, tmp: saffu.preset("companion", minutes=1e25),
+    "decay 1e308": lambda lm, tmp: saffu.preset("companion", decay=1e308),
+    "batch 2^63": lambda lm, tmp: saffu.preset("companion", batch_tokens=2**63),
     "bpe words": lambda lm, tmp: TokenizerConfig(bpe_words=0),
     # the constructor
     "config is a name": lambda lm, tmp: SaffuLM("paper"),
@@ -155,3 +159,19 @@ def test_nothing_is_changed_by_misuse(fitted, dev_text):
             lm.forget(documents)
     assert lm.perplexity(dev_text) == before
     assert np.isfinite(before)
+
+
+def test_settings_take_numbers_of_numpy():
+    config = CalibratedConfig(order=np.int64(3))
+    assert (config, type(config.order)) == (CalibratedConfig(order=3), int)
+    sampling = Sampling(temperature=np.float32(0.5), seed=np.uint8(7))
+    assert (sampling, type(sampling.temperature)) == (Sampling(temperature=0.5, seed=7), float)
+    with pytest.raises(SaffuError, match=r"`order` is 2.5; it must be an integer from 2 to 9"):
+        CalibratedConfig(order=np.float32(2.5))
+
+
+def test_limits_are_stated_exactly():
+    with pytest.raises(SaffuError, match=r"from 1 to 16777216$"):
+        TrainingConfig(batch_size=2**25)
+    with pytest.raises(SaffuError, match=r"from 0 to 0.99$"):
+        TrainingConfig(dropout=1.0)

@@ -15,13 +15,15 @@ class CompanionConfig(CalibratedConfig):
 
     preset: ClassVar[str] = "companion"
 
-    minutes: float = setting(0.0, "total minutes, including counting, to train a network next to the counts")
-    epochs: float = setting(0.0, "passes over the text, instead of or in addition to a limit in minutes")
+    minutes: float = setting(
+        0.0, "total minutes, including counting, to train a network next to the counts", high=100_000
+    )
+    epochs: float = setting(0.0, "passes over the text, instead of or in addition to a limit in minutes", high=100_000)
     depth: int = setting(0, "number of layers (width: 64 times that); 0 to choose by text and time", high=24)
     network_dropout: float | None = setting(None, "dropout of the network", high=0.95, rare=True)
-    decay: float | None = setting(None, "weight decay of the network's matrices", rare=True)
+    decay: float | None = setting(None, "weight decay of the network's matrices", high=1000, rare=True)
     context: int = setting(256, "tokens that the network sees at once", low=8, high=4096, rare=True)
-    batch_tokens: int = setting(0, "tokens per training step; 0 to choose by device", rare=True)
+    batch_tokens: int = setting(0, "tokens per training step; 0 to choose by device", high=1 << 24, rare=True)
     optimizer: Literal["muon", "adamw"] = setting("muon", "optimizer of the network's matrices", rare=True)
     network_start: Literal["counted", "map", "embeddings", "random"] = setting(
         "counted", "initial weights from counts: all, up to the output map, only embeddings, or none", rare=True
