@@ -97,15 +97,21 @@ MISUSES = {
     "unknown sampling": lambda lm, tmp: lm.generate("a", beams=4),
     "no tokens": lambda lm, tmp: lm.generate("a", max_tokens=0),
     "no lines": lambda lm, tmp: lm.generate("a", lines=0),
+    "1.5 lines": lambda lm, tmp: lm.generate("a", lines=1.5),
     "lines as text": lambda lm, tmp: lm.generate("a", lines="two"),
     "seed -1": lambda lm, tmp: lm.generate("a", seed=-1),
     "stream from None": lambda lm, tmp: list(lm.stream(None)),
+    "surprisals of a list": lambda lm, tmp: lm.surprisals(["the dog"]),
+    "complete to no words": lambda lm, tmp: lm.complete_word("the d", 0),
+    "limit as text": lambda lm, tmp: saffu.memory_limit("500M").__enter__(),
+    "limit 1": lambda lm, tmp: saffu.memory_limit(1).__enter__(),
     "explain a number": lambda lm, tmp: lm.explain(3),
     "decode unknown ids": lambda lm, tmp: lm.tokenizer_.decode([10**6]),
     "encode a number": lambda lm, tmp: lm.tokenizer_.encode(3),
     "vector of an unknown kind": lambda lm, tmp: lm.word_vectors_.of("aura"),
     "vector of nothing": lambda lm, tmp: lm.word_vectors_[""],
     "neighbors -1": lambda lm, tmp: lm.word_vectors_.neighbors("the", -1),
+    "tokenizer of a string": lambda lm, tmp: Tokenizer.train("the dog"),
     "tokenizer from junk": lambda lm, tmp: Tokenizer.from_json("junk"),
     "tokenizer from None": lambda lm, tmp: Tokenizer.from_json(None),
     # change
@@ -157,6 +163,10 @@ def test_nothing_is_changed_by_misuse(fitted, dev_text):
     for documents in (["never seen"], [], "text", None):
         with pytest.raises((SaffuError, TypeError)):
             lm.forget(documents)
+    with pytest.raises(TypeError):
+        lm.set_params(colour=3)
+    with pytest.raises(SaffuError, match=r"saffu\.preset"):
+        lm.set_params(config="paper")
     assert lm.perplexity(dev_text) == before
     assert np.isfinite(before)
 

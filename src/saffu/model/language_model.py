@@ -20,7 +20,7 @@ from saffu.text.corpus import Line, TokenCorpus
 from saffu.text.documents import documents_from
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 from saffu.tools import decoding, evaluate, generate
-from saffu.tools.scores import LineScore, Scorer, score_texts
+from saffu.tools.scores import LineScore, Scorer, checked, score_texts
 from saffu.tools.word_vectors import WordVectors
 from saffu.tools.words import WordScore
 
@@ -87,10 +87,10 @@ class SaffuLM:
 
     def set_params(self, **parameters: Any) -> SaffuLM:
         """Change arguments of the constructor, and discard what was learned."""
-        given = {**self._parameters, **parameters}
+        fresh = type(self)(**self._parameters | parameters)  # fails, if it does, before anything is discarded
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
-        SaffuLM.__init__(self, **given)
+        vars(self).update(vars(fresh))
         return self
 
     def __sklearn_clone__(self) -> SaffuLM:
@@ -205,7 +205,7 @@ class SaffuLM:
 
     def surprisals(self, text: str) -> list[WordScore]:
         """Surprisal of each word of a text and of the end of each line, in bits; they add up to the text's bits."""
-        return self.scorer_.words([text])[0]
+        return self.scorer_.words([*checked([text])])[0]
 
     @property
     def scorer_(self) -> Scorer:

@@ -145,7 +145,8 @@ def check(**arguments: Any) -> None:
     for name, (value, *kinds) in arguments.items():
         if value is not None and not isinstance(value, tuple(kinds)):
             wanted = " or ".join(kind.__name__ for kind in kinds)
-            raise SaffuError(f"`{name}` is {value!r:.80}; pass an object of the class {wanted}")
+            example = ", such as saffu.preset('paper')" if kinds == [Settings] else ""
+            raise SaffuError(f"`{name}` is {value!r:.80}; pass an object of the class {wanted}{example}")
 
 
 def require_cpu(device: str) -> None:

@@ -81,6 +81,8 @@ class Tokenizer:
         cls, texts: Iterable[str], config: TokenizerConfig | None = None, progress: str | None = None
     ) -> Tokenizer:
         """Learn a vocabulary from documents, or from their lines: merges are within words, so both give the same."""
+        if isinstance(texts, str):
+            raise SaffuError("a single string is not a collection of texts; pass a list of strings, such as [text]")
         config, lines = config or TokenizerConfig(), progress_bar(progress, unit=" lines", iterable=texts)
         return cls.from_counts(counted_words(lines, config), config)
 
@@ -186,14 +188,13 @@ class WordTokenizer(Tokenizer):
     @classmethod
     def from_vocabulary(cls, ids: Mapping[str, int]) -> WordTokenizer:
         names = sorted(ids, key=lambda name: ids[name])
-        words = names[EOD + 2 :]
         if names[: EOD + 2] != [*SPECIAL_TOKENS, UNKNOWN] or [ids[name] for name in names] != [*range(len(names))]:
             raise SaffuError("not a saffu tokenizer (special tokens are missing); train one with saffu")
-        return cls(words)
+        return cls(names[EOD + 2 :])
 
     def to_json(self) -> str:
-        vocabulary = {name: id for id, name in self._names.items()}
-        backend = tokenizers.Tokenizer(models.WordLevel(vocab=vocabulary, unk_token=UNKNOWN))
+        ids = {name: id for id, name in self._names.items()}
+        backend = tokenizers.Tokenizer(models.WordLevel(vocab=ids, unk_token=UNKNOWN))
         backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         return str(backend.to_str())
 
@@ -267,8 +268,7 @@ def learn_merges(counts: Mapping[str, int]) -> list[Merge]:
         for done in range(0, count, REPEATED)
     )
     backend.train_from_iterator(repeated, trainer)
-    merges = json.loads(backend.to_str())["model"]["merges"]
-    return [(left, right) for left, right in merges]
+    return [(left, right) for left, right in json.loads(backend.to_str())["model"]["merges"]]
 
 
 def needed_merges(merges: Sequence[Merge], words: Iterable[str]) -> list[Merge]:

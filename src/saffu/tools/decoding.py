@@ -16,6 +16,7 @@ from unicodedata import category
 
 import numpy as np
 
+from saffu.errors import SaffuError
 from saffu.interface import Array, Model, State
 from saffu.text.tokenizer import EOD, Tokenizer, WordTokenizer
 from saffu.tools.generate import encode_prompt
@@ -131,6 +132,8 @@ def complete_word(model: Model, tokenizer: Tokenizer, prompt: str, number: int =
     (LEAST_SHARE, MOST_STEPS, MOST_TOKENS) and ends once no other word can be among the `number` most likely; what was
     not followed is missing from the sum of the probabilities.
     """
+    if number < 1:
+        raise SaffuError(f"`number` is {number}; it must be an integer of at least 1")
     before, typed = unfinished(prompt)
     return word_completions(model, tokenizer, model.start(encode_prompt(tokenizer, before)), typed, number)
 

@@ -69,8 +69,8 @@ def generate_tokens(
     model: Model, prompts: Sequence[Sequence[int]], sampling: Sampling, lines: int = 1
 ) -> Iterator[list[int | None]]:
     """Yield the next token of each prompt, step by step; None for those that have written their last `<eod>`."""
-    if lines < 1:
-        raise SaffuError(f"`lines` is {lines}; it must be an integer of at least 1")
+    if not isinstance(lines, int | np.integer) or lines < 1:
+        raise SaffuError(f"`lines` is {lines!r}; it must be an integer of at least 1")
     rng = np.random.default_rng(sampling.seed)
     states = {row: model.start(prompt) for row, prompt in enumerate(prompts)}  # of the texts that have not ended
     left = [lines] * len(prompts)
