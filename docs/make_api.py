@@ -10,7 +10,7 @@ SOURCE = HERE.parent / "src" / "saffu"
 PAGE = HERE / "api.md"
 
 CONTENTS = {
-    "The model": [("model.language_model", "SaffuLM"), ("__init__", "load")],
+    "The model": [("model.language_model", "SaffuLM"), ("__init__", "load"), ("calibrated.storage", "memory_limit")],
     "Settings": [
         ("model.solutions", "preset"),
         ("calibrated.config", "CalibratedConfig"),

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from saffu.calibrated.config import CalibratedConfig
+    from saffu.calibrated.storage import memory_limit
+    from saffu.companion.config import CompanionConfig
     from saffu.errors import SaffuError
     from saffu.model.language_model import SaffuLM
     from saffu.model.solutions import preset
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "CalibratedConfig",
+    "CompanionConfig",
     "PaperConfig",
     "SaffuError",
     "SaffuLM",
@@ -35,11 +38,13 @@ __all__ = [
     "TokenizerConfig",
     "TrainingConfig",
     "load",
+    "memory_limit",
     "preset",
 ]
 
 _MODULES = {
     "CalibratedConfig": "saffu.calibrated.config",
+    "CompanionConfig": "saffu.companion.config",
     "PaperConfig": "saffu.paper.config",
     "SaffuError": "saffu.errors",
     "SaffuLM": "saffu.model.language_model",
@@ -47,6 +52,7 @@ _MODULES = {
     "Tokenizer": "saffu.text.tokenizer",
     "TokenizerConfig": "saffu.text.tokenizer",
     "TrainingConfig": "saffu.training.config",
+    "memory_limit": "saffu.calibrated.storage",
     "preset": "saffu.model.solutions",
 }
 

@@ -55,11 +55,17 @@ def memory_limit(size: int | None, folder: str | Path | None = None) -> Iterator
 
     Counts and tables are kept in unnamed temporary files in `folder`, and text is counted in as many parts as it takes.
     The results are the same, byte for byte.
+
+    with saffu.memory_limit(500_000_000):
+        lm = saffu.SaffuLM().fit(documents)
+        lm.save("model")
     """
     global _limit
     if size is None:
         yield
         return
+    if not isinstance(size, int):
+        raise SaffuError(f"`memory_limit` is {size!r}; pass a number of bytes, such as 500_000_000")
     before, stop = _limit, threading.Event()
     used, files = memory_in_use()
     if used + files >= size:
