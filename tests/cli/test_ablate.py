@@ -82,7 +82,7 @@ def test_an_interrupted_grid_says_how_to_resume(saffu, monkeypatch):
 
 def test_set_help(saffu):
     shown = saffu("ablate --out grid --set help").out
-    assert "hidden_dimension=512" in shown and "bpe_words=" in shown
+    assert "hidden_dimension=128" in shown and "bpe_words=" in shown
 
 
 def test_report_of_nothing(saffu, tmp_path):

@@ -34,13 +34,14 @@ def run(start, radius, best, **facts):
     return {**row, "vocabulary": 50, "best_dev_perplexity": best, "curve": curve, **facts}
 
 
-def protocol_run(start="explicit", size="10M", test=50.0):
+def protocol_run(start="explicit", size="10M", test=50.0, seed=0):
     log = [{"stage": "init", "dev_perplexity": 99.0}]
     log += [
         {"stage": f"train {n}", "fold": n, "tokens": n, "seconds": n, "dev_perplexity": 99 / (n + 1)} for n in (0, 1)
     ]
     log = [row | {"dev_bits_per_byte": 2.0} for row in log]
     facts = {"run": f"{start}-8", "start": start, "radius": 8, "size": size, "learning_rate": 0.01, "log": log}
+    facts["seed"] = seed
     sizes = {
         "tokens": 10**7,
         "text_tokens": 10**8,
@@ -66,7 +67,7 @@ def test_the_pages_are_up_to_date():
 
 
 def test_every_figure_of_these_pages_exists():
-    for name in ("ablation-heat-maps.svg", "warm-cold.svg"):
+    for name in ("ablation-heat-maps.svg", "warm-cold.svg", "protocol.svg"):
         assert (DOCS / "figures" / name).is_file()
 
 
@@ -92,14 +93,17 @@ def test_verdicts_are_merged_over_choices_of_documents():
     rows += [row() | {"draw": 1}, row("uniform-attention", 1.1, attention="uniform") | {"draw": 1}]
     found = grid_verdicts(rows)[5]
     assert (found.verdict, found.seeds) == (HOLDS, 2)
-    assert (found.effect, found.spread) == (pytest.approx(0.15), pytest.approx(0.1))
+    assert (found.effect, found.spread) == (pytest.approx(0.15), pytest.approx(0.1 / math.sqrt(2)))
     rows[3] = row("uniform-attention", 0.9, attention="uniform") | {"draw": 1}
     assert grid_verdicts(rows)[5].verdict == IN_PART
+    rows[1] = row()  # undecided on the first choice
+    assert grid_verdicts(rows)[5].verdict == FAILS
 
 
 def test_every_claim_has_a_verdict(tmp_path):
     runs = [run(start, r, best, alone=True) for (start, r), best in zip(STARTS, (20, 30, 60, 60.5), strict=True)]
     protocol = [protocol_run(), protocol_run(size="100M", test=90.0)]
+    protocol += [protocol_run(seed=1), protocol_run(size="100M", test=94.0, seed=1)]
     rows = [row(), row("natural-logarithm", slot_weight="natural")]
     results = written(tmp_path / "results", rows, runs, protocol)
     found = all_verdicts(results)
@@ -110,7 +114,7 @@ def test_every_claim_has_a_verdict(tmp_path):
     assert found[8].verdict == OPEN and found[9].toy and not found[11].toy
     table = verdict_table(results)
     assert "| spoken, 5 tokens counted, toy-sized |" in table
-    assert "| **holds** | +80.0% (+143.5%) | – | mixed, 10,000,000 tokens counted |" in table
+    assert "| **holds** | +84.0% (+143.5%) | ± 5.7 (2) | mixed, 10,000,000 tokens counted |" in table
 
 
 def test_other_verdicts_are_listed(tmp_path):
@@ -125,22 +129,28 @@ def test_command(tmp_path, monkeypatch):
     monkeypatch.setattr(companion_results, "parts", lambda results: {})
     monkeypatch.setattr(companion_results, "draw", lambda results, figures: None)
     cells = row()["perplexities"] + [["sum/cat", False, 128, 8, 90.0, math.e**4]]
-    written(tmp_path / "results", [row() | {"perplexities": cells}], [run("explicit", 8, 50.0)], [protocol_run()])
+    written(
+        tmp_path / "results",
+        [row() | {"perplexities": cells}],
+        [run("explicit", 8, 50.0)],
+        [protocol_run(), protocol_run(seed=1, test=54.0)],
+    )
     for name, parts in {
         "ablation.md": ("readings", "readings-published", "grid"),
-        "paper.md": ("verdicts", "magnitude"),
-        "warm-start.md": ("warm-starts", "log", "protocol"),
+        "paper.md": ("verdicts", "magnitude", "log", "protocol"),
+        "warm-start.md": ("warm-starts",),
         "companion.md": (),
     }.items():
         (tmp_path / name).write_text("\n".join(f"<!-- {part} --> outdated <!-- /{part} -->" for part in parts))
     main([str(tmp_path)])
-    assert "| sum/cat, b = 128, r = 8 | 44.9 | 54.6 | 16.0 | 241.9 |" in (tmp_path / "paper.md").read_text()
+    page = (tmp_path / "paper.md").read_text()
+    assert "| sum/cat, b = 128, r = 8 | 44.9 | 54.6 | 16.0 | 241.9 |" in page
+    assert "| init | 99.00 | 24.17 | 43.33 |" in page and "| train 1 |" not in page
+    best, tests = "49.5 (49.5 to 49.5 over 2 seeds)", "52.0 (50.0 to 54.0 over 2 seeds)"
+    assert f"| warm, r = 8, rate 0.01 | 99.0 | {best} | 1 | {tests} | 15.5 | 23.84 | 5 |" in page
     assert "| warm, r = 8 | 100.0 | 50.0 | 23.84 |" in (tmp_path / "warm-start.md").read_text()
-    assert "| init | 99.00 | 24.17 | 43.33 |" in (tmp_path / "warm-start.md").read_text()
-    assert (
-        "| warm, r = 8 | 0.01 | 99.0 | 49.5 | 1 | 50.0 | 15.1 | 23.84 | 5 |" in (tmp_path / "warm-start.md").read_text()
-    )
-    assert (tmp_path / "figures" / "warm-cold.svg").is_file()
+    for name in ("warm-cold.svg", "protocol.svg"):
+        assert (tmp_path / "figures" / name).is_file()
     assert "outdated" not in (tmp_path / "ablation.md").read_text()
 
 

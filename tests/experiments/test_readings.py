@@ -112,8 +112,8 @@ def test_command(files, tmp_path, capsys):
     train, dev = files
     arguments = ["--train", train, "--dev", dev, "--tokens", "1e3", "--eval-tokens", "200", "--sizes", "2,4"]
     arguments = [*map(str, arguments), "--out", str(tmp_path / "rows.jsonl")]
-    main([*arguments, "--readings", "hidden-128"])
-    assert "| hidden_dimension 128 |" in capsys.readouterr().out
+    main([*arguments, "--readings", "hidden-64"])
+    assert "| hidden_dimension 64 |" in capsys.readouterr().out
     assert json.loads((tmp_path / "rows.jsonl").read_text())["draw"] == 0
     with pytest.raises(SystemExit, match="error: unknown reading 'x'"):
         main([*arguments, "--readings", "x"])

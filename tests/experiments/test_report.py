@@ -132,7 +132,7 @@ def test_verdicts_on_several_choices_of_documents_are_merged():
     both = merged([first, second])
     assert (both.verdict, both.seeds) == (HOLDS, 2)
     assert both.effect == pytest.approx((first.effect - 0.1) / 2)
-    assert both.spread == pytest.approx(abs(first.effect + 0.1))
+    assert both.spread == pytest.approx(abs(first.effect + 0.1) / math.sqrt(2))
     differing = merged([first, replace(second, verdict=FAILS)])
     assert differing.verdict == IN_PART
     assert differing.evidence.endswith("On 2 choices of documents: holds, does not hold.")

@@ -1,5 +1,7 @@
 """Verdicts on runs, from made-up results: each can come out both ways."""
 
+import math
+
 import pytest
 
 from saffu.experiments import run_claims
@@ -23,8 +25,9 @@ def starts(warm_8, warm_128, cold_8, cold_128):
     return [trained(*start, best, seed) for start, found in scores.items() for seed, best in enumerate(found)]
 
 
-def protocol(size, test, before=30_000, after=3_000, rate=0.01):
+def protocol(size, test, before=30_000, after=3_000, rate=0.01, seed=0):
     facts = {"run": "explicit-8", "size": size, "learning_rate": rate, "test_perplexity": test, "tokens": 10**7}
+    facts["seed"] = seed
     facts |= {"text_tokens": 10**8}
     return facts | {"full_vocabulary": before, "vocabulary": after}
 
@@ -45,7 +48,7 @@ def test_tuning(runs, verdict):
 
 def test_effect_and_spread_of_tuning():
     found = run_claims.tuning([tuned(100, 90, 95), tuned(100, 92, 95, seed=1, tokens=4000)])
-    assert (found.effect, found.spread, found.seeds) == (pytest.approx(-0.09), pytest.approx(0.02), 2)
+    assert (found.effect, found.spread, found.seeds) == (pytest.approx(-0.09), pytest.approx(0.02 / math.sqrt(2)), 2)
     assert found.paper_effect == pytest.approx(42.44 / 43.33 - 1)
     assert found.size == "4,000 tokens counted, toy-sized"
     assert "One fold of 1,000 tokens: 100.00. After 2 tunings, each on a further fold: 91.00." in found.evidence
@@ -68,9 +71,10 @@ def test_training(scores, ninth, tenth):
 
 def test_training_compares_best_rates_and_means():
     rows = [*starts([20, 22], [30, 30], [60, 64], [60, 62]), trained("random", 8, 40, rate=0.3)]
+    rows.append(trained("random", 8, 40, seed=1, rate=0.3))
     ninth, tenth = run_claims.training(rows)
     assert ninth.effect == pytest.approx(21 / 40 - 1)
-    assert (ninth.spread, ninth.seeds) == (pytest.approx(2 / 40), 2)
+    assert (ninth.spread, ninth.seeds) == (pytest.approx(2 / 40 / math.sqrt(2)), 2)
     assert ninth.evidence.startswith("warm, r = 8: 21.0 (20.0 to 22.0 over 2 seeds); warm, r = 128: 30.0 (")
     assert tenth.evidence == "Cold, r = 128 is 52.5% above r = 8."
     assert [verdict.verdict for verdict in run_claims.training(rows[:4])] == [OPEN, OPEN]
@@ -82,6 +86,8 @@ def test_initialized_on_a_tenth(test, verdict):
     found = run_claims.large_text(rows)
     assert found.verdict == verdict and found.effect == pytest.approx(test / 23.84 - 1)
     assert run_claims.large_text(rows[:1]).verdict == OPEN
+    other = run_claims.large_text([*rows, protocol("10M", 20.0, seed=1), protocol("100M", 19.0, seed=1)])
+    assert other.verdict == FAILS and other.seeds == 2  # not in every seed
 
 
 @pytest.mark.parametrize(

@@ -87,16 +87,18 @@ def test_results_do_not_depend_on_the_batches(text, tmp_path):
         assert one.dev.nll == pytest.approx(other.dev.nll, rel=1e-7)
 
 
-def test_the_papers_grid_is_28_units_and_7_document_models():
-    assert len(grid()) == 245
-    names = [unit.name for unit in units_of(grid())]
-    assert (names.count("block"), names.count("radius"), names.count("document")) == (14, 14, 7)
+@pytest.mark.parametrize(("span", "radii"), [("blocks", 98), ("document", 14)])
+def test_the_units_of_the_papers_grid(span, radii):
+    cells = grid(settings={"radius_span": [span]})
+    assert len(cells) == 245
+    names = [unit.name for unit in units_of(cells)]
+    assert (names.count("block"), names.count("radius"), names.count("document")) == (14, radii, 7)
 
 
 def test_units_are_fitted_once(text, tmp_path, monkeypatch):
     fitted = count_calls(monkeypatch, units.FittedUnits, "fit")
     run_grid(tmp_path, small(), text)
-    assert len(fitted) == 2 + 2 + 4  # document models with their sum blocks; cat blocks; radii
+    assert len(fitted) == 2 + 2 + 2 * 4  # document models with their sum blocks; cat blocks; radii over both blocks
 
 
 def test_finished_cells_are_not_repeated(text, tmp_path, monkeypatch):
@@ -107,7 +109,7 @@ def test_finished_cells_are_not_repeated(text, tmp_path, monkeypatch):
     assert (fitted, computed) == ([], [])
     after = run_grid(tmp_path, small(radii=[2, 4, 3]), text)
     assert len(after) == len(before) * 3 // 2
-    assert [unit.config.radius for _, unit in fitted] == [3, 3]
+    assert [unit.config.radius for _, unit in fitted] == [3] * 4
     assert (tmp_path / "results.jsonl").read_text().startswith(lines)
 
 
@@ -128,7 +130,7 @@ def test_an_interrupted_grid_continues(text, tmp_path, monkeypatch):
     computed = count_calls(monkeypatch, scoring, "outputs")
     cells = run_grid(folder, small(), text)
     assert len(computed) == (stretches - 2) * len(units_of(small()))  # two stretches were saved
-    assert len(fitted) == 8  # none was fitted twice
+    assert len(fitted) == 12  # none was fitted twice
     assert not (folder / "unfinished.json").exists()
     for cell, other in zip(cells, expected, strict=True):
         assert (cell.config, cell.dev.nll) == (other.config, pytest.approx(other.dev.nll, rel=1e-7))

@@ -14,7 +14,7 @@ def test_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tunings, "RADII", (3,))
     monkeypatch.setattr(tunings, "TUNINGS", 3)
     small = tunings.tuned_settings
-    monkeypatch.setattr(tunings, "tuned_settings", lambda corpus, radius: small(corpus, radius, 4, 5))
+    monkeypatch.setattr(tunings, "tuned_settings", lambda corpus, radius: small(corpus, radius, 16, 5))
     out = tmp_path / "rows.jsonl"
     arguments = ["--train", tmp_path / "train.txt", "--dev", tmp_path / "dev.txt", "--out", out, "--seeds", "2"]
     tunings.main([str(argument) for argument in arguments])

@@ -78,7 +78,8 @@ def test_contexts_by_hand():
         (EOD, [FRG, 9, PAD], FRG),
         (EOD, [SOD, PAD, PAD], SOD),
     ]
-    assert windowed("radius", documents, config, 9) == [
+    document = PaperConfig(block=3, radius=2, query_slot="first", radius_span="document")
+    assert windowed("radius", documents, document, 9) == [
         (7, [PAD, PAD], PAD),
         (8, [PAD, 7], PAD),
         (9, [7, 8], 7),
@@ -93,7 +94,9 @@ def test_contexts_by_hand():
         [FRG, 8, 9],
         [PAD, PAD, SOD],
     ]
-    blocks = PaperConfig(block=3, radius=3, radius_span="blocks")
+    without_blocks = PaperConfig(block=0, radius=2, query_slot="first")
+    assert windowed("radius", documents, without_blocks, 9) == windowed("radius", documents, document, 9)
+    blocks = PaperConfig(block=3, radius=3)
     assert [slots for _, slots, _ in windowed("radius", documents, blocks, 9)] == [
         [PAD, PAD, SOD],
         [PAD, SOD, 7],

@@ -1,7 +1,8 @@
 """The models that an ablation compares. A cell is a `PaperConfig`; a grid is a list of cells.
 
 Also lists the units that the cells are assembled from. The units of a model only meet in its final decoder, so the
-models of a grid share them: 245 cells are made of 28 units and 7 document models.
+models of a grid share them: 245 cells are made of 112 units and 7 document models. 98 of them are radial units, which
+depend on the blocks that they pass through; with `radius_span` document there are 14.
 """
 
 from __future__ import annotations

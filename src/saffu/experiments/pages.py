@@ -37,7 +37,7 @@ def readings_table(results: Results, texts: Iterable[str]) -> str:
         first = next(parts[text][name] for text in texts if name in parts[text])
         return -number(first["selection"], "spearman")
 
-    lines = ["| changed settings | " + " | ".join(texts) + " |", "| --- " * (len(texts) + 1) + "|"]
+    lines = tables.head(["changed settings", *texts])
     for name in sorted(names, key=rank):
         values = []
         for text in texts:
@@ -99,8 +99,8 @@ def magnitude_table(results: Results) -> str:
         runs = best_rate(results.runs, start, 8)
         best = mean(run["best_dev_perplexity"] for run in runs) if runs else None
         rows.append((f"{name}, trained, r = 8", PRINTED_TEST[f"{start}-8"], best))
-    head = ["", "printed", f"ours ({results.main_text})", "ours as 2^nats", "printed, if it is 2^nats, as a perplexity"]
-    lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
+    ours_as = [f"ours ({results.main_text})", "ours as 2^nats"]
+    lines = tables.head(["", "printed", *ours_as, "printed, if it is 2^nats, as a perplexity"])
     for name, printed, own in rows:
         values = [printed, own, own and 2 ** math.log(own), printed and math.exp(math.log2(printed))]
         lines.append(f"| {name} | " + " | ".join(f"{value:.1f}" if value else "–" for value in values) + " |")
@@ -110,8 +110,7 @@ def magnitude_table(results: Results) -> str:
 def warm_table(results: Results) -> str:
     """Best dev perplexity by start, radius, and learning rate: means over the seeds, with their range."""
     rates = sorted({run["learning_rate"] for run in results.runs})
-    head = ["", "start", *(f"rate {rate:g}" for rate in rates), "paper (test)"]
-    lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
+    lines = tables.head(["", "start", *(f"rate {rate:g}" for rate in rates), "paper (test)"])
     for radius in (8, 128):
         for start, name in NAMES.items():
             runs = [run for run in results.runs if (run["start"], run["radius"]) == (start, radius)]
@@ -130,38 +129,48 @@ def warm_table(results: Results) -> str:
 
 
 def log_table(results: Results) -> str:
-    """Dev perplexity of the stages of explicit-8 in the paper's protocol, as its log prints them."""
+    """Dev perplexity of explicit-8 as it is initialized and tuned in the paper's protocol, next to the printed log."""
     run = next((run for run in results.protocol if (run["run"], run["size"]) == ("explicit-8", "10M")), None)
-    lines = ["| step | dev perplexity | as 2^nats | printed |", "| --- | --- | --- | --- |"]
+    lines = tables.head(["step", "dev perplexity", "as 2^nats", "printed"])
     for row in run["log"] if run else []:
-        dev, printed = row["dev_perplexity"], PRINTED_LOG.get(row["stage"], "–")
-        lines.append(f"| {row['stage']} | {dev:.2f} | {2 ** math.log(dev):.2f} | {printed} |")
+        if "fold" not in row:
+            dev, printed = row["dev_perplexity"], PRINTED_LOG.get(row["stage"], "–")
+            lines.append(f"| {row['stage']} | {dev:.2f} | {2 ** math.log(dev):.2f} | {printed} |")
     return "\n".join(lines) + "\n"
 
 
 def protocol_table(results: Results) -> str:
     """Runs of the paper's protocol: what they start from, where they end, and the printed test perplexities."""
-    head = ["", "rate", "start", "best dev", "folds", "test", "test as 2^nats", "printed", "parameters"]
-    lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
-    for run in results.protocol:
-        folds = [row for row in run["log"] if "fold" in row]
-        printed = (PRINTED_TEST if run["size"] == "10M" else PRINTED_TEST_100M).get(run["run"], "–")
-        name = f"{NAMES[run['start']]}, r = {run['radius']}" + (", from a tenth" if run["size"] == "100M" else "")
-        best, test = min(row["dev_perplexity"] for row in folds), run["test_perplexity"]
+    lines = tables.head(["", "start", "best dev", "folds", "test", "test as 2^nats", "printed", "parameters"])
+    for name, runs in protocol_runs(results).items():
+        curves = [[row for row in run["log"] if "fold" in row] for run in runs]
+        tests = [run["test_perplexity"] for run in runs]
+        printed = (PRINTED_TEST if runs[0]["size"] == "10M" else PRINTED_TEST_100M).get(runs[0]["run"], "–")
         values = [
-            f"{run['learning_rate']:g}",
-            f"{folds[0]['dev_perplexity']:,.1f}",
-            f"{best:.1f}",
-            f"{folds[-1]['fold']}",
+            f"{mean(curve[0]['dev_perplexity'] for curve in curves):,.1f}",
+            described([min(row["dev_perplexity"] for row in curve) for curve in curves]),
+            f"{curves[0][-1]['fold']}",
+            described(tests),
+            f"{2 ** math.log(mean(tests)):.1f}",
+            f"{printed}",
+            f"{runs[0]['parameters']:,}",
         ]
-        values += [f"{test:.1f}", f"{2 ** math.log(test):.1f}", str(printed), f"{run['parameters']:,}"]
         lines.append(f"| {name} | " + " | ".join(values) + " |")
     facts = []
     if results.protocol:
         run = results.protocol[0]
-        sizes = f"vocabulary {run['full_vocabulary']:,}, reduced to {run['vocabulary']:,}"
-        facts = ["", f"{run['tokens']:,} tokens, {sizes}, {run['test_targets']:,} test targets."]
+        sizes = f"vocabulary {run['full_vocabulary']:,}, reduced to {run['vocabulary']:,} (printed: 26,693, 2,848)"
+        facts = ["", f"{run['tokens']:,} tokens; {sizes}; {run['test_targets']:,} test targets."]
     return "\n".join([*lines, *facts, ""])
+
+
+def protocol_runs(results: Results) -> dict[str, list[Row]]:
+    """Runs of the paper's protocol that differ in their seeds alone, by a name."""
+    found: dict[str, list[Row]] = {}
+    for run in results.protocol:
+        name = f"{NAMES[run['start']]}, r = {run['radius']}" + (", from a tenth" if run["size"] == "100M" else "")
+        found.setdefault(f"{name}, rate {run['learning_rate']:g}", []).append(run)
+    return found
 
 
 def draw_figures(results: Results, folder: Path) -> None:
@@ -173,8 +182,13 @@ def draw_figures(results: Results, folder: Path) -> None:
             if runs := best_rate(results.runs, start, radius):
                 rows = [row | {"dev_bits_per_byte": row["dev_perplexity"]} for row in runs[0]["curve"]]
                 curves.append(Curve(f"{name}, r = {radius}", rows))
-    if curves:
-        learning_curves.draw(curves, folder / "warm-cold", over=("tokens",))[0].unlink()  # the SVG alone is shown
+    protocol = [
+        Curve(name.rpartition(",")[0], [row for row in runs[0]["log"] if "fold" in row])
+        for name, runs in protocol_runs(results).items()
+    ]
+    for name, drawn in {"warm-cold": curves, "protocol": protocol}.items():
+        if drawn:
+            learning_curves.draw(drawn, folder / name, over=("tokens",))[0].unlink()  # the SVG alone is shown
 
 
 def filled(page: str, parts: Mapping[str, str]) -> str:
@@ -203,12 +217,13 @@ def pages(results: Results) -> dict[str, dict[str, str]]:
             "readings-published": readings_table(results, published),
             "grid": grid_tables(results.main),
         },
-        "paper.md": {"verdicts": verdict_table(results), "magnitude": magnitude_table(results)},
-        "warm-start.md": {
-            "warm-starts": warm_table(results),
+        "paper.md": {
+            "magnitude": magnitude_table(results),
             "log": log_table(results),
             "protocol": protocol_table(results),
+            "verdicts": verdict_table(results),
         },
+        "warm-start.md": {"warm-starts": warm_table(results)},
     }
 
 

@@ -56,6 +56,7 @@ class Protocol:
     max_tokens: int | None = None  # use only the first documents of the training text
     learning_rate: float | None = None
     max_folds: int | None = None
+    seed: int = 0  # of random weights and of the order of the data
 
 
 class Corpora(NamedTuple):
@@ -172,6 +173,7 @@ def train(protocol: Protocol, corpora: Corpora, start: str, radius: int, say: Sa
         "start": start,
         "radius": radius,
         "size": protocol.size,
+        "seed": protocol.seed,
         "learning_rate": training.learning_rate,
         "tokens": corpora.train.targets,
         "text_tokens": corpora.text_tokens,
@@ -195,7 +197,7 @@ def model_settings(protocol: Protocol, train: TokenCorpus, start: str, radius: i
 def training_settings(protocol: Protocol, start: str) -> TrainingConfig:
     """Adam as in the paper: constant learning rate, no dropout, no clipping; it stops after 2³ increases."""
     paper = {"learning_rate": protocol.learning_rate or LEARNING_RATE, "dropout": 0.0, "max_grad_norm": 0.0}
-    limits = {"patience": 8, "max_folds": protocol.max_folds or 0}
+    limits = {"patience": 8, "max_folds": protocol.max_folds or 0, "seed": protocol.seed}
     return TrainingConfig.from_dict({**STARTS[start], **paper, **limits})
 
 

@@ -1,15 +1,16 @@
 """The paper's claims about runs, each with a verdict computed from result files: tuning, training, vocabulary, cost.
 
-A verdict needs the same order in every seed; the spread is that of the effect over the seeds.
+A verdict needs the same order in every seed. An effect compares runs of the same seed; the spread is its standard
+deviation over the seeds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from saffu.experiments.claims import FAILS, GROSS, HOLDS, IN_PART, NEAR, OPEN, Verdict, both, compared
+from saffu.experiments.claims import FAILS, GROSS, HOLDS, IN_PART, NEAR, OPEN, Verdict, both, compared, over_seeds
 from saffu.format import plural
 
 Row = Mapping[str, Any]
@@ -20,12 +21,15 @@ PRINTED_VOCABULARIES = (26_693, 2_848)
 LEAST_REDUCTION = 5  # factor by which a vocabulary "shrinks" as the printed one did, by 9.4
 
 
-def seeded(rows: Sequence[Row], effect: Callable[[Row], float]) -> dict[str, Any]:
-    """The mean effect, its spread over the seeds, the number of seeds, and the smallest text."""
-    effects = [effect(row) for row in rows]
-    spread = max(effects) - min(effects) if len(effects) > 1 else None
-    tokens = min(int(row["tokens"]) for row in rows)
-    return {"effect": mean(effects), "spread": spread, "seeds": len(effects), "tokens": tokens}
+def pairs_of(first: Iterable[Row], second: Iterable[Row]) -> list[tuple[Row, Row]]:
+    """Runs of the same seed."""
+    others = {row["seed"]: row for row in second}
+    return [(row, others[row["seed"]]) for row in first if row["seed"] in others]
+
+
+def ratios(pairs: Iterable[tuple[Row, Row]], score: str = "best_dev_perplexity") -> list[float]:
+    """How much the first of each pair is above the second, relatively."""
+    return [float(first[score] / second[score] - 1) for first, second in pairs]
 
 
 def tuning(rows: Iterable[Row]) -> Verdict:
@@ -34,17 +38,13 @@ def tuning(rows: Iterable[Row]) -> Verdict:
     runs = [row for row in rows if row["radius"] == 8]
     if not runs:
         return Verdict(8, claim, OPEN, "Needs runs of `python -m saffu.experiments.tunings`.")
-    first = mean(next(iter(row["dev_perplexities"].values())) for row in runs)
-    last = mean(list(row["dev_perplexities"].values())[-1] for row in runs)
+    stages = [list(row["dev_perplexities"].values()) for row in runs]
+    first, last = (mean(found[place] for found in stages) for place in (0, -1))
     plain = mean(row["without_tuning"] for row in runs)
-    tunings = len(runs[0]["dev_perplexities"]) - 1
-
-    def change(row: Row) -> float:
-        stages = list(row["dev_perplexities"].values())
-        return float(stages[-1] / stages[0] - 1)
-
-    improves = all(change(row) < 0 for row in runs)
-    beyond_text = all(list(row["dev_perplexities"].values())[-1] < row["without_tuning"] for row in runs)
+    tunings = len(stages[0]) - 1
+    changes = [float(found[-1] / found[0] - 1) for found in stages]
+    improves = max(changes) < 0
+    beyond_text = all(found[-1] < row["without_tuning"] for found, row in zip(stages, runs, strict=True))
     verdict = HOLDS if improves and beyond_text else IN_PART if improves else FAILS
     evidence = (
         f"One fold of {runs[0]['fold_tokens']:,} tokens: {first:.2f}. After {tunings} tunings, each on a further fold: "
@@ -53,7 +53,8 @@ def tuning(rows: Iterable[Row]) -> Verdict:
     if verdict == IN_PART:
         evidence += " It improves, but no more than the text that it adds does."
     paper = PRINTED_LOG["tune 10"] / PRINTED_LOG["init"] - 1
-    return Verdict(8, claim, verdict, evidence, paper_effect=paper, **seeded(runs, change))
+    tokens = min(row["tokens"] for row in runs)
+    return Verdict(8, claim, verdict, evidence, paper_effect=paper, tokens=tokens, **over_seeds(changes))
 
 
 def best_rate(rows: Iterable[Row], start: str, radius: int) -> list[Row]:
@@ -82,15 +83,15 @@ def training(rows: Sequence[Row]) -> list[Verdict]:
         f"{'warm' if start == 'explicit' else 'cold'}, r = {radius}: {described(found)}"
         for (start, radius), found in scores.items()
     )
-    cold = mean(scores["random", 8])
-    ninth = seeded(groups["explicit", 8], lambda run: run["best_dev_perplexity"] / cold - 1)
-    tenth = seeded(groups["random", 128], lambda run: run["best_dev_perplexity"] / cold - 1)
+    ninth = over_seeds(ratios(pairs_of(groups["explicit", 8], groups["random", 8])))
+    tenth = over_seeds(ratios(pairs_of(groups["random", 128], groups["random", 8])))
     same = abs(tenth["effect"]) <= NEAR
     ratio = f"Cold, r = 128 is {compared(1 + tenth['effect'])} r = 8."
     paper = PRINTED_TEST["explicit-8"] / PRINTED_TEST["random-8"] - 1
+    tokens = min(run["tokens"] for runs in groups.values() for run in runs)
     return [
-        Verdict(9, claims[9], verdict, f"{evidence}.", paper_effect=paper, **ninth),
-        Verdict(10, claims[10], HOLDS if same else FAILS, ratio, paper_effect=0.0, **tenth),
+        Verdict(9, claims[9], verdict, f"{evidence}.", paper_effect=paper, tokens=tokens, **ninth),
+        Verdict(10, claims[10], HOLDS if same else FAILS, ratio, paper_effect=0.0, tokens=tokens, **tenth),
     ]
 
 
@@ -107,15 +108,17 @@ def described(scores: Sequence[float]) -> str:
 def large_text(rows: Iterable[Row]) -> Verdict:
     """Claim 11, from the paper's protocol: initialized on a tenth of the text, or on all of it."""
     claim = "A model that is initialized on a tenth of its text ends far above one that saw all of it (58.05, 23.84)."
-    runs = {row["size"]: row for row in rows if row["run"] == "explicit-8" and row["learning_rate"] > 1e-4}
-    if not {"10M", "100M"} <= runs.keys():
+    runs = [row for row in rows if row["run"] == "explicit-8" and row["learning_rate"] > 1e-4]
+    pairs = pairs_of(*([row for row in runs if row["size"] == size] for size in ("100M", "10M")))
+    if not pairs:
         return Verdict(11, claim, OPEN, "Needs `saffu reproduce logs` on one text with both sizes of the protocol.")
-    tenth, whole = (runs[size]["test_perplexity"] for size in ("100M", "10M"))
-    effect = seeded([runs["100M"]], lambda run: run["test_perplexity"] / whole - 1)
-    verdict = HOLDS if effect["effect"] >= GROSS else IN_PART if effect["effect"] >= 0.01 else FAILS
+    effects = ratios(pairs, "test_perplexity")
+    verdict = HOLDS if min(effects) >= GROSS else IN_PART if min(effects) >= 0.01 else FAILS
+    tenth, whole = (mean(pair[place]["test_perplexity"] for pair in pairs) for place in (0, 1))
     evidence = f"Initialized on a tenth, it ends at a test perplexity of {tenth:.1f}; on eleven folds, at {whole:.1f}."
     paper = PRINTED_TEST_100M["explicit-8"] / PRINTED_TEST["explicit-8"] - 1
-    return Verdict(11, claim, verdict, evidence, paper_effect=paper, **effect)
+    tokens = min(run["tokens"] for run in runs)
+    return Verdict(11, claim, verdict, evidence, paper_effect=paper, tokens=tokens, **over_seeds(effects))
 
 
 def vocabulary(rows: Iterable[Row]) -> Verdict:
@@ -135,18 +138,22 @@ def vocabulary(rows: Iterable[Row]) -> Verdict:
 def cost(rows: Sequence[Row]) -> Verdict:
     """Claim 15, from a warm and a cold start of r = 8 on the same machine, both at their best learning rates."""
     claim = "The explicit solution is cheaper than backpropagation."
-    warm, cold = best_rate(rows, "explicit", 8), best_rate(rows, "random", 8)
-    if not warm or not cold:
+    pairs = pairs_of(best_rate(rows, "explicit", 8), best_rate(rows, "random", 8))
+    if not pairs:
         return Verdict(15, claim, OPEN, "Needs warm and cold starts of r = 8.")
-    solved, curve = warm[0]["curve"][0], cold[0]["curve"]
-    level, seconds = solved["dev_perplexity"], solved["seconds"]
-    reached = next((point["seconds"] for point in curve if point["dev_perplexity"] <= level), None)
-    verdict = FAILS if reached is not None and reached <= seconds else HOLDS
-    shared = "" if warm[0].get("alone") and cold[0].get("alone") else ", sharing the machine with other runs"
-    evidence = f"The explicit solution takes {seconds:.1f} s to a dev perplexity of {level:.1f}{shared}. " + (
-        f"A cold start has got there when it is scored after {reached:.1f} s."
-        if reached is not None
-        else f"A cold start has not got there after {curve[-1]['seconds']:.1f} s."
+    effects, evidence = zip(*(time_saved(warm, cold) for warm, cold in pairs), strict=True)
+    verdict = HOLDS if max(effects) < 0 else FAILS
+    return Verdict(15, claim, verdict, evidence[0], tokens=pairs[0][0]["tokens"], **over_seeds(effects))
+
+
+def time_saved(warm: Row, cold: Row) -> tuple[float, str]:
+    """The seconds of an explicit solution relative to those of a cold start that gets as far, and the same in words."""
+    level, seconds = warm["curve"][0]["dev_perplexity"], warm["curve"][0]["seconds"]
+    reached = next((point["seconds"] for point in cold["curve"] if point["dev_perplexity"] <= level), None)
+    after = cold["curve"][-1]["seconds"] if reached is None else reached
+    shared = "" if warm.get("alone") and cold.get("alone") else ", sharing the machine with other runs"
+    got = "has not got there after" if reached is None else "has got there when it is scored after"
+    return seconds / after - 1, (
+        f"The explicit solution takes {seconds:.1f} s to a dev perplexity of {level:.1f}{shared}. "
+        f"A cold start {got} {after:.1f} s."
     )
-    effect = seconds / (curve[-1]["seconds"] if reached is None else reached) - 1
-    return Verdict(15, claim, verdict, evidence, effect, tokens=warm[0]["tokens"])

@@ -63,6 +63,15 @@ class Table:
         return bool(own and least) and f"{own[1]:.1f}" == f"{least[1]:.1f}"  # type: ignore[index]
 
 
+def head(titles: Sequence[str]) -> list[str]:
+    """The first two lines of a table in Markdown.
+
+    >>> head(["", "dev"])
+    ['|  | dev |', '| --- | --- |']
+    """
+    return ["| " + " | ".join(titles) + " |", "| --- " * len(titles) + "|"]
+
+
 def base_settings(cells: Iterable[Cell]) -> tuple[Any, ...]:
     """The settings whose cells make the tables: the defaults if they are present, otherwise those of most cells."""
     found = [settings(cell) for cell in cells]

@@ -8,26 +8,19 @@ the text alone.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from itertools import product
 
 import numpy as np
 
-from saffu import files
-from saffu.errors import SaffuError
 from saffu.experiments.grid import DOCUMENT_SHARDS
-from saffu.experiments.readings import Row, read_rows
-from saffu.experiments.warm_starts import BLOCK, read_corpora
+from saffu.experiments.readings import Row
+from saffu.experiments.warm_starts import BLOCK, command, run_all
 from saffu.paper.config import PaperConfig
-from saffu.paper.devices import usable_device
 from saffu.paper.fit import fit
 from saffu.text.corpus import TokenCorpus
 from saffu.tools.evaluate import evaluate
-from saffu.training.loop import DEV_TARGETS
 
 TUNINGS = 10
 RADII = (8, 128)
@@ -73,26 +66,15 @@ def joined_head(corpus: TokenCorpus, config: PaperConfig) -> TokenCorpus:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m saffu.experiments.tunings", description=__doc__.split("\n")[0])
-    parser.add_argument("--train", nargs="+", required=True, metavar="FILE", help="training text, a document per line")
-    parser.add_argument("--dev", nargs="+", required=True, metavar="FILE", help="held-out text")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="results, one line of JSON per run")
-    parser.add_argument("--seeds", type=int, default=3, help="number of orders of the documents (default: 3)")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, or cuda:N (default: cpu)")
-    options = parser.parse_args(arguments)
-    try:
-        device = str(usable_device(options.device))
-        tokenizer, corpus, dev = read_corpora(options.train, options.dev)
-        dev = dev.sample(DEV_TARGETS)
-        for radius in RADII:
-            for seed in range(options.seeds):
-                row = run(corpus, dev, len(tokenizer), tuned_settings(corpus, radius), seed, device)
-                lines = [json.dumps(line) + "\n" for line in [*read_rows(options.out), row]]
-                files.write_file(options.out, "".join(lines).encode())
-                stages = list(row["dev_perplexities"].values())
-                print(f"r = {radius}, seed {seed}: {stages[0]:.2f} → {stages[-1]:.2f}", flush=True)
-    except SaffuError as error:
-        sys.exit(f"error: {error}")
+    options = command("tunings", __doc__.split("\n")[0]).parse_args(arguments)
+
+    def runs(corpus: TokenCorpus, dev: TokenCorpus, vocabulary: int, device: str) -> Iterator[tuple[Row, str]]:
+        for radius, seed in product(RADII, range(options.seeds)):
+            row = run(corpus, dev, vocabulary, tuned_settings(corpus, radius), seed, device)
+            stages = list(row["dev_perplexities"].values())
+            yield row, f"r = {radius}, seed {seed}: {stages[0]:.2f} → {stages[-1]:.2f}"
+
+    run_all(options, runs)
 
 
 if __name__ == "__main__":

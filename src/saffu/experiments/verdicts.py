@@ -16,6 +16,7 @@ from saffu.experiments.readings import Row, perplexities, read_rows
 from saffu.experiments.report import effects
 from saffu.experiments.results import Cell
 from saffu.experiments.scoring import left_side
+from saffu.experiments.tables import head
 from saffu.experiments.units import parameter_count
 from saffu.paper.config import PaperConfig
 from saffu.tools.evaluate import Score
@@ -31,7 +32,7 @@ TEXTS = {
 }
 RUNS, PROTOCOL = "babylm-small", "mixed"  # texts of the tunings and warm starts, and of the paper's protocol
 MAIN = ("babylm-small", "babylm-small-published", "spoken", "spoken-published")  # first with the default reading wins
-OTHER_READINGS = {"natural-logarithm": "natural logarithms", "radius-over-blocks": "radii over blocks"}  # judged, too
+OTHER_READINGS = {"earlier": "the earlier default", "earlier+natural-logarithm": "natural logarithms"}  # judged, too
 JUDGED = {"attention", "attention_priming", "tune_folds", "fold_tokens"}  # settings that claims are about
 
 
@@ -132,18 +133,19 @@ def other_verdicts(results: Results) -> dict[str, dict[int, Verdict]]:
 def verdict_table(results: Results) -> str:
     """Every claim with its verdict, effect, spread over seeds, size of the text, and what other texts say."""
     verdicts, others = all_verdicts(results), other_verdicts(results)
-    head = ["", "the paper's claim", "verdict", "effect (paper's)", "spread", "text", "evidence", "elsewhere"]
-    lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
+    lines = head(["", "the paper's claim", "verdict", "effect (paper's)", "spread", "text", "evidence", "elsewhere"])
     for number, verdict in verdicts.items():
-        spread = "–" if verdict.spread is None else f"{100 * verdict.spread:.1f} over {verdict.seeds}"
+        spread = "–" if verdict.spread is None else f"± {100 * verdict.spread:.2g} ({verdict.seeds})"
         text = PROTOCOL if number in (11, 13) else results.main_text
         size = f"{text}, {verdict.size}" if verdict.tokens else "–"
         values = [verdict.claim, f"**{short(verdict.verdict)}**", effects(verdict), spread, size, verdict.evidence]
         lines.append(f"| {number} | " + " | ".join([*values, elsewhere(verdict, others)]) + " |")
     counts = Counter(verdict.verdict for verdict in verdicts.values())
     kinds = [f"{kind}: {counts[kind]}" for kind in (HOLDS, IN_PART, FAILS, OPEN) if counts[kind]]
-    summary = f"{len(verdicts)} claims; {'; '.join(kinds)}. Effects are relative. A spread is in percentage "
-    summary += "points, over seeds or choices of documents, and “–” where there was one."
+    summary = f"{len(verdicts)} claims; {'; '.join(kinds)}. Effects are relative and means. A spread is a standard "
+    summary += (
+        "deviation in percentage points, with the number of seeds or choices of documents; “–” where there was one."
+    )
     return "\n".join([*lines, "", summary, ""])
 
 

@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -88,29 +88,44 @@ def read_corpora(train: Sequence[str], dev: Sequence[str]) -> tuple[Tokenizer, T
     return tokenizer, corpus, scored
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m saffu.experiments.warm_starts", description=__doc__.split("\n")[0])
+def command(name: str, description: str) -> argparse.ArgumentParser:
+    """The options that experiments on runs have in common."""
+    parser = argparse.ArgumentParser(prog=f"python -m saffu.experiments.{name}", description=description)
     parser.add_argument("--train", nargs="+", required=True, metavar="FILE", help="training text, a document per line")
     parser.add_argument("--dev", nargs="+", required=True, metavar="FILE", help="held-out text")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="results, one line of JSON per run")
-    parser.add_argument("--max-folds", type=int, default=6, help="folds of a million targets per run (default: 6)")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default: 3)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, or cuda:N (default: cpu)")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def run_all(options: argparse.Namespace, runs: Callable[..., Iterator[tuple[Row, str]]]) -> None:
+    """Append the rows of `runs`(corpus, dev, vocabulary, device) to a file, one by one, and print their summaries."""
     try:
         device = str(usable_device(options.device))
         tokenizer, corpus, dev = read_corpora(options.train, options.dev)
-        dev = dev.sample(DEV_TARGETS)
+        for row, summary in runs(corpus, dev.sample(DEV_TARGETS), len(tokenizer), device):
+            lines = [json.dumps(line) + "\n" for line in [*read_rows(options.out), row]]
+            files.write_file(options.out, "".join(lines).encode())
+            print(summary, flush=True)
+    except SaffuError as error:
+        sys.exit(f"error: {error}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = command("warm_starts", __doc__.split("\n")[0])
+    parser.add_argument("--max-folds", type=int, default=6, help="folds of a million targets per run (default: 6)")
+    options = parser.parse_args(arguments)
+
+    def runs(corpus: TokenCorpus, dev: TokenCorpus, vocabulary: int, device: str) -> Iterator[tuple[Row, str]]:
         for seed, (radius, rates), name in product(range(options.seeds), RATES.items(), STARTS):
             for rate in rates:
                 settings = {"learning_rate": rate, "max_folds": options.max_folds, "seed": seed}
-                row = run(corpus, dev, len(tokenizer), name, radius, settings, device)
-                lines = [json.dumps(line) + "\n" for line in [*read_rows(options.out), row]]
-                files.write_file(options.out, "".join(lines).encode())
+                row = run(corpus, dev, vocabulary, name, radius, settings, device)
                 best = f"{row['best_dev_perplexity']:.1f}"
-                print(f"{name} start, r = {radius}, rate {rate:g}, seed {seed}: {best}", flush=True)
-    except SaffuError as error:
-        sys.exit(f"error: {error}")
+                yield row, f"{name} start, r = {radius}, rate {rate:g}, seed {seed}: {best}"
+
+    run_all(options, runs)
 
 
 if __name__ == "__main__":

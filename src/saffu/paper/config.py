@@ -36,7 +36,7 @@ class PaperConfig(Settings):
     radius_mode: Literal["sum", "cat"] = setting("cat", "how the radial unit joins its slots: added, or side by side")
     block_dimension: int = setting(128, "embedding dimension of the block unit (D_b)", low=2, high=MOST)
     radius_dimension: int = setting(32, "embedding dimension of the radial unit (D_r)", low=2, high=MOST)
-    hidden_dimension: int = setting(512, "number of hidden bits that each unit predicts (D_H)", low=2, high=MOST)
+    hidden_dimension: int = setting(128, "number of hidden bits that each unit predicts (D_H)", low=2, high=MOST)
     document_shards: int = setting(
         0,
         "number of corpus shards the document model distinguishes (Δ); 0 for no document model",
@@ -52,10 +52,10 @@ class PaperConfig(Settings):
     )
     seed: int = setting(0, "random seed (sample text, random initialization, data order, dropout)", high=2**63 - 1)
 
-    special_noise: Literal["pure", "padding", "counted", "zero"] = setting(
-        "pure",
-        "f of <pad>, <sod>, and <frg>: 0, as they are never targets; 0 for <pad> alone; how often they are seen; or 0, "
-        "with a zero vector for <pad>",
+    special_noise: Literal["zero", "pure", "padding", "counted"] = setting(
+        "zero",
+        "f of <pad>, <sod>, and <frg>: 0, as they are never targets, and a zero vector for <pad>; 0 alone; 0 for <pad> "
+        "alone; or how often they are seen",
         rare=True,
     )
     query_slot: Literal["previous", "first"] = setting(
@@ -87,9 +87,9 @@ class PaperConfig(Settings):
     padding: Literal["right", "left"] = setting(
         "right", "where <pad> fills a block: from the target on, or before the marker", rare=True
     )
-    radius_span: Literal["document", "blocks", "block"] = setting(
-        "document",
-        "what a radius spans: the document, its blocks one after the other with their markers, or the target's block",
+    radius_span: Literal["blocks", "document", "block"] = setting(
+        "blocks",
+        "what a radius spans: all blocks so far with their markers, the document without them, or the target's block",
         rare=True,
     )
     smoothing: float = setting(
@@ -110,10 +110,8 @@ class PaperConfig(Settings):
         super().__post_init__()
         if not (self.block or self.radius):
             raise SaffuError("`block` and `radius` are both 0; a model needs at least one unit: set one of them")
-        if self.radius_span != "document" and not self.block:
-            raise SaffuError(
-                f"`radius_span` {self.radius_span} needs blocks; set `block`, or use `radius_span` document"
-            )
+        if self.radius_span == "block" and not self.block:
+            raise SaffuError("`radius_span` block needs blocks; set `block`, or use `radius_span` document")
 
     def units(self) -> dict[str, UnitShape]:
         """The units that the model has, by name.

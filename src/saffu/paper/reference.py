@@ -83,7 +83,7 @@ def examples(unit: str, documents: Documents, config: PaperConfig) -> list[Examp
     >>> [example.slots for example in examples("block", [[7, 8, 9, EOD]], config)]
     [[1, 0, 0], [1, 7, 0], [2, 0, 0], [2, 9, 0]]
     >>> [example.slots for example in examples("radius", [[7, 8, 9, EOD]], config)]
-    [[0, 0], [0, 7], [7, 8], [8, 9]]
+    [[0, 1], [1, 7], [8, 2], [2, 9]]
     """
     found = []
     for document in documents:
@@ -109,8 +109,8 @@ def block_before(document: list[int], at: int, config: PaperConfig) -> list[int]
 
 def radius_before(document: list[int], at: int, config: PaperConfig) -> list[int]:
     """What precedes the target in its document, in its block, or in all blocks so far, with their markers."""
-    if config.radius_span != "blocks":
-        return document[:at] if config.radius_span == "document" else block_before(document, at, config)
+    if config.radius_span != "blocks" or not config.block:
+        return block_before(document, at, config) if config.radius_span == "block" else document[:at]
     begins = range(0, at + 1, config.block - 1)
     return [token for i in begins for token in [FRG if i else SOD, *document[i : min(i + config.block - 1, at)]]]
 
@@ -244,7 +244,7 @@ def fit(folds: list[Documents], vocabulary: int, config: PaperConfig) -> Iterato
     >>> text = [[4, 5, 4, 5, EOD], [5, 4, 5, 4, EOD]]
     >>> network, counts = next(fit([text], 6, PaperConfig(**sizes)))
     >>> round(perplexity(network, text), 3)
-    2.763
+    2.835
     """
     documents = [document for fold in folds for document in fold]
     frequencies = np.bincount([token for document in documents for token in document], minlength=vocabulary)

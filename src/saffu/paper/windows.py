@@ -1,13 +1,13 @@
 """The contexts of targets, as token ids: blocks and radii (Sec. 3).
 
 A *block* is a marker (`<sod>` in the first block of a document, `<frg>` in later ones) and b − 1 tokens. A target sees
-the part of its block that precedes it. A *radius* is the r tokens before the target. Empty slots hold `<pad>`:
+the part of its block that precedes it. A *radius* is the r places before the target. Empty slots hold `<pad>`:
 
     document  7 8 9 <eod>      target   block, b = 3          radius, r = 2
-                               7        <sod> <pad> <pad>     <pad> <pad>
-                               8        <sod> 7     <pad>     <pad> 7
-                               9        <frg> <pad> <pad>     7     8
-                               <eod>    <frg> 9     <pad>     8     9
+                               7        <sod> <pad> <pad>     <pad> <sod>
+                               8        <sod> 7     <pad>     <sod> 7
+                               9        <frg> <pad> <pad>     8     <frg>
+                               <eod>    <frg> 9     <pad>     <frg> 9
 
 Most slots of short contexts are `<pad>`, so a `Window` holds only a range of slots that covers the others.
 """
@@ -110,11 +110,14 @@ def block_windows(targets: Targets, config: PaperConfig) -> Iterator[Window]:
 
 
 def radius_windows(targets: Targets, config: PaperConfig) -> Iterator[Window]:
-    """The r tokens before the target in its document, in its block with its marker, or in all blocks with theirs."""
+    """The r places before the target in its document, in its block with its marker, or in all blocks with theirs.
+
+    Without blocks, there are no markers.
+    """
     reach, marker, block = targets.positions.int(), None, 0
     if config.radius_span == "block":
         marker, reach = block_start(targets.positions, config)
-    elif config.radius_span == "blocks":
+    elif config.radius_span == "blocks" and config.block:
         block = config.block
         reach = reach + reach // (block - 1) + 1  # the places of all blocks so far
     return _windows(targets, config.radius, reach, marker, True, config.query_slot, block)
