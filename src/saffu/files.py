@@ -148,6 +148,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Read config.json of a model folder, after verifying its checksum and its format."""
     folder = Path(folder)
     path = folder / MANIFEST
+    if folder.is_file():
+        raise SaffuError(f"{folder} is a file, not a model folder; pass a folder that saffu has written")
     if not folder.is_dir():
         raise SaffuError(f"no model in {folder}; create one with `saffu train … --out {folder}`")
     if not path.exists():

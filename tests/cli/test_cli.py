@@ -237,6 +237,12 @@ def spoil(tmp_path):
         ("train train.txt --encoder nowhere --order 3 --out m", "--order cannot be combined with --encoder"),
         ("train --resume nowhere", "nowhere"),
         ("train --resume nowhere --out m", "remove --out"),
+        ("train --resume nowhere --hold-out 5", "remove --hold-out"),
+        ("train --resume nowhere --bad-records skip", "remove --bad-records"),
+        ("train --resume train.txt", "train.txt is a file, not a model folder; pass a folder"),
+        ("train train.txt --epochs 1e25 --out m", "--epochs is 1e+25; it must be a number from 0 to 100000"),
+        ("train train.txt --minutes 1e25 --out m", "--minutes is 1e+25; it must be a number from 0 to 100000"),
+        ("train train.txt --depth 2 --out m", "--depth requires --minutes or --epochs"),
         ("train train.txt --out taken", "taken"),
         ("train train.txt --out taken --force", "thesis.tex"),
         ("train train.txt --out .", "current folder"),
@@ -250,6 +256,8 @@ def spoil(tmp_path):
         ("eval nowhere dev.txt.gz", "nowhere"),
         ("eval taken dev.txt.gz", "config.json"),
         ("info folder", "config.json"),
+        ("info train.txt", "train.txt is a file, not a model folder"),
+        ("export nowhere --to arpa --prune 9999999999 --out x", "must be an integer of at most 4294967295"),
         ("generate nowhere", "nowhere"),
         ("generate nowhere --temperature -1", "--temperature"),
         ("generate nowhere --top-p 2", "--top-p"),
@@ -281,6 +289,26 @@ def test_bad_input_is_one_clear_line(saffu, tmp_path, line, message):
     assert "`" not in re.sub("`saffu .*?`", "", result.err)
     assert result.out == "" or "not enough memory" in result.err
     assert set(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("preset", ["--preset paper", "--epochs 1"])
+def test_a_missing_torch_is_noticed_before_the_work(saffu, monkeypatch, preset):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = saffu(f"train train.txt --out m {preset}")
+    assert (result.status, result.out) == (2, "") and "pip install torch" in result.err
+
+
+def test_no_minutes_are_no_training(saffu):
+    result = saffu(f"train train.txt --dev dev.txt.gz --minutes 0 --out m {QUICK}")
+    assert result.status == 0, result.err
+    assert facts(saffu("info m --json"))["preset"] == "calibrated"
+
+
+def test_an_exported_copy_is_neither_exported_nor_changed(saffu, model):
+    (model / "modeling_saffu.py").write_text("")
+    for line in ("export model --out x", "export model --to arpa --out x", "update model train.txt"):
+        result = saffu(line)
+        assert result.status == 2 and "is an exported copy" in result.err
 
 
 def test_torchrun_needs_the_paper(saffu, monkeypatch):

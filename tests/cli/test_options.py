@@ -75,12 +75,15 @@ def test_mistakes(parser, line, message):
         given(parser, line)
 
 
-@pytest.mark.parametrize(("text", "number"), [("7", 7), ("1e6", 10**6), ("500k", 500_000), ("2M", 2 * 10**6)])
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("7", 7), ("1e6", 10**6), ("500k", 500_000), ("2M", 2 * 10**6), ("1.001k", 1001), (str(2**63 - 1), 2**63 - 1)],
+)
 def test_counts(text, number):
     assert count(text) == number
 
 
-@pytest.mark.parametrize("text", ["", "0", "-5", "many", "1e400", "nan", "inf", "k", "9e30"])
+@pytest.mark.parametrize("text", ["", "0", "-5", "many", "1e400", "nan", "inf", "k", "9e30", "1.5", "1e999999999"])
 def test_no_counts(text):
     with pytest.raises(argparse.ArgumentTypeError):
         count(text)

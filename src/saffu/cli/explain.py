@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
     from saffu.tools.explain import candidate, explanation_facts, most_likely
 
     if not (options.top or options.target):
-        raise SaffuError("--top must be at least 1 without --target")
+        raise SaffuError("--top must be at least 1 without --target; pass one of them")
     require_utf8(options.prompt, *options.target)
     lm = load(options.model)
     explanation = lm.explain(options.prompt)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from saffu.cli.living import require_original
 from saffu.cli.options import Command, Parser, add_model, add_text_options, integer, require_output
 from saffu.cli.output import model_facts, print_json
 from saffu.cli.reading import Reading, Text
@@ -30,7 +31,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     arpa = parser.add_argument_group("ARPA")
     arpa.add_argument("--order", type=integer(2, 6), metavar="N", help="longest n-grams to write [all, up to 6]")
     help = "omit n-grams of three or more tokens that were counted at most N times [0]"
-    arpa.add_argument("--prune", type=integer(0), metavar="N", help=help)
+    arpa.add_argument("--prune", type=integer(0, 2**32 - 1), metavar="N", help=help)
     add_text_options(parser)
 
 
@@ -49,6 +50,7 @@ def sizes(text: str) -> list[int]:
 def run(options: argparse.Namespace) -> None:
     from saffu import load
 
+    require_original(options.model, "export the original model")
     if options.to == "arpa":
         export_arpa(load(options.model), options)
         return

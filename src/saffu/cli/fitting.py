@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from saffu.training.config import TrainingConfig
 
 MAY_CHANGE = ("max_folds", "checkpoint_seconds")  # when a run is resumed
+FIXED: dict[str, Any] = dict.fromkeys(("out", "encoder", "tokenizer", "max_tokens", "split", "field", "memory_limit"))
+FIXED |= dict.fromkeys(("force", "preset_given", "skip_bad_files"), False)
+FIXED |= {"hold_out": 20, "encoding_errors": "strict", "bad_records": "error"}  # options that may not, by default
 DEV_SAMPLE = 100_000  # held-out tokens from which on only a sample is scored
 Row = Mapping[str, Any]
 
@@ -72,8 +75,8 @@ def resume(options: argparse.Namespace) -> None:
     from saffu.processes import together
     from saffu.training.config import TrainingConfig
 
-    for name in ("out", "force", "preset_given", "encoder", "tokenizer", "max_tokens", "split", "field"):
-        if getattr(options, name):
+    for name, usual in FIXED.items():
+        if getattr(options, name) != usual:
             option = flag(name.removesuffix("_given"))
             raise SaffuError(f"--resume continues with the run's own folder, text, and settings; remove {option}")
     changed = given_settings(options, TrainingConfig)

@@ -7,6 +7,7 @@ import math
 import shutil
 from collections.abc import Callable, Container, Sequence
 from dataclasses import Field, dataclass, fields
+from decimal import Decimal
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
@@ -90,12 +91,12 @@ def count(text: str) -> int:
     """
     scale = {"k": 10**3, "m": 10**6, "g": 10**9}.get(text[-1:].lower(), 1)
     try:
-        number = int(float(text[:-1] if scale > 1 else text) * scale)
-    except (ValueError, OverflowError):
-        number = 0
-    if not 1 <= number <= LARGEST:
+        number = Decimal(text[:-1] if scale > 1 else text) * scale
+    except ArithmeticError:
+        number = Decimal(0)
+    if not (number.is_finite() and 1 <= number <= LARGEST and number % 1 == 0):
         raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected, e.g., 1000000, 1e6, 500k, or 2M")
-    return number
+    return int(number)
 
 
 def finite(text: str) -> float:

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from saffu.cli.options import (
@@ -156,13 +157,16 @@ def run(options: argparse.Namespace) -> None:
     if trains(options) and not (options.dev or options.hold_out):
         what = "--backprop" if options.backprop else "training"
         raise SaffuError(f"{what} needs held-out text for early stopping; pass --dev FILE or --hold-out N")
+    chosen = settings(options)
     if options.ray:
         from saffu.cli import on_ray
 
-        on_ray.fit(options, *settings(options))
+        on_ray.fit(options, *chosen)
         return
+    if chosen[0].preset != "calibrated" and find_spec("torch") is None:  # rather than after all text has been read
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
     with bounded(options):
-        fitting.fit(options, *settings(options))
+        fitting.fit(options, *chosen)
 
 
 def bounded(options: argparse.Namespace) -> AbstractContextManager[None]:
@@ -187,7 +191,7 @@ def settings(options: argparse.Namespace) -> tuple[Settings, TokenizerConfig, Tr
     kind = training_settings() if trains(options) and not options.backprop else config_class(options.preset)
     if options.preset == "calibrated" and not trains(options):
         for name in given_settings(options, training_settings()):
-            if name not in {entry.name for entry in fields(kind)}:
+            if name not in {"minutes", "epochs", *(entry.name for entry in fields(kind))}:
                 raise SaffuError(f"`{name}` requires --minutes or --epochs; add one of them, or remove `{name}`")
         if options.device not in (None, "cpu"):
             raise SaffuError("--device requires --minutes or --epochs: counting runs on the CPU; remove it")

@@ -72,6 +72,8 @@ def resume(
     checkpoint: Any = stored_checkpoint(Path(folder))
     lm = kind.load(folder, device or checkpoint.device, check=True)
     corpora = lm.tokenize(documents, "tokenize"), lm.tokenize(dev, "tokenize")
+    if checkpoint.text != {name: corpus.fingerprint() for name, corpus in zip(("corpus", "dev"), corpora, strict=True)}:
+        raise SaffuError("this run was trained on different text; pass the original text or start a new run")
     settings = None if lm.config.preset == "companion" else training or checkpoint.settings
     run = new_run(lm, corpora, settings, source=checkpoint.source, group=group)
     run.restore(checkpoint)
