@@ -243,6 +243,9 @@ def test_the_command_trains_evaluates_and_resumes(saffu, tmp_path):
     head, *_ = saffu(f"pairs {out}").out.splitlines()
     assert head.split() == ["pairs", "tokens", "accuracy", "ties", "counted", "network", "trigram"]
     assert saffu(f"train --resume {out}").status == 0
+    (tmp_path / "other.txt").write_text("\n".join(texts(3, 300)) + "\n")
+    refused = saffu(f"train {tmp_path / 'other.txt'} --resume {out}")
+    assert refused.status == 2 and "this run was trained on different text" in refused.err
     refused = saffu(f"train {text} --out {tmp_path / 'other'} --depth 2")
     assert refused.status == 2 and "requires --minutes or --epochs" in refused.err
 
@@ -265,12 +268,22 @@ def test_the_command_updates_trains_further_and_forgets(saffu, tmp_path):
     assert saffu(f"forget {out} {new}").err.count("--drop-network") == 1
     refused = saffu(f"update {out} {new} --epochs 4")
     assert refused.status == 2 and "held-out text" in refused.err
+    for option, message in (
+        (f"--epochs 1 --dev {new}", "the text of --dev is the training text"),
+        (f"--epochs 1e9 --dev {dev}", "--epochs is 1000000000.0; it must be a number from 0 to 100000"),
+    ):
+        refused = saffu(f"update {out} {new} {option}")
+        assert refused.status == 2 and message in refused.err
+    assert load(out).trained_on_ == second.trained_on_
+    assert saffu(f"compare {out} --out {tmp_path / 'curves'}").status == 0
     done = saffu(f"update {out} {new} --epochs 8 --dev {dev} --json")
     assert done.status == 0, done.err
     third = load(out)
     assert third.score([dev.read_text()]).bits_per_byte < before
     assert json.loads(done.out)["added"] == 1 and third.log_[-1]["stage"] == "train 100%"
     assert not (out / "checkpoint.json").exists()
+    refused = saffu(f"compare {out} --out {tmp_path / 'curves'}")
+    assert refused.status == 2 and "trained further by saffu update" in refused.err
     assert saffu(f"forget {out} {new} --drop-network").status == 0
     assert load(out).model_.side is None
     assert saffu(f"update {out} {new}").status == 0

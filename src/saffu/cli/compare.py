@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from saffu.format import plural
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument(
-        "runs", nargs="+", type=named_path, metavar="RUN", help="folders made by saffu train --backprop"
+        "runs", nargs="+", type=named_path, metavar="RUN", help="folders made by saffu train --backprop or --minutes"
     )
     default = Path("curves")
     parser.add_argument(
@@ -78,6 +79,10 @@ def require_comparable(runs: Sequence[Path]) -> bool:
             warn(f"{run} does not state its held-out text; make sure that it is the same as for the other runs")
             continue
         manifest = read_manifest(folder)
+        rows = [json.loads(row) for row in read_file(folder, "log.jsonl", manifest).splitlines()]
+        changed = [row["stage"] == "update" for row in rows]
+        if any("fold" in row for row in rows[changed.index(True) if any(changed) else len(rows) :]):
+            raise SaffuError(f"{run} was trained further by saffu update, on other text; pass runs of saffu train")
         texts.add(manifest.get("source", {}).get("dev"))
         vocabularies.add(hashlib.sha256(read_file(folder, "tokenizer.json", manifest)).hexdigest())
     if len(texts - {None}) > 1:

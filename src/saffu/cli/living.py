@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saffu.cli.options import (
@@ -21,7 +22,7 @@ from saffu.cli.options import (
     require_output,
 )
 from saffu.cli.output import Log, model_facts, print_json, say, warn
-from saffu.cli.reading import Reading, Text
+from saffu.cli.reading import Reading, Text, same_text
 from saffu.cli.train import bounded
 from saffu.errors import SaffuError
 from saffu.format import plural
@@ -78,11 +79,13 @@ def update(options: argparse.Namespace) -> None:
     if trains != bool(options.dev):
         raise SaffuError("--minutes and --epochs need held-out text (--dev), and --dev needs one of them; pass both")
     with changed_model(options) as (lm, corpus):
-        if trains and lm.config.preset != "companion":
-            raise SaffuError(f"{options.model} has no network to train; make one with saffu train --minutes")
+        if trains:
+            dev = held_out_text(options, lm, corpus)
+            length = {"minutes": options.minutes or 0.0, "epochs": options.epochs or 0.0}
+            lm.config = lm.config.from_dict(lm.config.to_dict() | length)
         lm.update(corpus)
         if trains:
-            train_further(options, lm, corpus)
+            train_further(options, lm, corpus, dev)
     finish(
         options,
         lm,
@@ -91,12 +94,21 @@ def update(options: argparse.Namespace) -> None:
     )
 
 
-def train_further(options: argparse.Namespace, lm: SaffuLM, corpus: TokenCorpus) -> None:
-    """Train the network next to the counts on new documents; keep the result only if it predicts --dev better."""
-    length = {"minutes": options.minutes or 0.0, "epochs": options.epochs or 0.0}
-    lm.config = lm.config.from_dict(lm.config.to_dict() | length)
+def held_out_text(options: argparse.Namespace, lm: SaffuLM, corpus: TokenCorpus) -> TokenCorpus:
+    """The text of --dev, which training on new documents needs."""
+    if lm.config.preset != "companion":
+        raise SaffuError(f"{options.model} has no network to train; make one with saffu train --minutes")
     with Text(options.dev, Reading.of(options, lm.source_)) as text:
         dev = lm.tokenize(list(text))
+    if not dev.targets:
+        raise SaffuError("the text of --dev is empty; pass files with at least one non-empty line")
+    if same_text(corpus, dev, part=False):
+        raise SaffuError("the text of --dev is the training text; pass other text")
+    return dev
+
+
+def train_further(options: argparse.Namespace, lm: SaffuLM, corpus: TokenCorpus, dev: TokenCorpus) -> None:
+    """Train the network next to the counts on new documents; keep the result only if it predicts --dev better."""
     lm.save(options.model)  # whatever happens to the training, the documents are counted
     log = Log(options, backprop=True, network=True)
     try:
@@ -155,6 +167,12 @@ def merge(options: argparse.Namespace) -> None:
     say(options, f"merged {len(options.models)} models: {documents} ({tokens:,} tokens), saved in {options.out}")
 
 
+def require_original(model: Path, remedy: str) -> None:
+    """Fail if a folder was exported for transformers, which leaves out the counts."""
+    if (model / "modeling_saffu.py").exists():
+        raise SaffuError(f"{model} is an exported copy; {remedy}")
+
+
 @contextmanager
 def changed_model(options: argparse.Namespace) -> Iterator[tuple[SaffuLM, TokenCorpus]]:
     """The model to change and the documents named; saved at the end. Other writers wait."""
@@ -162,8 +180,7 @@ def changed_model(options: argparse.Namespace) -> Iterator[tuple[SaffuLM, TokenC
     from saffu.files import changing
     from saffu.text.corpus import TokenCorpus
 
-    if (options.model / "modeling_saffu.py").exists():
-        raise SaffuError(f"{options.model} is an exported copy; change the original model and export it again")
+    require_original(options.model, "change the original model and export it again")
     with changing(options.model, wait=True):
         lm = load(options.model, device_of(options), check=True)
         with Text(options.text, Reading.of(options, lm.source_)) as text:

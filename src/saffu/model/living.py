@@ -118,7 +118,8 @@ def difference(one: SaffuLM, other: SaffuLM) -> str:
     if one.tokenizer_.to_json() != other.tokenizer_.to_json():
         return "their tokenizers differ; fit one with the encoder of the other"
     if one.config.preset != other.config.preset:
-        return f"one is {one.config.preset}, the other {other.config.preset}"
+        presets = f"one is {one.config.preset}, the other {other.config.preset}"
+        return f"{presets}; merge models of one preset, and train a network afterward"
     settings, others = one.config.to_dict(), other.config.to_dict()
     if changed := [name for name, value in settings.items() if value != others[name]]:
         return f"{changed[0]} is {settings[changed[0]]} in one and {others[changed[0]]} in the other"
