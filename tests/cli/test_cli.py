@@ -407,6 +407,15 @@ def test_the_prompt_comes_after_the_first_token(saffu, model, monkeypatch, capsy
     assert printed == [""]
 
 
+def test_samples_as_json(saffu, model):
+    chosen = "--seed 3 --samples 2 --lines 2"
+    found = facts(saffu(f"generate model 'the small' {chosen} --json"))
+    assert (found["prompt"], found["seed"], found["lines"]) == ("the small", 3, 2)
+    assert [sample["seed"] for sample in found["samples"]] == [3, 4]
+    printed = saffu(f"generate model 'the small' {chosen}").out
+    assert "".join(f"the small{sample['text']}\n" for sample in found["samples"]) == printed
+
+
 def test_prompts_that_are_not_utf8(saffu, model):
     result = saffu(["generate", model, os.fsdecode(b"caf\xe9")])
     assert result.status == 2 and "not UTF-8" in result.err

@@ -18,6 +18,7 @@ from saffu.cli.options import (
     integer,
     require_utf8,
 )
+from saffu.cli.output import print_json
 from saffu.format import escape_controls
 
 
@@ -30,6 +31,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("--lines", type=integer(1), default=1, metavar="N", help="stop after N lines [1]")
     parser.add_argument("--samples", type=integer(1), default=1, metavar="N", help="number of samples [1]")
     add_device(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object with all continuations")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -39,15 +41,21 @@ def run(options: argparse.Namespace) -> None:
     require_utf8(options.prompt)
     sampling = Sampling(**given_settings(options, Sampling))  # checked before the model is read
     lm = load(options.model, device_of(options))
+    samples = []
     for number in range(options.samples):
         chosen = sampling.to_dict()
         if sampling.seed is not None:
             chosen["seed"] = sampling.seed + number
         pieces = lm.stream(options.prompt, lines=options.lines, **chosen)
+        if options.json:
+            samples.append({"seed": chosen["seed"], "text": "".join(pieces)})
+            continue
         first = next(pieces, "")  # drawn before anything is printed: a progress bar would overwrite the prompt
         for piece in itertools.chain([options.prompt, first], pieces):
             print(escape_controls(piece) if sys.stdout.isatty() else piece, end="", flush=True)
         print()
+    if options.json:
+        print_json({"prompt": options.prompt, "lines": options.lines, **sampling.to_dict(), "samples": samples})
 
 
 COMMAND = Command(
