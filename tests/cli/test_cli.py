@@ -342,6 +342,28 @@ def test_malformed_records_can_be_skipped(saffu, tmp_path):
     assert "skipped 1 malformed record: number" in result.err
 
 
+def test_bad_files_can_be_skipped(saffu, tmp_path):
+    spoil(tmp_path)
+    (tmp_path / "broken.txt.gz").write_bytes(b"not gzip")
+    trained = saffu(f"train train.txt latin.txt --dev dev.txt.gz broken.txt.gz --skip-bad-files --out m {QUICK}")
+    assert trained.status == 0 and trained.err.count("skipped a file: ") == 2
+    before = facts(saffu("eval m dev.txt.gz --json"))
+    assert saffu("eval m dev.txt.gz latin.txt").status == 2
+    assert facts(saffu("eval m dev.txt.gz latin.txt --skip-bad-files --json")) == before
+    assert facts(saffu("update m few.txt broken.txt.gz --skip-bad-files --json"))["added"] == 1
+    assert facts(saffu("forget m few.txt broken.txt.gz --skip-bad-files --json"))["removed"] == 1
+    none = saffu("eval m latin.txt --skip-bad-files")
+    assert none.status == 2 and "there is no text to score" in none.err
+
+
+def test_runs_that_skip_bad_files_can_be_resumed(saffu, tmp_path):
+    spoil(tmp_path)
+    run = f"train train.txt latin.txt --dev dev.txt.gz --skip-bad-files --out m --backprop --max-folds 1 {SMALL}"
+    assert saffu(f"{run} --fold-tokens 500").status == 0
+    resumed = saffu("train --resume m --max-folds 2")
+    assert resumed.status == 0 and resumed.err.count("skipped a file: ") == 1
+
+
 def test_options_may_stand_anywhere(saffu, model):
     plain = saffu("generate model the --seed 1")
     assert plain.status == 0

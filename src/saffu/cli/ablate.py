@@ -153,6 +153,7 @@ def run_cells(options: argparse.Namespace, cells: list[PaperConfig], tokenizer_c
     device = device_of(options)
     memory = options.memory_limit or scoring.usual_memory(device)
     with TrainingText(choice) as text:
+        text.leave_out_bad_files()
         tokenizer = Tokenizer.train(
             (line for _, line in text.training_lines()), tokenizer_config, "learn the tokenizer"
         )

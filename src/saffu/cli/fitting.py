@@ -95,6 +95,7 @@ def resume(options: argparse.Namespace) -> None:
         log = Log(options, True, group.is_first, options.preset != "paper")
         tokenizer = stored_tokenizer(folder)
         with TrainingText(choice) as text:
+            text.leave_out_bad_files()
             corpus, dev = text.tokenized(tokenizer)
             progress = checkpoint.progress
             where = f"in fold {progress['fold']} " if "fold" in progress else ""

@@ -253,14 +253,14 @@ def add_record_options(group: argparse._ActionsContainer) -> None:
     group.add_argument("--encoding-errors", choices=choices, default="strict", metavar="HOW", help=help)
     choices, help = ("error", "skip"), "malformed records: error (stop) or skip [error]"
     group.add_argument("--bad-records", choices=choices, default="error", metavar="HOW", help=help)
-
-
-def add_cluster_options(parser: Parser, group: argparse._ActionsContainer) -> None:
-    """Add where the work is done, and what happens to files that cannot be read."""
-    help = "run on the Ray cluster at ADDRESS [one started on this machine]"
-    parser.add_argument("--ray", nargs="?", type=named, const="local", metavar="ADDRESS", help=help)
     help = "skip files that are corrupt or not UTF-8, and list them"
     group.add_argument("--skip-bad-files", action="store_true", help=help)
+
+
+def add_cluster_option(parser: Parser) -> None:
+    """Add where the work is done."""
+    help = "run on the Ray cluster at ADDRESS [one started on this machine]"
+    parser.add_argument("--ray", nargs="?", type=named, const="local", metavar="ADDRESS", help=help)
 
 
 def add_model(parser: Parser) -> None:

@@ -42,7 +42,7 @@ class Reading:
             options.field or usual.get("field"),
             options.encoding_errors,
             options.bad_records,
-            getattr(options, "skip_bad_files", False),
+            options.skip_bad_files,
         )
 
     @property
@@ -86,6 +86,7 @@ class Text:
         return read_lines(self.sources, skipped=self.skipped, **self.how.arguments)
 
     def __enter__(self) -> Text:
+        self.leave_out_bad_files()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from saffu.cli.options import (
     Command,
     Parser,
-    add_cluster_options,
+    add_cluster_option,
     add_device,
     add_model,
     add_record_options,
@@ -26,7 +26,9 @@ RATIO = "log_ratio_per_byte"
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
     add_model(parser)
-    parser.add_argument("text", nargs="*", metavar="TEXT", help="files, folders, globs, or - [standard input]")
+    parser.add_argument(
+        "text", nargs="*", metavar="TEXT", help="files, folders, globs, or - [standard input]; each line on its own"
+    )
     help = "print one row per word: surprisal of the word and its ending; <eod> is the end of the line"
     unit = parser.add_mutually_exclusive_group()
     unit.add_argument("--words", dest="unit", action="store_const", const="words", default="lines", help=help)
@@ -43,7 +45,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     help = "with --ray, write one file of rows per text file to this folder"
     parser.add_argument("--out", type=named_path, metavar="DIR", help=help)
     group = parser.add_argument_group("reading text")
-    add_cluster_options(parser, group)
+    add_cluster_option(parser)
     add_record_options(group)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from saffu.cli.options import (
     Command,
     Parser,
-    add_cluster_options,
+    add_cluster_option,
     add_output_options,
     add_set_option,
     add_settings,
@@ -77,7 +77,7 @@ def add_options(parser: Parser, words: Sequence[str]) -> None:
     parser.add_argument("--encoder", type=named_path, metavar="DIR", help=help)
     add_output_options(parser)
     group = add_text_options(parser, USUAL_SPLIT[preset])
-    add_cluster_options(parser, group)
+    add_cluster_option(parser)
     group.add_argument("--dev", nargs="+", metavar="FILE", help="held-out text")
     help = "without --dev, hold out every Nth document, or stretch of a file; 0 for none [20]"
     group.add_argument("--hold-out", type=integer(0), default=20, metavar="N", help=help)
