@@ -460,6 +460,14 @@ def test_explanations_add_up(saffu, model):
     assert "= log₂ p" in table and "\033" not in table
 
 
+def test_explanations_show_what_the_cache_holds(saffu, fitted, tmp_path):
+    fitted("calibrated").save(tmp_path / "m")
+    shown = saffu("explain m 'the dog saw the cat and the' --target cat king --top 0").out
+    _, lines = shown.split("earlier in the document\n")
+    assert " ".join(lines.split()) == "▁cat 1 time, last 3 tokens back: the▁dog▁saw▁the▁cat"
+    assert "earlier" not in saffu("explain m 'the dog saw' --target king --top 0").out
+
+
 def test_fitting_and_training_know_the_same_settings():
     from dataclasses import fields
 

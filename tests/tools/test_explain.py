@@ -42,6 +42,19 @@ def test_facts_are_json_in_bits(lm):
     assert facts["details"].keys() == explanation.details.keys()
 
 
+def test_earlier_occurrences_of_candidates(fitted):
+    lm = fitted("calibrated")
+    explanation = lm.explain("the dog saw the cat and the")
+    the, cat = (lm.tokenizer_.encode(text)[0] for text in (" the", " cat"))
+    facts = explanation_facts(explanation, lm.tokenizer_, [the, cat, EOD])
+    places = [entry["earlier"] for entry in facts["candidates"]]
+    assert [[facts["context"][place] for place in each] for each in places] == [[" the", " the"], [" cat"], []]
+    assert places[0][-1] == len(facts["context"]) - 1
+    seen = {term["name"]: term["seen"] for term in facts["terms"]}
+    assert (seen["bigram cache"], seen["trigram cache"]) == ([" the"], [" and", " the"])
+    assert seen["cache, half-life 30"] == []
+
+
 def test_shares_are_not_bits(fitted):
     from dataclasses import replace
 

@@ -53,9 +53,11 @@ def explain(model: CalibratedModel, context: Sequence[int]) -> Explanation:
         parts.append((view.name, tuple(reversed(tokens_seen(view, context))), float(a), evidence))
     if model.config.cache:
         where = exponent_slices(model.views, with_cache=True)[-len(CACHES) :]
-        for name, place, (share, below, seen) in zip(CACHES, where, cache_shares(model, context, log_f), strict=True):
+        matched = ((), (), (), tuple(context[-1:]), tuple(context[-2:]))  # the last tokens, looked for further back
+        shares_of = cache_shares(model, context, log_f)
+        for name, last, place, (share, below, seen) in zip(CACHES, matched, where, shares_of, strict=True):
             (a, b), over, under = exponents[:, place.start + seen], split(np.log(share)), split(np.log(below))
-            parts.append((name, (), float(a), (a * (over[0] - under[0]), b * (over[1] - under[1]))))
+            parts.append((name, last, float(a), (a * (over[0] - under[0]), b * (over[1] - under[1]))))
     scores = gamma[0] * prior[0], gamma[1] * prior[1]
     flat = np.zeros(layout.predicted)
     terms = [Term("prior", joined(*scores), weight=gamma[0], of_class=joined(scores[0], flat))]

@@ -69,6 +69,18 @@ def tables(facts: Mapping[str, Any], rows: int = 14, width: int = 80, color: boo
             page.lines += ["", title]
             page.terms(terms, shown, rows, share=title.endswith("share"))
         lines += ["", *page.lines]
+    earlier = occurrences(facts, width) if any("cache" in term["name"] for term in facts["terms"]) else []
+    return [*lines, *(["", "earlier in the document", *earlier] if earlier else [])]
+
+
+def occurrences(facts: Mapping[str, Any], width: int) -> list[str]:
+    """Where the context, and so the recency cache, holds a candidate: how often, and the last time with its context."""
+    lines = []
+    for candidate in facts["candidates"]:
+        if places := candidate["earlier"]:
+            times, back = plural(len(places), "time"), plural(len(facts["context"]) - places[-1], "token")
+            head = f"{clipped(show_token(candidate['token']), 21):<22}{times}, last {back} back: "
+            lines.append(head + ending(facts["context"][: places[-1] + 1], max(20, width - len(head))))
     return lines
 
 

@@ -19,13 +19,20 @@ def explanation_facts(explanation: Explanation, tokenizer: Tokenizer, candidates
     """An explanation for some candidate tokens: what JSON and tables are made from.
 
     The values of `terms` add up to `log_probabilities`, both in bits. A detail whose title ends in "share" is given
-    in fractions; any other is in bits too.
+    in fractions; any other is in bits too. `earlier` lists the places in `context`, from 0, where a candidate occurs.
     """
     chosen, log_p = list(candidates), explanation.log_probabilities
     return {
         "context": [tokenizer.token(token) for token in explanation.context],
         "unit": "bits",
-        "candidates": [{"id": token, "token": tokenizer.token(token)} for token in chosen],
+        "candidates": [
+            {
+                "id": token,
+                "token": tokenizer.token(token),
+                "earlier": [place for place, other in enumerate(explanation.context) if other == token],
+            }
+            for token in chosen
+        ],
         "probabilities": [math.exp(log_p[token]) for token in chosen],
         "log_probabilities": _bits(log_p, chosen),
         "terms": [_term(term, tokenizer, _bits(term.values, chosen)) for term in explanation.terms],
