@@ -276,6 +276,29 @@ def test_writers_take_turns(folder):
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 
+TAKER = """
+import sys
+from pathlib import Path
+from saffu import files
+folder, counter = map(Path, sys.argv[1:])
+for _ in range(300):
+    with files.changing(folder, wait=True):
+        counter.write_text(str(int(counter.read_text()) + 1))
+"""
+
+
+@pytest.mark.slow
+def test_no_two_writers_at_once_however_many_wait(folder, tmp_path):
+    """Versions of filelock before 3.30 let several in when the lock file is removed."""
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+    command = [sys.executable, "-c", TAKER, str(folder), str(counter)]
+    takers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    errors = [taker.communicate()[1] for taker in takers]
+    assert [taker.returncode for taker in takers] == [0] * 4, errors
+    assert counter.read_text() == "1200"
+
+
 def test_a_waiting_writer_says_so(folder, capsys):
     """Another thread of the same process has to wait like another process."""
     waits = threading.Event()
