@@ -29,7 +29,8 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("text", nargs="*", metavar="TEXT", help=help)
     help = "build the n-gram baselines from this text instead"
     parser.add_argument("--baseline-text", nargs="+", metavar="FILE", help=help)
-    parser.add_argument("--max-tokens", type=count, metavar="N", help="use only the first N tokens (1e6, 500k, 2M)")
+    help = "use only the first N tokens, to the end of a line (1e6, 500k, 2M)"
+    parser.add_argument("--max-tokens", type=count, metavar="N", help=help)
     parser.add_argument("--no-cache", action="store_true", help="predict without the recency cache")
     add_device(parser)
     add_output_options(parser)

@@ -81,7 +81,8 @@ def add_options(parser: Parser, words: Sequence[str]) -> None:
     group.add_argument("--dev", nargs="+", metavar="FILE", help="held-out text")
     help = "without --dev, hold out every Nth document, or stretch of a file; 0 for none [20]"
     group.add_argument("--hold-out", type=integer(0), default=20, metavar="N", help=help)
-    group.add_argument("--max-tokens", type=count, metavar="N", help="use only the first N tokens (1e6, 500k, 2M)")
+    help = "use only the first N tokens, to the end of a line (1e6, 500k, 2M)"
+    group.add_argument("--max-tokens", type=count, metavar="N", help=help)
     add_model_options(parser, preset)
 
 
