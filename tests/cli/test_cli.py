@@ -394,16 +394,21 @@ def test_backprop_and_resume(saffu, tmp_path, monkeypatch):
     assert refused.status == 2 and "--batch-size cannot change" in refused.err
 
 
-def test_an_interrupted_run_says_how_to_resume(saffu, monkeypatch):
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_interrupted_run_says_how_to_resume(saffu, monkeypatch, begun):
     from saffu.model.language_model import SaffuLM
 
-    def interrupted(*_, **__):
+    def interrupted(lm, *_, folder, **__):
+        if begun:
+            lm.save(folder, {"checkpoint.json": b"{}"})
         raise KeyboardInterrupt
 
     monkeypatch.setattr(SaffuLM, "backprop", interrupted)
     result = saffu(f"train train.txt --dev dev.txt.gz --out run --backprop {SMALL}")
     assert result.status == 130
-    assert "saffu train --resume run" in result.err and "Traceback" not in result.err
+    assert ("saffu train --resume run" in result.err) == begun and "Traceback" not in result.err
+    assert ("training had not begun, but run holds the model before it" in result.err) != begun
+    assert saffu("info run --check").status == 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such pipes")

@@ -213,17 +213,25 @@ def backprop_log(options: argparse.Namespace, log: Log, dev: TokenCorpus) -> Ite
                     board.add_scalar(key, row[key], row["tokens"])
             board.flush()
 
-    resume = f"progress is saved. Resume with: saffu train --resume {options.resume or options.out}"
     try:
         yield on_fold
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; {resume}") from None
+        raise KeyboardInterrupt(f"interrupted; {saved(options.resume or options.out)}") from None
     except SystemExit:  # after SIGTERM
-        warn(f"terminated; {resume}")
+        warn(f"terminated; {saved(options.resume or options.out)}")
         raise
     finally:
         if board:
             board.close()
+
+
+def saved(folder: Path) -> str:
+    """What is left of an interrupted run."""
+    from saffu.training.checkpoint import FACTS
+
+    if (folder / FACTS).is_file():
+        return f"progress is saved. Resume with: saffu train --resume {folder}"
+    return f"training had not begun, but {folder} holds the model before it; train again"
 
 
 def finish(lm: SaffuLM, folder: Path, options: argparse.Namespace, log: Log) -> None:
