@@ -29,6 +29,8 @@ from saffu.text.tokenizer import EOD
 HEAD = 64  # dimensions of a head; a network of `depth` layers has `depth` heads of this width
 EMBEDDING_NORM = 1.5  # length of an embedding at the start
 ROTARY_BASE = 10_000.0
+FRONT = 8  # keys before those of the text: the sink, and others with no weight that keep rows aligned for a GPU
+ALIGNED = 8  # the number of output logits is a multiple of this
 
 
 class Network(nn.Module):
@@ -80,10 +82,10 @@ class Network(nn.Module):
         """h (rows, T, d) after each input token (rows, T); tokens of other `documents` (rows, T) are not seen."""
         length = inputs.shape[1]
         turn = rotation(torch.arange(length, device=inputs.device), self.dtype)
-        apart = F.pad(documents[:, None, :, None] != documents[:, None, None, :], (1, 0))  # (rows, 1, T, 1 + T)
-        by_distance = causal_bias(self.distance[:, :, :length])
-        biases = torch.cat([self.sink[:, :, None, None].expand(-1, -1, length, 1), by_distance], 3).to(self.dtype)
-        return self._layers(inputs, (bias.masked_fill(apart, -torch.inf) for bias in biases), turn)[0]
+        apart = F.pad(documents[:, None, :, None] != documents[:, None, None, :], (FRONT, 0))  # (rows, 1, T, FRONT + T)
+        unseen = torch.zeros_like(apart, dtype=self.dtype).masked_fill_(apart, -torch.inf)
+        biases = torch.cat([front_bias(self.sink, length), causal_bias(self.distance[:, :, :length])], 3)
+        return self._layers(inputs, (bias + unseen for bias in biases.to(self.dtype)), turn)[0]
 
     def extended(self, inputs: Tensor, past: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """As `hidden`, for inputs (rows, T) that continue one document each, of which `past` was read before.
@@ -95,15 +97,15 @@ class Network(nn.Module):
         before = torch.arange(past.shape[4], device=inputs.device).expand(len(inputs), -1)
         padding = before >= lengths[:, None]
         distance = places[:, :, None] - torch.cat([before.masked_fill(padding, 1 << 30), places], 1)[:, None]
-        unseen = F.pad(distance < 0, (1, 0))[:, None]  # (rows, 1, T, 1 + P + T)
+        unseen = (distance < 0)[:, None]  # (rows, 1, T, P + T)
         distance = distance.clamp(0, self.context - 1)
+        front = front_bias(self.sink, inputs.shape[1])
 
         def bias(layer: int) -> Tensor:
-            to_sink = self.sink[layer, :, None, None].expand(len(inputs), -1, inputs.shape[1], 1)
-            scores = torch.cat([to_sink, self.distance[layer][:, distance].transpose(0, 1)], 3)
-            return scores.masked_fill(unseen, -torch.inf).to(self.dtype)
+            scores = self.distance[layer][:, distance].transpose(0, 1).masked_fill(unseen, -torch.inf)
+            return torch.cat([front[layer].expand(len(inputs), -1, -1, -1), scores], 3).to(self.dtype)
 
-        turn = rotation(places[:, None], self.dtype)
+        turn = rotation(places, self.dtype)
         hidden, kept = self._layers(inputs, (bias(layer) for layer in range(len(past))), turn, past)
         return hidden, torch.stack([torch.stack(own) for own in kept])
 
@@ -112,30 +114,29 @@ class Network(nn.Module):
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """h (rows, T, d), and each layer's keys and values (rows, heads, T, 64).
 
-        `biases`, by layer, are added to the scores of the sink and of all keys: (rows, heads, T, 1 + keys).
+        `biases`, by layer, are added to the scores of the sink and of all keys: (rows, heads, T, FRONT + keys).
         """
-        attention, mlp = self.attention.to(self.dtype), self.mlp.to(self.dtype)
+        attention, mlp = self.attention.to(self.dtype).unbind(), self.mlp.to(self.dtype).unbind()
         x = self._drop(F.embedding(inputs, self.embedding).to(self.dtype))
         kept = []
         for layer, bias in enumerate(biases):
-            query, key, value = self._mapped(norm(x), attention[layer, :3], turn)
+            maps, joined = attention[layer].split([3, 1])
+            query, key, value = self._mapped(norm(x), maps, turn)
             kept.append((key, value))
             if past is not None:
                 key, value = torch.cat([past[layer, 0], key], 2), torch.cat([past[layer, 1], value], 2)
-            key, value = F.pad(key, (0, 0, 1, 0)), F.pad(value, (0, 0, 1, 0))  # the sink: a key and a value of zeros
+            key, value = F.pad(key, (0, 0, FRONT, 0)), F.pad(value, (0, 0, FRONT, 0))  # those of the sink are zeros
             heads = F.scaled_dot_product_attention(query, key, value, bias, scale=HEAD**-0.5)
-            x = x + self._drop(heads.transpose(1, 2).flatten(2) @ attention[layer, 3].T)
-            up = F.relu(norm(x) @ mlp[layer, 0].T).square()
-            x = x + self._drop(up @ mlp[layer, 1])
+            x = x + self._drop(heads.transpose(1, 2).flatten(2) @ joined[0].T)
+            up, down = mlp[layer].unbind()
+            x = x + self._drop(F.relu(norm(x) @ up.T).square() @ down)
         return norm(x), kept
 
     def _mapped(self, x: Tensor, maps: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys, and values (rows, heads, T, 64) of inputs (rows, T, d)."""
-        rows, length, width = x.shape
-        query, key, value = (
-            (x @ maps.reshape(3 * width, width).T).view(rows, length, 3, self.heads, HEAD).permute(2, 0, 3, 1, 4)
-        )
-        return rotated(norm(query), turn), rotated(norm(key), turn), value
+        both, value = (x @ maps.flatten(0, 1).T).unflatten(2, (3, self.heads, HEAD)).split([2, 1], 2)
+        query, key = rotated(norm(both), turn).transpose(1, 3).unbind(2)
+        return query, key, value[:, :, 0].transpose(1, 2)
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training) if self.dropout else x
@@ -145,7 +146,9 @@ class Network(nn.Module):
         mapped = hidden @ self.output_map.to(hidden.dtype)
         targets = targets - EOD
         if self.class_map is None:
-            logits = F.linear(mapped, self.embedding[EOD:].to(mapped.dtype)).float() + self.output_bias
+            unused = -len(self.output_bias) % ALIGNED
+            weight = F.pad(self.embedding[EOD:].to(mapped.dtype), (0, 0, 0, unused))
+            logits = F.linear(mapped, weight).float() + F.pad(self.output_bias, (0, unused), value=-math.inf)
             return -F.cross_entropy(logits, targets, reduction="none")
         classes = self.class_of[targets]
         by_class = F.linear(hidden.float(), self.class_map, self.class_bias)
@@ -199,10 +202,20 @@ def causal_bias(distance: Tensor) -> Tensor:
     return tiled[..., : length * (2 * length - 1)].view(*outer, length, 2 * length - 1)[..., :length]
 
 
+def front_bias(sink: Tensor, length: int) -> Tensor:
+    """The biases (layers, heads, T, FRONT) of keys before those of the text: those of the sinks (layers, heads) last.
+
+    >>> front_bias(torch.tensor([[0.5]]), 1)
+    tensor([[[[  -inf,   -inf,   -inf,   -inf,   -inf,   -inf,   -inf, 0.5000]]]])
+    """
+    last = F.pad(sink[:, :, None, None], (FRONT - 1, 0), value=-torch.inf)
+    return last.expand(-1, -1, length, -1)
+
+
 def rotation(places: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (…, 32) of rotary positions (…)."""
+    """Cosines and sines (…, 1, 1, 32) of rotary positions (…)."""
     speeds = ROTARY_BASE ** -(torch.arange(0, HEAD, 2, device=places.device) / HEAD)
-    angles = places[..., None] * speeds
+    angles = places[..., None, None, None] * speeds
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 

@@ -43,14 +43,14 @@ class Muon(torch.optim.Optimizer):
 def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
     """About the nearest matrices (…, rows, columns) whose singular values are all one."""
     a, b, c = COEFFICIENTS
-    x: Tensor = matrices.to(torch.bfloat16) if matrices.is_cuda else matrices
+    x = matrices.reshape(-1, *matrices.shape[-2:]).to(torch.bfloat16 if matrices.is_cuda else matrices.dtype)
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(steps):
         gram = x @ x.mT
-        x = a * x + (b * gram + c * gram @ gram) @ x
-    return (x.mT if tall else x).to(matrices.dtype)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.mT if tall else x).to(matrices.dtype).view_as(matrices)
 
 
 class Optimizer:
