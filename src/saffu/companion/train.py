@@ -97,9 +97,6 @@ class Training:
         self.division = Division(corpus, cross_fit, self.config.context, self.device)
         counted = model.counted.log_probabilities_and_certainty(self.dev)
         self.dev_flat, self.counted_score = Flat(self.dev, *counted, self.device), self._score_of(counted[0])
-        self.cross_fit_seconds = time.perf_counter() - began
-        whole, spent = self.config.minutes * 60, self._of_first(seconds + self.cross_fit_seconds)[0]
-        self.progress.limit = max(whole - spent, LEAST_SHARE * whole)
         torch.manual_seed(seed_of(self.config.seed, "weights"))
         self.side = model.side.copy() if model.side else TrainedSide.start(self.config, model.counted, self.device)
         for weight in self.side.parameters():
@@ -113,6 +110,9 @@ class Training:
         self.graph: torch.cuda.CUDAGraph | None = None
         if model.side is None:
             self._open_gate()
+        self.before += time.perf_counter() - began
+        whole = self.config.minutes * 60
+        self.progress.limit = max(whole - self._of_first(self.before)[0], LEAST_SHARE * whole)
 
     @torch.no_grad()
     def _open_gate(self) -> None:
@@ -238,7 +238,7 @@ class Training:
         row |= {"dev_perplexity": found.perplexity, "dev_bits_per_byte": found.bits_per_byte, "best": is_best}
         row |= {"network_bits_per_byte": alone.bits_per_byte}
         row |= {"counted_bits_per_byte": self.counted_score.bits_per_byte}
-        row["seconds"] = round(self.before + self.cross_fit_seconds + progress.seconds, 3)
+        row["seconds"] = round(self.before + progress.seconds, 3)
         if on_fold:
             on_fold(row, model)
 
