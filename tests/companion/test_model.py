@@ -220,6 +220,8 @@ def test_the_rule_decides_by_text_time_and_device():
     large = resolved(CompanionConfig(minutes=1), 2_000_000, "cuda:0")
     assert (large.depth, large.class_first, large.decay) == (6, False, 3.0)
     assert resolved(CompanionConfig(minutes=0.2), 20_000_000, "cuda").depth == 4
+    long = resolved(CompanionConfig(minutes=10), 20_000_000, "cuda")
+    assert (long.depth, long.network_dropout, long.decay) == (6, 0.0, pytest.approx(0.3))
     assert resolved(CompanionConfig(minutes=1, depth=3), 2_000_000, "cuda").depth == 3
 
 

@@ -31,19 +31,22 @@ class CompanionConfig(CalibratedConfig):
     class_first: bool | None = setting(None, "predict the class of a token before the token", rare=True)
 
 
-SPEED = {"cpu": {2: 15e3, 4: 3e3, 6: 1e3}, "cuda": {2: 2.5e6, 4: 1.3e6, 6: 0.7e6}}
+SPEED = {"cpu": {2: 20e3, 4: 4e3, 6: 1.3e3}, "cuda": {2: 3e6, 4: 1.5e6, 6: 0.9e6}}
 """Tokens per second of training by device and depth: two cores, or one H200. The rule needs only rough values."""
 MOST_EPOCHS = {"cpu": 16.0, "cuda": 32.0}  # more does not help
-MANY = 8  # epochs from which on a text could be memorized
+MANY = 8  # epochs from which on a text could be memorized …
+SHORT = 5e6  # … if it has fewer tokens
 MANY_TOKENS = 15e6  # that a deeper network should see
+DECAY, DECAY_TOKENS = 3.0, 6e6  # weight decay over many epochs, and its product with the tokens of a longer text
 
 
 def resolved(config: CompanionConfig, tokens: int, device: str) -> CompanionConfig:
     """The settings, with everything chosen that follows from text, time, and device.
 
     On a CPU a network has 2 layers; on a GPU it has 6, or 4 if the time is too short for 15 million tokens with 6. A
-    text that is read often must not be memorized: from 8 epochs on, there is dropout, and weight decay is higher. These
-    values were chosen on 2 and 15 million tokens (docs/companion.md).
+    text that is read often must not be memorized: from 8 epochs on, a short text gets dropout, and weight decay is such
+    that weights are replaced after the same fraction of an epoch, whatever its length. These values were chosen on 2
+    and 15 million tokens (docs/companion.md).
     """
     kind = device.split(":")[0]
 
@@ -54,12 +57,12 @@ def resolved(config: CompanionConfig, tokens: int, device: str) -> CompanionConf
 
     depth = config.depth or (2 if kind == "cpu" else 6 if epochs(6) * tokens >= MANY_TOKENS or config.epochs else 4)
     expected = epochs(max(d for d in SPEED[kind] if d <= max(2, depth)))
-    dropout, decay = config.network_dropout, config.decay
+    often, dropout, decay = expected >= MANY, config.network_dropout, config.decay
     return replace(
         config,
         depth=depth,
-        network_dropout=(0.1 if expected >= MANY else 0.0) if dropout is None else dropout,
-        decay=(3.0 if expected >= MANY else 0.5) if decay is None else decay,
+        network_dropout=(0.1 if often and tokens < SHORT else 0.0) if dropout is None else dropout,
+        decay=(min(DECAY, DECAY_TOKENS / tokens) if often else 0.5) if decay is None else decay,
         epochs=config.epochs or MOST_EPOCHS[kind],
         batch_tokens=config.batch_tokens or (4096 if kind == "cpu" else 8192),
         class_first=kind == "cpu" if config.class_first is None else config.class_first,
