@@ -22,24 +22,34 @@ COMMANDS = [
     "info {0} --check",
     "eval {0} {1} --split line",
     "generate {0} the --max-tokens 5 --seed 1",
+    "explain {0} the",
+    "pairs {0} {2}",
     "update {0} {1}",
+    "forget {0} {1} --skip-uncounted --drop-network",
+    "merge {0} {3} --out {4} --force",
+    "export {0} --out {4} --force",
+    "export {0} --to arpa --out {5} --force",
 ]
+RESUME = "train --resume {0}"
+CHECKED = ("info", "update", "forget", "merge", "train")  # commands that verify the checksums of all files
 
 
 def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
     made, folder = prepared(place.parent / "made"), place / "folder"
+    others = made["more.txt"], made["pairs.jsonl"], made["other"], place / "out", place / "arpa"
     kinds = {function.__name__: function for function in (bytes_flipped, cut, replaced_by_device, setting, array_value,
-             array_shape, header, tokenizer)}  # fmt: skip
+             array_shape, header, tokenizer, checkpoint)}  # fmt: skip
     while True:
         for name, craft in kinds.items():
-            for model in ("model", "network", "companion"):
+            for model in ("companion",) if name == "checkpoint" else ("model", "network", "companion"):
                 shutil.rmtree(folder, ignore_errors=True)
                 shutil.copytree(made[model], folder)
                 what = craft(rng, folder)
-                line = rng.choice(COMMANDS).format(folder, made["more.txt"])
+                line = RESUME if what.startswith("checkpoint") else rng.choice(COMMANDS)
+                line = line.format(folder, *others)
                 ended = command(line, limit=30)
                 wrong = ended.problem(megabytes=300)
-                if not wrong and name in ("bytes_flipped", "cut") and ended.status == 0 and "check" in line:
+                if not wrong and name in ("bytes_flipped", "cut") and ended.status == 0 and line.startswith(CHECKED):
                     wrong = "the damage is not noticed"
                 yield f"{name} {model}", wrong and f"{what}, {line.split()[0]}: {wrong}"
 
@@ -85,6 +95,18 @@ def setting(rng: random.Random, folder: Path) -> str:
     inside[name] = rng.choice(VALUES)
     sign(folder, document)
     return f"{name}={inside[name]!r}"
+
+
+def checkpoint(rng: random.Random, folder: Path) -> str:
+    """Change some value of checkpoint.json."""
+    path = folder / "checkpoint.json"
+    document = json.loads(path.read_text())
+    inside = rng.choice([document, document["progress"], document["progress"], document["source"], document["text"]])
+    name = rng.choice(sorted(inside))
+    inside[name] = rng.choice(VALUES)
+    path.write_text(json.dumps(document))
+    sign(folder)
+    return f"{path.name}: {name}={inside[name]!r}"
 
 
 def array_value(rng: random.Random, folder: Path) -> str:

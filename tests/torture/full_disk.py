@@ -8,15 +8,16 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from torture.harness import PAPER, QUICK, Attempt, command, documents, prepared
+from torture.harness import COMPANION, PAPER, QUICK, Attempt, command, documents, prepared
+from torture.kills import absent_or, failed, left_behind
 
 
 def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
     made, disk = prepared(place.parent / "made"), place / "disk"
     disk.mkdir(exist_ok=True)
-    text = f"{made['train.txt']} --split line"
+    text, out = f"{made['train.txt']} --dev {made['dev.txt']} --split line", disk / "out"
     while True:
-        size = rng.randint(4, 2500)
+        size = rng.choice([rng.randint(4, 400), rng.randint(4, 4000)])
         mounted = subprocess.run(
             ["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", str(disk)], capture_output=True, check=False
         )
@@ -25,20 +26,26 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
             continue
         try:
             (disk / "scratch").mkdir()
-            for name, line in {
-                "train": f"train {text} --out {disk / 'model'} {QUICK}",
-                "train bounded": f"train {text} --out {disk / 'bounded'} {QUICK} --memory-limit 4G",
-                "train paper": f"train {text} --out {disk / 'network'} {PAPER}",
-                "update": f"update {disk / 'copy'} {made['more.txt']}",
-                "ablate": f"ablate {text} --out {disk / 'grid'} --blocks 2 --radii 2 --modes sum/cat",
+            for name, (line, source, expected) in {
+                "train": (f"train {text} --out {out} {QUICK}", None, 300),
+                "train bounded": (f"train {text} --out {out} {QUICK} --memory-limit 4G", None, 300),
+                "train companion": (f"train {text} --out {out} {COMPANION}", None, 300),
+                "train paper": (f"train {text} --out {out} {PAPER}", None, 300),
+                "resume": (f"train --resume {out}", made["stopped"], 300),
+                "update": (f"update {out} {made['more.txt']}", made["model"], 340),
+                "forget": (f"forget {out} {made['more.txt']}", made["both"], 300),
+                "merge": (f"merge {made['model']} {made['other']} --out {out}", None, 340),
+                "export": (f"export {made['companion']} --out {out}", None, 300),
+                "export arpa": (f"export {made['model']} --to arpa --out {disk / 'arpa'}", None, 0),
+                "ablate": (f"ablate {text} --out {disk / 'grid'} --blocks 2 --radii 2 --modes sum/cat", None, 0),
             }.items():
-                if name == "update" and not copied(made["model"], disk / "copy"):
+                if source and not copied(source, out):
                     continue
                 ended = command(line, scratch=disk / "scratch")
-                wrong = ended.problem()
-                if not wrong and name == "update" and documents(disk / "copy") != (340 if ended.status == 0 else 300):
-                    wrong = "the model was changed"
-                left = [path.name for path in disk.iterdir() if "writing" in path.name]
+                right = documents(source) if source and ended.status else expected
+                sound = absent_or(lambda folder, right=right: documents(folder) == right)
+                wrong = ended.problem() or failed(sound, out) or left_behind(disk / "scratch")
+                left = [path.name for path in disk.iterdir() if path.name.startswith(".")]
                 yield name, wrong or (f"left behind: {left}" if left else "")
                 for path in disk.iterdir():
                     if path.name != "scratch":

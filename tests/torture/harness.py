@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import faulthandler
+import json
 import os
 import random
 import resource
+import secrets
 import shlex
+import shutil
 import signal
 import sys
 import tempfile
@@ -27,7 +30,8 @@ Attempt = tuple[str, str]
 SECONDS = 60  # after which a command counts as hanging
 QUICK = "--order 3 --slots 3 --word-classes 20"
 PAPER = "--preset paper --block 4 --radius 2 --block-dimension 12 --radius-dimension 12 --hidden-dimension 12"
-COMPANION = f"{QUICK} --epochs 4 --depth 1 --set context=32 --set batch_tokens=512"
+SMALL = "--order 2 --slots 2 --word-classes 4 --depth 1 --set context=32 --set batch_tokens=128"
+COMPANION = f"{SMALL} --epochs 4"
 NETWORK = f"{PAPER} --backprop --max-folds 2 --fold-tokens 500 --batch-size 64 --checkpoint-seconds 0.01"
 
 
@@ -64,11 +68,14 @@ def command(
     scratch: Path | None = None,
 ) -> Ended:
     """Run `saffu …` in a forked process. `stop`: send a signal after some seconds; `memory`: bytes it may add."""
+    from saffu.calibrated import storage
     from saffu.cli.main import main
 
     words = shlex.split(line) if isinstance(line, str) else [str(word) for word in line]
 
     def work() -> None:
+        storage.SMALL = 1 << 10  # so that even a small model uses files if its memory is limited
+        secrets.token_bytes = random.Random(" ".join(words)).randbytes  # the same command gives the same files
         if scratch:
             tempfile.tempdir = str(scratch)
         if memory is not None:
@@ -142,24 +149,31 @@ def _waited(
 
 
 def sentences(rng: random.Random, number: int) -> str:
-    """Lines of words from a small vocabulary."""
-    words = "the a dog cat king queen saw found liked old small house tree and in of with sea".split()  # noqa: SIM905
-    lines = (" ".join(rng.choices(words, k=rng.randint(3, 9))) + ".\n" for _ in range(number))
-    return "".join(lines)
+    """Lines of words from a small vocabulary, each about one of two topics, which takes a network to notice."""
+    topics = ("dog", "cat", "king", "queen", "house"), ("sea", "ship", "wind", "wave", "sail")
+
+    def line() -> str:
+        topic, starts = rng.choice(topics), (["and", "or", "with"], ["the", "a", "of"])
+        return " ".join(rng.choice(words) for _ in range(rng.randint(2, 5)) for words in (*starts, topic))
+
+    return "".join(f"{line()}.\n" for _ in range(number))
 
 
 def prepared(place: Path) -> dict[str, Path]:
     """Texts and models that attacks begin from, made once.
 
-    `model`, `other` (can be merged with it), `both` (merged), `network` (the paper's), `companion` (with a network).
+    `model`, `other` (can be merged with it), `both` (merged), `network` (the paper's), `companion` (with a network),
+    `stopped` (the same, interrupted). `part.txt` is a part of `train.txt`.
     """
-    names = ("train.txt", "more.txt", "dev.txt", "model", "other", "both", "network", "companion")
-    made = {name: place / name for name in names}
-    if made["companion"].exists():
+    names = ("train.txt", "part.txt", "more.txt", "dev.txt", "pairs.jsonl", "model", "other", "both", "network")
+    made = {name: place / name for name in (*names, "companion", "stopped")}
+    if made["stopped"].exists():
         return made
     place.mkdir(parents=True, exist_ok=True)
     for number, (name, size) in enumerate([("train.txt", 300), ("more.txt", 40), ("dev.txt", 40)]):
         made[name].write_text(sentences(random.Random(number), size))
+    made["part.txt"].write_text("".join(made["train.txt"].read_text().splitlines(True)[:40]))
+    made["pairs.jsonl"].write_text('{"sentence_good": "and the dog", "sentence_bad": "the and dog"}\n')
     text = f"{made['train.txt']} --dev {made['dev.txt']} --split line --quiet"
     for line in (
         f"train {text} --out {made['model']} {QUICK}",
@@ -170,6 +184,13 @@ def prepared(place: Path) -> dict[str, Path]:
     ):
         ended = command(line)
         assert ended.status == 0, ended.err
+    assert (made["companion"] / "model.safetensors").stat().st_size > 200_000, "it has no network"
+    moment = ended.seconds
+    while ended.status == 0 or not (made["stopped"] / "checkpoint.json").exists():
+        shutil.rmtree(made["stopped"], ignore_errors=True)
+        moment *= 0.7 if ended.status == 0 else 1.2  # too late or too early
+        ended = command(f"train {text} --out {made['stopped']} {COMPANION}", stop=(moment, signal.SIGINT))
+        assert ended.status in (0, 130), ended.err
     return made
 
 
@@ -178,6 +199,12 @@ def documents(folder: Path) -> int:
     from saffu import load
 
     return int(load(folder, check=True).trained_on_["documents"])
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The checksum of each file of a model, but for what depends on the time it took."""
+    recorded = json.loads((folder / "config.json").read_text())["checksums"]
+    return {name: recorded[name] for name in recorded if not name.startswith(("config", "log", "checkpoint"))}
 
 
 def examples(strategy: SearchStrategy[T], rng: random.Random) -> Iterator[T]:

@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from torture.harness import QUICK, Attempt, prepared
+from torture.harness import COMPANION, QUICK, Attempt, documents, prepared
+from torture.kills import absent_or, failed, reset
 
 STARTED = """
 import sys
@@ -27,17 +28,23 @@ STATUSES = {signal.SIGINT: (0, 130, -2), signal.SIGTERM: (0, 143, -15)}  # negat
 
 
 def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
-    made = prepared(place.parent / "made")
+    made, out = prepared(place.parent / "made"), place / "out"
+    text = f"{made['train.txt']} --split line --hold-out 0 --out {out}"
     lines = {
         "help": "train --help",
-        "train": f"train {made['train.txt']} --split line --out {place / 'out'} --force {QUICK}",
+        "train": f"train {text} {QUICK}",
+        "companion": f"train {text} {COMPANION} --dev {made['dev.txt']}",
+        "update": f"update {out} {made['more.txt']}",
         "play": f"play {made['model']} --no-browser",
         "eval": f"eval {made['network']} {made['dev.txt']}",
+        "pairs": f"pairs {made['companion']}",
     }
+    sound = absent_or(lambda folder: documents(folder) in (300, 340))
     while True:
         for name, line in lines.items():
             for number, allowed in STATUSES.items():
-                moment = rng.uniform(0, 1.5)
+                reset(out, made["model"] if name == "update" else None)
+                moment = rng.uniform(0, 3)
                 process = subprocess.Popen(
                     [sys.executable, "-c", STARTED, *line.split()],
                     stdout=subprocess.PIPE,
@@ -56,5 +63,7 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
                     yield f"{name} {number.name}", f"after {moment:.3f} s: hangs"
                     continue
                 last = (err.strip().splitlines() or [""])[-1]
-                wrong = process.returncode not in allowed or "Traceback" in err
-                yield f"{name} {number.name}", f"after {moment:.3f} s: {process.returncode}, {last}" if wrong else ""
+                wrong = failed(sound, out)
+                if process.returncode not in allowed or "Traceback" in err:
+                    wrong = f"{process.returncode}, {last}"
+                yield f"{name} {number.name}", wrong and f"after {moment:.3f} s: {wrong}"

@@ -9,7 +9,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from torture.harness import COMPANION, NETWORK, QUICK, Attempt, Ended, command, documents, prepared
+from torture.harness import (
+    COMPANION,
+    NETWORK,
+    QUICK,
+    SMALL,
+    Attempt,
+    Ended,
+    command,
+    contents,
+    documents,
+    prepared,
+)
 
 LIMITED = "--memory-limit 2G"
 SIGNALS = {"killed": signal.SIGKILL, "terminated": signal.SIGTERM, "interrupted": signal.SIGINT}
@@ -26,6 +37,7 @@ class Victim:
     sound: Callable[[Path], bool]  # after a signal
     done: Callable[[Path], bool]  # after it ran undisturbed
     again: str = ""  # how it is run again, if in another way
+    exact: bool = True  # whether it always ends with the same files
 
 
 def victims(made: dict[str, Path], out: Path) -> list[Victim]:
@@ -33,6 +45,7 @@ def victims(made: dict[str, Path], out: Path) -> list[Victim]:
     fresh, changed = absent_or(lambda f: documents(f) == 300), lambda *n: lambda f: documents(f) in n
     grid = "--blocks 2 --radii 2,3 --modes sum/cat --set block_dimension=12 --set radius_dimension=12"
     grid += " --set hidden_dimension=12"
+    merge, merged = f"merge {made['model']} {made['other']} --out {out} --force", absent_or(changed(340))
     return [
         Victim("train", f"train {text} --out {out} --force {QUICK}", None, fresh, changed(300)),
         Victim("little memory", f"train {text} --out {out} --force {QUICK} {LIMITED}", None, fresh, changed(300)),
@@ -45,23 +58,31 @@ def victims(made: dict[str, Path], out: Path) -> list[Victim]:
             "companion", f"train {text} --out {out} --force {COMPANION}", None, fresh, changed(300),
             f"train --resume {out}",
         ),
+        Victim("resume", f"train --resume {out}", made["stopped"], changed(300), changed(300)),
+        Victim(
+            "minutes", f"train {text} --out {out} --force {SMALL} --minutes 0.05", None, fresh, changed(300),
+            f"train --resume {out}", exact=False,
+        ),
         Victim("update", f"update {out} {made['more.txt']}", made["model"], changed(300, 340), changed(340)),
         Victim(
-            "update network", f"update {out} {made['more.txt']} --epochs 4 --dev {made['dev.txt']}", made["companion"],
-            changed(300, 340), changed(340),
+            "update minutes", f"update {out} {made['more.txt']} --minutes 0.03 --dev {made['dev.txt']}",
+            made["companion"], changed(300, 340), changed(340), exact=False,
         ),
         Victim("forget", f"forget {out} {made['more.txt']}", made["both"], changed(300, 340), changed(300)),
         Victim(
-            "merge", f"merge {made['model']} {made['other']} --out {out} --force", None,
-            absent_or(lambda f: documents(f) == 340), changed(340),
+            "forget network", f"forget {out} {made['part.txt']} --drop-network", made["companion"], changed(300, 260),
+            changed(260),
         ),
+        Victim("merge", merge, None, merged, changed(340)),
+        Victim("merge with little memory", f"{merge} {LIMITED}", None, merged, changed(340)),
+        Victim("export", f"export {made['model']} --out {out} --force", None, fresh, changed(300)),
         Victim(
-            "export", f"export {made['model']} --out {out} --force", None, absent_or(lambda f: documents(f) == 300),
-            changed(300),
+            "export arpa", f"export {made['model']} --to arpa --out {out} --force", None, absent_or(whole_arpa),
+            whole_arpa, exact=False,
         ),
         Victim(
             "ablate", f"ablate {text} --out {out} {grid} --document-shards 0", None, lambda _: True,
-            lambda f: len((f / "results.jsonl").read_text().splitlines()) >= 2,
+            lambda f: len((f / "results.jsonl").read_text().splitlines()) >= 2, exact=False,
         ),
     ]  # fmt: skip
 
@@ -70,10 +91,15 @@ def absent_or(sound: Callable[[Path], bool]) -> Callable[[Path], bool]:
     return lambda folder: not folder.exists() or sound(folder)
 
 
+def whole_arpa(path: Path) -> bool:
+    return path.read_text().endswith("\\end\\\n")
+
+
 def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
     made, scratch = prepared(place.parent / "made"), place / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
     usual: dict[str, float] = {}
+    expected: dict[str, dict[str, str]] = {}  # files
     while True:
         every = victims(made, place / "out")
         for victim in rng.sample(every, len(every)):
@@ -82,6 +108,8 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
                 ended = command(victim.line, scratch=scratch)
                 usual[victim.name] = ended.seconds
                 wrong = ended.problem((0,)) or failed(victim.done, place / "out")
+                if victim.exact:
+                    expected[victim.name] = contents(place / "out")
                 yield f"{victim.name} undisturbed", wrong
             for how, number in SIGNALS.items():
                 reset(place / "out", victim.before)
@@ -89,6 +117,8 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
                 ended = command(victim.line, stop=(moment, number), scratch=scratch)
                 wrong = ended.problem(STATUSES[how]) or failed(victim.sound, place / "out")
                 wrong = wrong or left_behind(scratch) or run_again(victim, place / "out", ended)
+                if not wrong and victim.exact and contents(place / "out") != expected[victim.name]:
+                    wrong = "the model differs from that of an undisturbed run"
                 yield f"{victim.name} {how}", wrong and f"after {moment:.3f} s: {wrong}"
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 from hypothesis import strategies as st
 
-from torture.harness import COMPANION, PAPER, QUICK, Attempt, command, examples, prepared
+from torture.harness import COMPANION, PAPER, QUICK, Attempt, command, documents, examples, prepared
+from torture.kills import failed
 
 VALUES = [
     "", " ", "-1", "0", "1", "2", "-0", "1.5", "1e308", "-1e308", "1e-320", "nan", "inf", "-inf", "1e400", "NaN",
@@ -25,13 +28,14 @@ ANY = st.one_of(
 )
 KINDS = ("model", "network", "companion")
 UNTOUCHED = ("help", "out", "tensorboard", "ray")  # places to write to, and a cluster to start
+ENDLESS = ("--epochs", "--minutes", "--samples")  # options that may ask for more than anybody could wait for
 
 
 def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
     from saffu.cli.commands import COMMANDS
     from saffu.cli.options import Parser
 
-    made, out = prepared(place.parent / "made"), place / "out"
+    made, out, copy = prepared(place.parent / "made"), place / "out", place / "copy"
     text = f"{made['dev.txt']} --split line"
     lines = {
         "train": [f"train {text} --out {out} --force --max-tokens 300 {QUICK}"],
@@ -44,8 +48,13 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
         "explain": [f"explain {made[kind]} the" for kind in KINDS],
         "embed": [f"embed {made[kind]} the" for kind in KINDS],
         "info": [f"info {made['model']}"],
+        "resume": [f"train --resume {copy}"],
+        "update": [f"update {copy} {made['more.txt']} --epochs 1 --dev {made['dev.txt']}"],
+        "forget": [f"forget {copy} {made['part.txt']} --drop-network"],
         "merge": [f"merge {made['model']} {made['other']} --out {out} --force"],
-        "pairs": [f"pairs {made['model']} {made['dev.txt']}"],
+        "export": [f"export {made[kind]} --out {out} --force" for kind in KINDS],
+        "pairs": [f"pairs {made[kind]} {made['pairs.jsonl']}" for kind in KINDS],
+        "play": [f"play {made['model']} --no-browser"],
         "compare": [f"compare {made['model']} --out {place / 'curves'}"],
         "report": [f"report {place / 'grid'}"],
     }
@@ -64,8 +73,11 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
             extra += [rng.choice(action.option_strings), *value]
         if name in ("generate", "explain", "embed") and rng.random() < 0.3:
             words = [word if word != "the" else next(values) for word in words]
-        ended = command([*words, *extra], limit=120)
-        wrong = ended.problem(megabytes=3000)
-        if ended.status is None and any(option in extra for option in ("--epochs", "--minutes", "--samples")):
-            name, wrong = f"{name}, for long", ""  # as it was asked to
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(made["stopped" if name == "resume" else "companion"], copy)
+        endless = name == "play" or any(option in extra for option in ENDLESS)
+        ended = command([*words, *extra], stop=(10, signal.SIGINT) if endless else None, limit=120)
+        wrong = ended.problem((0, 2, 130) if endless else (0, 2), megabytes=3000)
+        if not wrong and (name in ("resume", "update", "forget")):
+            wrong = failed(lambda folder: documents(folder) in (260, 300, 340), copy)
         yield name, wrong and f"{' '.join([*words[2:], *extra])[:300]!r}: {wrong}"

@@ -33,6 +33,14 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
         wrong = "" if found == [0, 0] and status == 0 else f"readers {found}, writer {status}"
         yield "readers during a write", wrong
 
+        fresh(folder, made["both"])
+        lines = [f"update {folder} {parts[0]}", f"forget {folder} {made['more.txt']}"]
+        lines += [f"merge {made['model']} {made['other']} --out {folder} --force"]
+        statuses = together([lambda line=line: command(line).status for line in lines])
+        expected = {(0, 0, 0): (310, 340, 350, 300), (0, 0, 2): (310,)}.get(tuple(statuses), ())  # merge may be refused
+        wrong = "" if documents(folder) in expected else f"{statuses}, {documents(folder)} documents"
+        yield "update, forget, and merge", wrong
+
         fresh(folder, None)
         lines = [f"train {made['train.txt']} --split line --out {folder} --force {QUICK}"] * 2
         statuses = together([lambda line=line: command(line).status for line in lines])

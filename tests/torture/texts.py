@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 from hypothesis import strategies as st
 
-from torture.harness import PAPER, QUICK, Attempt, command, documents, examples, prepared
+from torture.harness import PAPER, QUICK, Attempt, command, contents, documents, examples, prepared
 
 PIECES = [
     "a", "b", " ", " ", "\n", "\n", "\r\n", "\r", "\t", "the cat", "<eod>", "<sod>", "\u2028", "\x85", "\x0b", "\x1c",
@@ -22,7 +26,7 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
     while True:
         path = place / rng.choice(["text.txt", "text.txt", "text.jsonl", "text.csv", "text.txt.gz", "text"])
         data = content(rng, some)
-        path.write_bytes(data)
+        path.write_bytes(packed(data, path.suffix) if rng.random() < 0.7 else data)
         split = rng.choice(["file", "paragraph", "line"])
         preset = rng.choice([QUICK, QUICK, QUICK, PAPER])
         errors = rng.choice(["strict", "replace"])
@@ -30,12 +34,17 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
         ended = command(f"train {reading} --hold-out 0 --out {out} --force {preset}")
         wrong = ended.problem() or (counted(out, data, path) if ended.status == 0 and split == "line" else "")
         yield f"train {path.suffix}", wrong and f"{data[:200]!r} ({preset[:14]}): {wrong}"
-        for name in ("eval", "update", "forget", "score"):
-            folder = made["model"] if name in ("eval", "score") else out
-            if not (folder / "config.json").exists():
-                continue
-            line = f"{name} {folder} {path}" if name == "score" else f"{name} {folder} {reading}"
+        for name in ("eval", "score", "pairs"):
+            line = f"{name} {made['model']} {reading if name == 'eval' else path}"
             wrong = command(line).problem()
+            yield f"{name} {path.suffix}", wrong and f"{data[:200]!r}: {wrong}"
+        if ended.status:
+            continue
+        before = documents(out), counts(out)
+        for name in ("update", "forget"):  # what is added is removed again
+            wrong = command(f"{name} {out} {reading}").problem((0,))
+            if not wrong and name == "forget" and before != (documents(out), counts(out)):
+                wrong = "the counts are not what they were"
             yield f"{name} {path.suffix}", wrong and f"{data[:200]!r}: {wrong}"
 
 
@@ -55,6 +64,23 @@ def content(rng: random.Random, some: Iterator[list[str]]) -> bytes:
         place = rng.randint(0, len(data))
         data = data[:place] + rng.randbytes(3) + data[place:]
     return data
+
+
+def packed(data: bytes, suffix: str) -> bytes:
+    """Odd lines in a file that is valid."""
+    lines = data.decode("utf-8", "replace").split("\n")
+    if suffix == ".jsonl":
+        return "".join(json.dumps({"text": line}) + "\n" for line in lines).encode()
+    if suffix == ".csv":
+        table = io.StringIO()
+        csv.writer(table).writerows([["text"], *([line] for line in lines)])
+        return table.getvalue().encode()
+    return gzip.compress(data) if suffix == ".gz" else data
+
+
+def counts(out: Path) -> str:
+    """The checksum of what a model has counted."""
+    return contents(out)["sums.safetensors"]
 
 
 def counted(out: Path, data: bytes, path: Path) -> str:
