@@ -24,8 +24,8 @@ def row(start: str, ends: tuple[float, float], **more: object) -> dict[str, obje
 
 def test_the_table_says_when_a_start_equals_the_random_one():
     lines = table([row("random", (3.0, 2.5)), row("counted", (2.8, 2.6)), row("counted", (2.6, 2.6))]).splitlines()
-    assert lines[2] == "| muon | random | 1 | 3.0000 | 2.5000 | 100% | 100% |"
-    assert lines[3] == "| muon | counted | 2 | 2.7000 ± 0.1414 | 2.6000 ± 0.0000 | 70% | never |"
+    assert lines[2] == "| muon | random | 1 | 3.0000 | 2.5000 | 10.0 s | 10.0 s |"
+    assert lines[3] == "| muon | counted | 2 | 2.7000 ± 0.1414 | 2.6000 ± 0.0000 | 7.0 s | never |"
 
 
 @pytest.mark.parametrize(

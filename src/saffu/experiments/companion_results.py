@@ -117,8 +117,10 @@ def learning_curves(rows: Sequence[Row], paper: Sequence[Row]) -> str:
 
 def parts(results: Path) -> dict[str, str]:
     """The computed parts of docs/companion.md."""
-    runs, study = read_runs(results), read_rows(results / "companion-study.jsonl")
-    return {"runs": run_table(runs), "checks": always_below([*runs, *study]), "study": companion_study.table(study)}
+    runs = read_runs(results)
+    study, on_cpu = (read_rows(results / f"companion-study{name}.jsonl") for name in ("", "-two-cores"))
+    found = {"study": companion_study.table(study), "study-two-cores": companion_study.table(on_cpu)}
+    return found | {"runs": run_table(runs), "checks": always_below([*runs, *study, *on_cpu])}
 
 
 def draw(results: Path, out: Path) -> None:

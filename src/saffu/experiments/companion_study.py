@@ -88,18 +88,18 @@ def bits_per_byte(log_p: Any, corpus: TokenCorpus) -> float:
     return Score(-float(log_p.sum()), corpus.targets, corpus.bytes).bits_per_byte
 
 
-def share_to(curve: Sequence[Row], name: str, goal: float) -> float | None:
-    """The share of a run's time after which its curve first falls to a goal, between its points; None if it never does.
+def seconds_to(curve: Sequence[Row], name: str, goal: float) -> float | None:
+    """The seconds after which a curve first falls to a goal, between its points; None if it never does.
 
-    >>> share_to([{"seconds": 1, "x": 3.0}, {"seconds": 2, "x": 2.0}, {"seconds": 4, "x": 1.5}], "x", 1.75)
-    0.75
-    >>> share_to([{"seconds": 1, "x": 3.0}], "x", 1.0)
+    >>> seconds_to([{"seconds": 1, "x": 3.0}, {"seconds": 2, "x": 2.0}, {"seconds": 4, "x": 1.5}], "x", 1.75)
+    3.0
+    >>> seconds_to([{"seconds": 1, "x": 3.0}], "x", 1.0)
     """
     for number, row in enumerate(curve):
         if row[name] <= goal:
             before = curve[number - 1] if number else row
             slope = (before[name] - goal) / (before[name] - row[name]) if before[name] > row[name] else 1.0
-            return float((before["seconds"] + slope * (row["seconds"] - before["seconds"])) / curve[-1]["seconds"])
+            return float(before["seconds"] + slope * (row["seconds"] - before["seconds"]))
     return None
 
 
@@ -110,7 +110,7 @@ def mean_curve(rows: Sequence[Row]) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Means and spread over seeds, in Markdown, and the share of the time that equals the random start's end."""
+    """Means and spread over seeds, in Markdown, and the seconds after which a start equals the random one's end."""
     head = [
         "optimizer",
         "start",
@@ -129,8 +129,8 @@ def table(rows: Sequence[Row]) -> str:
                 continue
             cells = [optimizer, start, str(len(group)), *(spread(group, side) for side in ("network", "mixture"))]
             for side in ("network", "mixture"):
-                share = share_to(mean_curve(group), SIDES[side], random[-1][SIDES[side]]) if random else None
-                cells.append("never" if share is None else f"{share:.0%}")
+                equal = seconds_to(mean_curve(group), SIDES[side], random[-1][SIDES[side]]) if random else None
+                cells.append("never" if equal is None else f"{equal:.1f} s")
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
