@@ -364,6 +364,15 @@ def test_runs_that_skip_bad_files_can_be_resumed(saffu, tmp_path):
     assert resumed.status == 0 and resumed.err.count("skipped a file: ") == 1
 
 
+def test_files_of_a_folder_that_are_not_read_are_listed(saffu, tmp_path):
+    (tmp_path / "books").mkdir()
+    for name in ("a.txt", "notes.md", "LICENSE"):
+        (tmp_path / "books" / name).write_text((tmp_path / "train.txt").read_text())
+    trained = saffu(f"train books --out m {QUICK}")
+    assert trained.status == 0 and "did not read 2 files of unknown format (LICENSE, notes.md)" in trained.err
+    assert saffu("eval m books/*.md books/LICENSE").err == ""
+
+
 def test_options_may_stand_anywhere(saffu, model):
     plain = saffu("generate model the --seed 1")
     assert plain.status == 0

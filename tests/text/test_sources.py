@@ -13,7 +13,7 @@ import pytest
 from saffu.errors import SaffuError
 from saffu.text import sources as module
 from saffu.text.documents import read_lines
-from saffu.text.sources import Source, Sources, find_files
+from saffu.text.sources import Source, Sources, find_files, other_files
 
 
 @pytest.fixture
@@ -40,6 +40,16 @@ def test_find_files(folder: Path, patterns: list[str], names: list[str]) -> None
     expected = [folder / name for name in names]
     assert [path.resolve() for path in find_files(patterns)] == expected
     assert [path.resolve() for path in find_files([folder / pattern for pattern in patterns])] == expected
+
+
+def test_other_files_of_a_folder(folder: Path) -> None:
+    for name in (".hidden.txt", "deep/.git/x.txt", "._b.txt"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    (folder / "link.txt").symlink_to(folder / "b.txt")
+    assert other_files(["."]) == [Path("none/picture.png"), Path("notes.md")]
+    assert other_files(["deep", "notes.md", "*.txt", "-", "missing"]) == []
+    assert [str(path) for path in find_files(["deep"])] == ["deep/er/c.txt", "deep/er/d.JSONL.zst"]
 
 
 def test_a_named_file_may_look_like_a_glob(folder: Path) -> None:

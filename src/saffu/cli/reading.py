@@ -61,12 +61,15 @@ class Text:
 
     def __init__(self, names: Sequence[str], how: Reading):
         from saffu.text.default_corpus import default_corpus
-        from saffu.text.sources import Sources
+        from saffu.text.sources import Sources, other_files
 
         self.how = how
         self.skipped: dict[str, Skipped] = {}
         self.sources = Sources(names) if names else None
         self.default = None if names else list(default_corpus())  # gathering takes longer than tokenizing
+        if others := other_files(names):
+            shown = ", ".join(file.name for file in others[:3]) + (", …" if len(others) > 3 else "")
+            warn(f"did not read {plural(len(others), 'file')} of unknown format ({shown}); name them to read them")
 
     def leave_out_bad_files(self) -> None:
         """If they are to be skipped, do not read files that cannot be read to their end."""
@@ -124,8 +127,9 @@ class TextChoice:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TextChoice:
-        chosen = dict(values) | {"text": tuple(values["text"]), "dev": tuple(values["dev"])}
-        return cls(**chosen | {"reading": Reading(**values["reading"])})
+        from saffu.training.checkpoint import restored
+
+        return restored(cls, values)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -131,7 +131,8 @@ class Sources:
 def find_files(patterns: Sequence[str | Path]) -> list[Path]:
     """Find the files that paths, folders (every file of a known format), and globs name: sorted, each once.
 
-    A folder without any may hold one part of a BabyLM corpus instead: *.train, *.dev, or *.test.
+    A folder without any may hold one part of a BabyLM corpus instead: *.train, *.dev, or *.test. Hidden files in folders
+    are not read.
 
     find_files(["notes.md", "books", "news/**/*.txt"]) → [Path("books/a.txt"), Path("news/b.txt"), ...]
     """
@@ -140,6 +141,13 @@ def find_files(patterns: Sequence[str | Path]) -> list[Path]:
     except OSError as error:
         raise SaffuError(f"cannot look up {error.filename}: {error.strerror}; check the path") from None
     return sorted({path.resolve(): path for path in found}.values())
+
+
+def other_files(patterns: Sequence[str | Path]) -> list[Path]:
+    """The files of folders among the patterns that `find_files` does not read, because their format is unknown."""
+    folders = [Path(pattern) for pattern in patterns if str(pattern) and Path(pattern).is_dir()]
+    read = {file.resolve() for file in find_files(folders)}
+    return sorted({file for folder in folders for file in _files_in(folder) if file.resolve() not in read})
 
 
 def _matches(pattern: str) -> list[Path]:
@@ -164,7 +172,9 @@ def _matches(pattern: str) -> list[Path]:
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
-    return (file for file in folder.rglob("*") if file.is_file())
+    """Its files at any depth, but none that is hidden or in a hidden folder."""
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return (file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts))
 
 
 def _files_of_one_part(folder: Path) -> list[Path]:
