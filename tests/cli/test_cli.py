@@ -373,6 +373,12 @@ def test_files_of_a_folder_that_are_not_read_are_listed(saffu, tmp_path):
     assert saffu("eval m books/*.md books/LICENSE").err == ""
 
 
+def test_the_default_text_is_named(saffu, monkeypatch):
+    monkeypatch.setattr("saffu.text.default_corpus.default_corpus", lambda: iter(sentences(1, 100)))
+    assert "no TEXT is given; reading the English text that ships with Python" in saffu(f"train --out m {QUICK}").err
+    assert saffu(f"train --out m --force --quiet {QUICK}").err == ""
+
+
 def test_options_may_stand_anywhere(saffu, model):
     plain = saffu("generate model the --seed 1")
     assert plain.status == 0

@@ -46,6 +46,8 @@ def fit(
             log = Log(options, trains, group.is_first, config.preset == "companion")
             with TrainingText(choice) as text:
                 began = time.perf_counter()
+                if not choice.text and not options.quiet:
+                    warn("no TEXT is given; reading the English text that ships with Python")
                 text.leave_out_bad_files()
                 lm, learned = unfitted(options, config, tokenizer, text, encoder)
                 corpus, dev = text.tokenized(learned)

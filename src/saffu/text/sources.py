@@ -131,8 +131,8 @@ class Sources:
 def find_files(patterns: Sequence[str | Path]) -> list[Path]:
     """Find the files that paths, folders (every file of a known format), and globs name: sorted, each once.
 
-    A folder without any may hold one part of a BabyLM corpus instead: *.train, *.dev, or *.test. Hidden files in folders
-    are not read.
+    A folder without any may hold one part of a BabyLM corpus instead: *.train, *.dev, or *.test. Hidden files in a
+    folder are not read.
 
     find_files(["notes.md", "books", "news/**/*.txt"]) → [Path("books/a.txt"), Path("news/b.txt"), ...]
     """
