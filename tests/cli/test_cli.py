@@ -458,6 +458,14 @@ def test_samples_as_json(saffu, model):
     assert "".join(f"the small{sample['text']}\n" for sample in found["samples"]) == printed
 
 
+def test_prompts_that_end_with_a_space(saffu, model):
+    for command in ("generate", "explain"):
+        assert "ends with a space" in saffu(f"{command} model 'the small '").err
+        assert saffu(f"{command} model 'the small'").err == saffu(f"{command} model").err == ""
+    assert saffu(f"train train.txt --dev dev.txt.gz --out w --words-as-tokens {QUICK}").status == 0
+    assert saffu("generate w 'the small '").err == ""
+
+
 def test_prompts_that_are_not_utf8(saffu, model):
     result = saffu(["generate", model, os.fsdecode(b"caf\xe9")])
     assert result.status == 2 and "not UTF-8" in result.err

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saffu.cli.options import Command, Parser, add_model, integer, require_utf8
-from saffu.cli.output import clipped, print_json, warn
+from saffu.cli.output import clipped, print_json, warn, warn_of_space
 from saffu.errors import SaffuError
 from saffu.format import plural, show_token
 
@@ -37,6 +37,7 @@ def run(options: argparse.Namespace) -> None:
         raise SaffuError("--top must be at least 1 without --target; pass one of them")
     require_utf8(options.prompt, *options.target)
     lm = load(options.model)
+    warn_of_space(options.prompt, lm.tokenizer_)
     explanation = lm.explain(options.prompt)
     named = [candidate(lm.tokenizer_, options.prompt, word) for word in options.target]
     for word, token in zip(options.target, map(lm.tokenizer_.token, named), strict=True):

@@ -13,6 +13,7 @@ from saffu.format import show_token
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM
+    from saffu.text.tokenizer import Tokenizer
 
 
 def print_json(facts: Mapping[str, Any]) -> None:
@@ -43,6 +44,12 @@ def say(options: argparse.Namespace, text: str) -> None:
 
 def warn(text: str) -> None:
     print(f"saffu: {text}", file=sys.stderr)
+
+
+def warn_of_space(prompt: str, tokenizer: Tokenizer) -> None:
+    """Tokens carry the space before a word, so a space at the end of a prompt is a token that hardly occurs."""
+    if tokenizer.encode(prompt) != tokenizer.encode(prompt.rstrip(" ")):
+        warn("the prompt ends with a space, which belongs to the next word; omit it for a better continuation")
 
 
 def _print_unless_closed(text: str, stream: TextIO) -> None:
