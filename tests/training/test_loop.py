@@ -267,7 +267,7 @@ def test_damaged_checkpoints_are_rejected(tmp_path):
     checkpoint = read_checkpoint(folder.path)
     name = next(name for name in checkpoint.arrays if name.startswith("network."))
     missing = {key: array for key, array in checkpoint.arrays.items() if key != name}
-    for damaged in ({"arrays": missing}, {"progress": {"fold": 1, "speed": 2}}):
+    for damaged in ({"arrays": missing}, {"progress": {"fold": 1, "speed": 2}}, {"progress": {"fold": -1}}):
         with pytest.raises(SaffuError, match="checkpoint is damaged"):
             Backprop(started(), TRAIN, DEV, QUICK).restore(replace(checkpoint, **damaged))
     for name in ("checkpoint.safetensors", "checkpoint.json"):

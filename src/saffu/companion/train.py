@@ -35,7 +35,7 @@ from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
 from saffu.tools.evaluate import Score
 from saffu.training.batches import seed_of
-from saffu.training.checkpoint import Checkpoint
+from saffu.training.checkpoint import Checkpoint, restored
 from saffu.training.cuda_graph import no_garbage_collection, side_stream
 from saffu.training.interrupts import deferred_interrupts
 
@@ -282,7 +282,9 @@ class Training:
             raise SaffuError("this run was trained on different text; pass the original text or start a new run")
         state = {n.removeprefix(STATE): a for n, a in checkpoint.arrays.items() if n.startswith(STATE)}
         try:
-            self.best, self.progress = self.model, Progress(**checkpoint.progress)
+            self.best, self.progress = self.model, restored(Progress, checkpoint.progress)
+            if self.progress.checks >= len(CHECKS):
+                raise ValueError(f"`checks` is {self.progress.checks}")
             self.side.load(checkpoint.arrays)
             self.optimizer.load({name: torch.from_numpy(np.array(array)) for name, array in state.items()})
         except (KeyError, TypeError, ValueError, RuntimeError) as error:

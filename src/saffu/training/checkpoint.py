@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from saffu import files
 from saffu.errors import SaffuError
@@ -15,6 +15,9 @@ from saffu.interface import Array
 from saffu.training.config import TrainingConfig
 
 FACTS, ARRAYS = "checkpoint.json", "checkpoint.safetensors"
+LARGEST = 2**53  # of an integer
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +49,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         )
     try:
         facts = json.loads(files.read_file(folder, FACTS, manifest))
+        if type(facts["progress"]["steps"]) is not int or type(facts["device"]) is not str:
+            raise TypeError("the number of steps or the device")
         return Checkpoint(
             facts["progress"],
             facts["source"],
@@ -56,3 +61,39 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         )
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise SaffuError(f"{folder / FACTS} is damaged ({error}); train again") from None
+
+
+def restored(kind: type[T], values: Any) -> T:
+    """A dataclass as a checkpoint has it. Its values must have the right types, and numbers must not be negative.
+
+    >>> @dataclass
+    ... class Progress:
+    ...     steps: int
+    ...     best: float
+    >>> restored(Progress, {"steps": 3, "best": 1.5})
+    Progress(steps=3, best=1.5)
+    >>> restored(Progress, {"steps": -3, "best": 1.5})
+    Traceback (most recent call last):
+    saffu.errors.SaffuError: the checkpoint is damaged (`steps` is -3); train again
+    """
+    types, made = get_type_hints(kind), {}
+    try:
+        for name, value in dict(values).items():
+            made[name] = restored(types[name], value) if is_dataclass(types[name]) else value
+            if not (is_dataclass(types[name]) or _fits(types[name], value)):
+                raise TypeError(f"`{name}` is {str(value)[:40]}")
+            if get_origin(types[name]) is tuple:
+                made[name] = tuple(value)
+        return kind(**made)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SaffuError(f"the checkpoint is damaged ({error}); train again") from None
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    if get_origin(kind) is tuple:
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    if type(None) in get_args(kind):
+        return value is None or _fits(get_args(kind)[0], value)
+    if kind is int:
+        return type(value) is int and 0 <= value < LARGEST
+    return type(value) in (int, float) and value >= 0 if kind is float else type(value) is kind

@@ -28,7 +28,7 @@ from saffu.text.corpus import TokenCorpus
 from saffu.tools.evaluate import Score, evaluate
 from saffu.training import cuda_graph
 from saffu.training.batches import ShuffledFold, folds_per_epoch, seed_of
-from saffu.training.checkpoint import Checkpoint
+from saffu.training.checkpoint import Checkpoint, restored
 from saffu.training.config import TrainingConfig
 from saffu.training.interrupts import deferred_interrupts
 from saffu.training.step import AdamStep, copy_weights
@@ -118,7 +118,7 @@ class Backprop:
             raise SaffuError("this run was trained on different text; pass the original text or start a new run")
         try:
             self.step.load(checkpoint.arrays)
-            self.progress = Progress(**checkpoint.progress)
+            self.progress = restored(Progress, checkpoint.progress)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise SaffuError(f"the checkpoint is damaged ({error}); train again") from None
 
