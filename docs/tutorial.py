@@ -1,6 +1,6 @@
 """saffu in one minute. Run it: python docs/tutorial.py (it writes only into a temporary folder)
 
-Every step shows the Python call; the equivalent command is next to it.
+Every step shows the Python call, with the equivalent command next to it.
 """
 
 # %% Text: any iterable of strings, one per document. Here, a part of the English text that ships with Python.
@@ -32,7 +32,7 @@ for name, baseline in lm.reference_scores(held_out).items():
 # %% Generate text.                                            saffu generate model "The function" --top-p 0.9 --seed 1
 print("\nThe function" + lm.generate("The function", seed=1, top_p=0.9, max_tokens=40) + "\n")
 
-# %% Lines of a document follow each other: what was said is expected again.
+# %% The recency cache: words that occurred earlier in a document are expected to recur.
 line = "A parser reads the text of the parser."
 once, twice = lm.score([line]), lm.score([f"{line}\n{line}"])
 print(f"a line alone {once.nll:.1f} nats, after itself {twice.nll - once.nll:.1f}\n")
@@ -51,7 +51,7 @@ for term in sorted(explanation.terms[1:], key=lambda term: -term.values[best])[:
 total = sum(term.values[best] for term in explanation.terms)
 print(f"  all parts together {total:.4f}, the log-probability {explanation.log_probabilities[best]:.4f}\n")
 
-# %% Words that keep the same company.                         saffu embed model must
+# %% Words used in similar contexts.                           saffu embed model must
 nearest = lm.word_vectors_.neighbors("must", 5)
 print("near 'must':", ", ".join(f"{token.strip()} {cosine:.2f}" for token, cosine in nearest), "\n")
 

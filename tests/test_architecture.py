@@ -1,4 +1,4 @@
-"""The rooms of the house: which may import which, where torch may be imported, and how large files may grow."""
+"""The packages: which may import which, where torch may be imported, and how large files may grow."""
 
 import ast
 import os
@@ -13,20 +13,20 @@ import saffu
 ROOT = Path(saffu.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
-ROOMS = {"text": 1, "calibrated": 3, "paper": 3, "tools": 4, "training": 5, "companion": 6, "model": 7}
-ROOMS |= {"cluster": 8, "experiments": 8, "play": 8, "cli": 9}
+PACKAGES = {"text": 1, "calibrated": 3, "paper": 3, "tools": 4, "training": 5, "companion": 6, "model": 7}
+PACKAGES |= {"cluster": 8, "experiments": 8, "play": 8, "cli": 9}
 TOP = {"interface": 2, "__init__": 10, "__main__": 10}  # every other file at the top is 0
 TORCH = ("paper/", "training/", "companion/", "experiments/", "model/export.py", "model/transformers/")
 TORCH_INSIDE_FUNCTIONS = ("processes.py",)
 
 
 def place(module: str) -> str:
-    """The room of a module, or the name of a file at the top: "saffu.text.corpus" → "text"."""
+    """The package of a module, or the name of a file at the top: "saffu.text.corpus" → "text"."""
     return [*module.split("."), "__init__"][1]
 
 
 def level(name: str) -> int:
-    return ROOMS.get(name, TOP.get(name, 0))
+    return PACKAGES.get(name, TOP.get(name, 0))
 
 
 def module_of(path: Path) -> str:
@@ -60,7 +60,7 @@ def is_for_type_checkers(node: ast.AST) -> bool:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_rooms_import_only_what_stands_before_them(path):
+def test_packages_import_only_what_comes_before_them(path):
     here = place(module_of(path))
     for module, _ in imported(path):
         if module.split(".")[0] == "saffu" and place(module) != here and module != "saffu":

@@ -1,4 +1,4 @@
-"""What a user must be able to rely on, across rooms: nothing silently wrong, no tracebacks, nothing left behind."""
+"""What a user must be able to rely on, across packages: nothing silently wrong, no tracebacks, nothing left behind."""
 
 import gc
 import hashlib
