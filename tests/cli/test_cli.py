@@ -274,6 +274,8 @@ def spoil(tmp_path):
         ("compare folder folder", "listed twice"),
         ("compare folder taken --names a", "1 name for 2 runs"),
         ("report nowhere", "saffu ablate"),
+        ("export nowhere --out ''", "empty name; check for an unset variable"),
+        ("reproduce logs --data folder --max-folds -1", "--max-folds: must be an integer of at least 1"),
         ("reproduce fame --data folder", "invalid choice: 'fame'"),
         ("download everything --out x", "invalid choice: 'everything'"),
     ],

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from saffu.cli.living import require_original
-from saffu.cli.options import Command, Parser, add_model, add_text_options, integer, require_output
+from saffu.cli.options import Command, Parser, add_model, add_text_options, integer, named_path, require_output
 from saffu.cli.output import model_facts, print_json
 from saffu.cli.reading import Reading, Text
 from saffu.errors import SaffuError
@@ -21,7 +20,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     add_model(parser)
     help = "hf: a folder for transformers and lm_eval; arpa: the n-gram counts as a file for KenLM [hf]"
     parser.add_argument("--to", choices=("hf", "arpa"), default="hf", metavar="hf|arpa", help=help)
-    parser.add_argument("--out", type=Path, required=True, metavar="PATH", help="output folder, or ARPA file")
+    parser.add_argument("--out", type=named_path, required=True, metavar="PATH", help="output folder, or ARPA file")
     parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
     parser.add_argument("--json", action="store_true", help="print one JSON object to stdout")
     help = "instead of MODEL, export models fitted to the first words of its training text, to DIR/chck_1M, …"
@@ -55,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
         export_arpa(load(options.model), options)
         return
     if options.order is not None or options.prune is not None:
-        raise SaffuError("--order and --prune need --to arpa")
+        raise SaffuError("--order and --prune need --to arpa; add it, or remove those options")
     if options.checkpoints:
         export_checkpoints(load(options.model), options)
         return
@@ -78,7 +77,7 @@ def export_arpa(lm: SaffuLM, options: argparse.Namespace) -> None:
     from saffu.tools.arpa import write_arpa
 
     if options.checkpoints or options.sizes:
-        raise SaffuError("--checkpoints and --sizes need --to hf")
+        raise SaffuError("--checkpoints and --sizes need --to hf; remove --to arpa, or those options")
     if options.out.is_dir():
         raise SaffuError(f"{options.out} is a folder; pass --out FILE")
     if options.out.exists() and not options.force:

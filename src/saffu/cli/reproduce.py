@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from saffu.cli.options import Command, Parser, add_output_options, count, device_of, finite, named_path
+from saffu.cli.options import Command, Parser, add_output_options, count, device_of, finite, integer, named_path
 from saffu.cli.output import print_json, say
 
 EXPERIMENTS = ("logs", "figure", "tables")
@@ -24,7 +24,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("--max-tokens", type=count, metavar="N", help="use only N tokens of the shuffled training text")
     parser.add_argument("--learning-rate", type=finite, metavar="X", help="learning rate [the paper's, 5e-6]")
     help = "maximum number of training folds [until early stopping]"
-    parser.add_argument("--max-folds", type=int, metavar="N", help=help)
+    parser.add_argument("--max-folds", type=integer(1), metavar="N", help=help)
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda, or cuda:N [cpu]")
     add_output_options(parser)
 
