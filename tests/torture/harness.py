@@ -75,7 +75,7 @@ def command(
 
     def work() -> None:
         storage.SMALL = 1 << 10  # so that even a small model uses files if its memory is limited
-        secrets.token_bytes = random.Random(" ".join(words)).randbytes  # the same command gives the same files
+        secrets.token_bytes = random.Random(repr(words)).randbytes  # the same command gives the same files
         if scratch:
             tempfile.tempdir = str(scratch)
         if memory is not None:
