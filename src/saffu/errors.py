@@ -2,11 +2,11 @@
 
 
 class SaffuError(ValueError):
-    """One line that says what is wrong and what to do about it; the command prints it and exits with 2.
+    """One line that states what is wrong and how to fix it; the command prints it and exits with status 2.
 
-    A setting or an argument stands in backquotes: `top_k`. The command shows it as it was typed: --top-k.
+    Settings and arguments are in backquotes: `top_k`. The command shows them as they are typed: --top-k.
     """
 
 
 class NotFittedError(SaffuError, AttributeError):
-    """Something learned was asked of a model that has not been fitted."""
+    """A learned attribute was requested from a model that has not been fitted."""

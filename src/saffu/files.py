@@ -72,7 +72,7 @@ def write_folder(folder: Path, manifest: Mapping[str, Any], files: Mapping[str, 
 
 @contextmanager
 def changing(folder: Path, wait: bool) -> Iterator[None]:
-    """Keep other writers out of an existing model folder, from reading it to replacing it."""
+    """Lock an existing model folder against other writers, from reading it to replacing it."""
     if not Path(folder).resolve().parent.is_dir():
         read_manifest(folder)  # raises the error that fits
     with _locked(folder, wait):
@@ -106,7 +106,7 @@ def _locked(folder: Path, wait: bool) -> Iterator[None]:
 def recover(folder: Path) -> None:
     """Clean up after writers that were killed. The caller holds the folder's lock.
 
-    Where two folders cannot be exchanged in one step there is a moment without any; the old one is then put back.
+    Where two folders cannot be exchanged in one step, the folder is briefly missing; the old one is then put back.
     """
     folder = Path(folder).resolve()
     for left in sorted(folder.parent.glob(f".{glob.escape(folder.name)}.writing-*")):

@@ -2,7 +2,7 @@
 
 
 def plural(count: int, name: str) -> str:
-    """How many, with the name in its number.
+    """A count with its noun, singular or plural.
 
     >>> plural(1, "document"), plural(2000, "document")
     ('1 document', '2,000 documents')
@@ -11,7 +11,7 @@ def plural(count: int, name: str) -> str:
 
 
 def show_token(token: str) -> str:
-    """A token with its spaces visible and control characters escaped, so that no text can steer a terminal.
+    """A token with its spaces visible and control characters escaped, so that no text can control a terminal.
 
     >>> show_token(" the\\x1b")
     '▁the\\\\x1b'
@@ -20,5 +20,5 @@ def show_token(token: str) -> str:
 
 
 def escape_controls(text: str) -> str:
-    """Control characters other than newline and tab spelled out, so that no text can steer a terminal."""
+    """Escape control characters other than newline and tab, so that no text can control a terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)

@@ -1,15 +1,15 @@
-"""What every model can do. Evaluation, generation, living models and folders are written against this alone.
+"""The interface of every model. Evaluation, generation, updates, and folders depend on nothing else.
 
-A model is *counted*, then *solved*: `count` is the only thing that sees text, its sums add and subtract, and `solved`
-turns sums into a model. So for any model
+A model is *counted*, then *solved*: only `count` sees text, its sums add and subtract, and `solved` turns sums into a
+model. So for any model
 
     fit      solved(count(corpus))
     update   solved(held + count(new))
     forget   solved(held − count(old))
     merge    solved(held + other)
 
-with one encoder: all that `solved` leaves alone (embeddings, attention, classes, exponents). Classes need not inherit
-from these protocols, and nothing here needs torch.
+with one encoder: everything that `solved` leaves unchanged (embeddings, attention, classes, exponents). Classes need
+not inherit from these protocols, and nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ S = TypeVar("S", bound="Sums")
 
 
 class Sums(Protocol):
-    """All that a decoder follows from, summed over documents: `+` adds documents, `−` takes them away again."""
+    """Everything a decoder follows from, summed over documents: `+` adds documents, `−` removes them."""
 
     def __add__(self: S, other: S) -> S: ...
 
@@ -51,7 +51,7 @@ class Model(Protocol):
 
     @property
     def config(self) -> Any:
-        """The settings it was made with; their class says which solution this is."""
+        """The settings it was made with; their class determines the solution."""
         ...
 
     @property
@@ -95,22 +95,22 @@ class Model(Protocol):
         ...
 
     def arrays(self) -> Arrays:
-        """All that is stored of the model but its sums, by name."""
+        """Everything stored of the model except its sums, by name."""
         ...
 
     def encoder_arrays(self) -> Arrays:
-        """What update, forget and merge leave alone; models merge if these are equal."""
+        """What update, forget, and merge leave unchanged; models can be merged if these are equal."""
         ...
 
     @property
     def size(self) -> int:
-        """How many stored numbers shape a prediction."""
+        """The number of stored values that predictions depend on."""
         ...
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A step of a fit that gave a model: "calibrated", "init", "tune 1", …"""
+    """A step of a fit, and the model it produced: "calibrated", "init", "tune 1", …"""
 
     name: str
     model: Model
@@ -125,7 +125,7 @@ class Term:
     values: Floats  # (N,)
     seen: tuple[int, ...] = ()  # the tokens it saw, oldest first
     weight: float | None = None  # its exponent, or the attention it gets
-    slots: int = 1  # how many slots it stands for: `<pad>` fills many
+    slots: int = 1  # number of slots it stands for: `<pad>` fills many
     of_class: Floats | None = None  # (N,) the part of `values` that predicts a token's class; None without classes
 
 
@@ -136,4 +136,4 @@ class Explanation:
     context: tuple[int, ...]
     terms: Sequence[Term]
     log_probabilities: Floats  # (N,); −inf for what is never predicted
-    details: Mapping[str, Sequence[Term]]  # further readings of the same prediction, by title
+    details: Mapping[str, Sequence[Term]]  # other breakdowns of the same prediction, by title

@@ -52,7 +52,7 @@ class ProcessGroup:
         return self.rank == 0
 
     def sum(self, numbers: Numbers) -> Numbers:
-        """Σ over processes, the same on all of them; of the same kind, shape, dtype, and device."""
+        """Sum over all processes. The result has the same kind, shape, dtype, and device everywhere."""
         if self.size == 1:
             return numbers
         import torch
@@ -113,7 +113,7 @@ def together(device: str) -> Iterator[ProcessGroup]:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the process at once: while it waits for the others, Python would not answer."""
+    """Let SIGTERM end the process at once: while it waits for the others, Python would not handle the signal."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

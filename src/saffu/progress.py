@@ -1,4 +1,4 @@
-"""Progress bars: on standard error, in notebooks too, silent where nobody watches."""
+"""Progress bars: on standard error and in notebooks, hidden if there is no terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-tqdm.monitor_interval = 0  # no thread that watches over bars, and would outlive them
+tqdm.monitor_interval = 0  # no monitoring thread, which would outlive the bars
 
 _hidden = False
 

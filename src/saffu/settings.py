@@ -1,4 +1,4 @@
-"""Settings as small frozen dataclasses: one line of meaning for each field, checked when made, to and from JSON.
+"""Settings as small frozen dataclasses: a one-line description per field, checked when made, to and from JSON.
 
 The command line's options and config.json are made from these classes.
 """
@@ -18,7 +18,7 @@ C = TypeVar("C", bound="Settings")
 def setting(
     default: Any, meaning: str, *, low: float | None = 0, high: float = math.inf, off: bool = False, rare: bool = False
 ) -> Any:
-    """A field with its meaning and its limits, low ≤ value ≤ high; `off` also allows 0.
+    """A field with its description and its limits, low ≤ value ≤ high; `off` also allows 0.
 
     A `rare` setting does not get a command-line option of its own; pass it as --set name=value.
     """
@@ -60,7 +60,7 @@ class Settings:
 
 
 def _plain(value: Any) -> Any:
-    """A number of NumPy, as loops over arrays give them, as Python's."""
+    """Convert a NumPy number to Python's."""
     if isinstance(value, bool | int | float):
         return value
     return int(value) if isinstance(value, Integral) else float(value) if isinstance(value, Real) else value
@@ -86,5 +86,5 @@ def _problem(kind: Any, value: Any, limits: Any) -> str:
 
 
 def _bound(limit: float) -> str:
-    """A limit, every digit of it if it is an integer: 16777216, 0.95."""
+    """Format a limit, with all digits if it is an integer: 16777216, 0.95."""
     return str(limit) if isinstance(limit, int) else f"{limit:g}"

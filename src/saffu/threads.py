@@ -13,17 +13,17 @@ Result = TypeVar("Result")
 
 
 def cores() -> int:
-    """How many cores this process may use; the environment variable SAFFU_THREADS lowers it."""
+    """The number of cores this process may use; the environment variable SAFFU_THREADS lowers it."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = os.environ.get("SAFFU_THREADS", "")
     return max(1, min(allowed, int(limit))) if limit.isdigit() else allowed
 
 
 def run_in_threads(work: Callable[[int, Callable[[], bool]], Result], workers: int) -> list[Result]:
-    """What `work(number, stopped)` gives for each worker; it must end early once `stopped()` is true.
+    """Return `work(number, stopped)` of each worker; it must return early once `stopped()` is true.
 
-    If one of them fails, or the user interrupts, the others stop and the error reaches the caller. No work goes on
-    after that, so that its arrays may be freed; a pool alone does not wait for a thread that it is just starting.
+    If one of them fails, or the user interrupts, the others stop and the error reaches the caller. All work has ended
+    by then, so that its arrays may be freed; a pool alone does not wait for a thread that it is just starting.
 
     >>> run_in_threads(lambda number, stopped: number * 10, 3)
     [0, 10, 20]
@@ -65,7 +65,7 @@ def run_in_threads(work: Callable[[int, Callable[[], bool]], Result], workers: i
 
 
 def _wait(change: threading.Condition, done: Callable[[], bool]) -> None:
-    """Wait until something is done, also if the user interrupts again in the meantime."""
+    """Wait until something is done, even if the user interrupts again in the meantime."""
     interrupt = None
     while True:
         try:
@@ -79,7 +79,7 @@ def _wait(change: threading.Condition, done: Callable[[], bool]) -> None:
 
 
 def in_parallel(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """What `work` gives for each item, several at a time.
+    """Return `work(item)` for each item, several at a time.
 
     >>> in_parallel(len, ["a", "bcd"])
     [1, 3]

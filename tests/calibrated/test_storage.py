@@ -118,7 +118,7 @@ def test_the_smallest_limit_that_works_is_named(corpus, monkeypatch, tmp_path):
         pass
     with pytest.raises(SaffuError) as caught, memory_limit(int(used / storage.FILLED), tmp_path):
         NgramCounts.count(corpus, 4, vocabulary)
-    size = re.search(r"give at least (\d+)M", str(caught.value))
+    size = re.search(r"use at least (\d+)M", str(caught.value))
     assert size is not None
     with memory_limit(int(size[1]) * 10**6, tmp_path):
         assert NgramCounts.count(corpus, 4, vocabulary).distinct > 100
@@ -153,5 +153,5 @@ def test_the_command_line(tmp_path, capsys):
     for name in ("model.safetensors", "sums.safetensors"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     assert run([*options, "--out", str(tmp_path / "none"), "--memory-limit", "1M"]) == 2
-    assert re.search(r"^saffu: --memory-limit is too small for this text; give at least \d+M$", capsys.readouterr().err)
+    assert re.search(r"^saffu: --memory-limit is too small for this text; use at least \d+M$", capsys.readouterr().err)
     assert sorted(path.name for path in Path(tmp_path).iterdir()) == ["bounded", "one", "plain", "text.txt", "two"]

@@ -1,1 +1,1 @@
-"""The default solution: a product of counted views with measured exponents, factored by classes. NumPy and C++."""
+"""The default solution: a product of counted views with fitted exponents, factored by classes. NumPy and C++."""

@@ -80,7 +80,7 @@ def compressed(blocks: list[Block], vocabulary: int, dimensions: int, rounds: in
         basis = orthonormal(sum(block.times(part) for block, part in zip(blocks, parts, strict=True)))
     within = np.concatenate([block.times(basis, transposed=True) for block in blocks]).astype(np.float64)
     squares, axes = np.linalg.eigh(within.T @ within)
-    lengths = np.sqrt(np.where(squares > 1e-10 * squares.max(), squares, 0))  # what is less is rounding
+    lengths = np.sqrt(np.where(squares > 1e-10 * squares.max(), squares, 0))  # smaller values are rounding errors
     return np.asarray(basis @ (axes * lengths).astype(np.float32))
 
 
@@ -111,7 +111,7 @@ def token_classes(vectors: Array, frequencies: Array, number: int) -> tuple[Arra
 
 @dataclass(frozen=True)
 class Company:
-    """The neighbors of each token: with counts, sorted by token."""
+    """The neighbors of each token with their counts, sorted by token."""
 
     begin: Array  # (N + 1,) int64
     neighbor: Array  # uint16
@@ -146,7 +146,7 @@ class Company:
 
 
 def context_classes(vectors: Array, frequencies: Array, number: int, after: Company) -> Array:
-    """Classes by which contexts are known, (N,) uint16: what follows a token is what matters.
+    """Classes of context tokens, (N,) uint16, by what follows a token.
 
     The special tokens, 0 to 3, stay themselves.
     """
@@ -156,7 +156,7 @@ def context_classes(vectors: Array, frequencies: Array, number: int, after: Comp
 
 
 def output_classes(vectors: Array, frequencies: Array, number: int, before: Company) -> Array:
-    """Classes that are decided before tokens, (N,) uint16, numbered without gaps: what precedes a token matters."""
+    """Classes that are predicted before tokens, (N,) uint16, numbered without gaps, by what precedes a token."""
     classes = before.exchange(*token_classes(vectors, frequencies, number), first=EOD)
     _, compact = np.unique(classes[EOD:], return_inverse=True)
     return np.concatenate([np.zeros(EOD, dtype=np.uint16), compact.astype(np.uint16)])

@@ -1,4 +1,4 @@
-"""What modified Kneser–Ney takes off counts (Chen & Goodman 1998), and the unigrams that get a share of it."""
+"""The discounts of modified Kneser–Ney (Chen & Goodman 1998), and its unigrams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FALLBACK = (0.5, 1.0, 1.5)  # discounts where counts of counts give none, as `lm
 
 
 def discounts(counts_of_counts: Sequence[int] | Array) -> tuple[float, float, float] | None:
-    """What to take off a count of 1, of 2, and of 3 or more, from how many n-grams have count 1, 2, 3 and 4 (eq. 26).
+    """The discounts of counts of 1, 2, and 3 or more, from the numbers of n-grams with count 1, 2, 3, and 4 (eq. 26).
 
     None if they cannot be estimated: too little text, or text whose counts do not fall.
 

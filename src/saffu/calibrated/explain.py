@@ -1,7 +1,7 @@
-"""Why a calibrated model predicts what it predicts, in plain numpy: also the reference of its arithmetic.
+"""Explain the predictions of a calibrated model, in plain NumPy: also a reference for its arithmetic.
 
-Every view is shown relative to the prior f: what it adds to a token is its evidence for it, above zero for, below zero
-against. A view that says nothing adds nothing. Both levels, class and token, are in one number per token.
+Every view is shown relative to the prior f: what it adds to a token is evidence for it if positive, against it if
+negative. An uninformative view adds nothing. Both levels, class and token, are in one number per token.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def explain(model: CalibratedModel, context: Sequence[int]) -> Explanation:
         parts.append((view.name, tuple(reversed(tokens_seen(view, context))), float(a), evidence))
     if model.config.cache:
         where = exponent_slices(model.views, with_cache=True)[-len(CACHES) :]
-        matched = ((), (), (), tuple(context[-1:]), tuple(context[-2:]))  # the last tokens, looked for further back
+        matched = ((), (), (), tuple(context[-1:]), tuple(context[-2:]))  # the last tokens, searched for further back
         shares_of = cache_shares(model, context, log_f)
         for name, last, place, (share, below, seen) in zip(CACHES, matched, where, shares_of, strict=True):
             (a, b), over, under = exponents[:, place.start + seen], split(np.log(share)), split(np.log(below))
@@ -85,7 +85,7 @@ def mixed(model: CalibratedModel, context: Sequence[int], cached: Floats) -> tup
 
 
 def cache_shares(model: CalibratedModel, context: Sequence[int], log_f: Floats) -> Iterator[tuple[Floats, Floats, int]]:
-    """Of each cache: its shares by rank, those it is compared with, and which exponent it gets; see native/cache.h."""
+    """For each cache: its shares by rank, those it is divided by, and which exponent it gets; see native/cache.h."""
     f, rank = np.exp(log_f), model.ranks.ranks
     window = np.array(context[-model.config.cache :], dtype=np.int64)
     decayed = []
@@ -151,7 +151,7 @@ def view_shares(model: CalibratedModel, number: int, context: Sequence[int]) -> 
 
 
 def chosen_exponents(model: CalibratedModel, context: Sequence[int]) -> list[int]:
-    """Which exponents this context chooses, of the prior and of each view: (1 + views)."""
+    """The numbers of the exponents that this context selects, for the prior and each view: (1 + views)."""
     chosen = [0]
     for number, where in enumerate(exponent_slices(model.views)[1:]):
         found = matches(model, number, context)

@@ -1,8 +1,8 @@
 """Exponents of a product of distributions, solved on text that the counts have not seen.
 
 For features φ (one per part, over the outputs) the log-likelihood Σ_m log softmax(Σ_j a_j φ_mj)_{i_m} is concave in a.
-Its gradient is what the targets ask of each part beyond what the model expects (the paper's V, summed over targets),
-and its Hessian is minus the covariance of the features. So Newton's method needs no learning rate.
+Its gradient is the features of the targets minus their expectation (the paper's V, summed over targets), and its
+Hessian is minus the covariance of the features. So Newton's method needs no learning rate.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Moments:
 
 
 def newton_step(a: Floats, now: Moments, prior: Floats, strength: float) -> Floats:
-    """From exponents a ≥ 0 to where, within that bound, the likelihood would be highest if it were quadratic.
+    """Maximize the quadratic approximation of the likelihood at exponents a, within the bound a ≥ 0.
 
-    A quadratic pull toward `prior`, as strong as `strength` targets, keeps what few targets say from going far. On the
-    way an exponent that meets zero is held there and the others go on; one that would rather be above zero is
-    released again. Each leg gains, and there are few.
+    A quadratic pull toward `prior`, as strong as `strength` targets, keeps few targets from moving exponents far. An
+    exponent that reaches zero is held there while the others move on, and released if its gradient is positive. Every
+    leg gains, and there are few.
 
     >>> now = Moments(0.0, 1, np.array([2.0, -1.0]), np.eye(2))
     >>> newton_step(np.zeros(2), now, np.zeros(2), 0.0).round(3)
@@ -67,8 +67,8 @@ def calibrated(
 ) -> Floats:
     """Exponents (problems, J) that maximize the likelihood of several independent problems at once.
 
-    `moments` gives those of every problem at the given exponents. Steps are halved where they would lose; a problem
-    rests once a step gains less than `tolerance` nats per target.
+    `moments` returns those of every problem at the given exponents. Steps that would lose are halved; a problem is done
+    once a step gains less than `tolerance` nats per target.
     """
     a, now = start.copy(), moments(start)
     going = np.array([m.targets > 0 for m in now])

@@ -1,4 +1,4 @@
-"""Fitting: count, hold out, find classes, measure exponents, solve. Only counting sees text."""
+"""Fitting: count, hold out, find classes, fit exponents, solve."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from saffu.interface import Floats, Stage
 from saffu.text.corpus import TokenCorpus
 from saffu.threads import in_parallel
 
-HELD_OUT = 20  # one part in this many calibrates; it is counted too, afterwards
-FEWEST = 400  # parts that a corpus is cut into if it has fewer documents
-SHORTEST = 8  # targets of such a part
+HELD_OUT = 20  # every 20th part is held out to fit exponents, and counted afterward
+FEWEST = 400  # documents; a corpus with fewer is cut into this many parts
+SHORTEST = 8  # targets in such a part
 CALIBRATION_TARGETS = 6_000, 30_000  # few, for one exponent per view; many, for all of them
-AGES = (30, 200, 1500)  # of documents, in tokens: trust in the cache depends on it, as in native/cache.h
+AGES = (30, 200, 1500)  # of documents, in tokens: trust in the cache depends on them, as in native/cache.h
 DISTRUST = 3.0  # log-odds against the cache where it was not measured
 SHARES = 16  # of the targets, summed one by one
-MEASURED = 200  # targets that measure it
-STRENGTH = 100.0  # targets that must disagree before an exponent leaves its view's common one far behind
+MEASURED = 200  # targets needed to measure it
+STRENGTH = 100.0  # targets that balance the pull of an exponent toward its view's common one
 
 
 def fit(corpus: TokenCorpus, vocabulary: int, config: CalibratedConfig) -> Iterator[Stage]:
     """Count a corpus and solve its model, in one stage."""
     if not corpus.targets:
-        raise SaffuError("the corpus holds no text; give at least one non-empty document")
+        raise SaffuError("the corpus holds no text; pass at least one non-empty document")
     encoder, sums, warnings = fit_encoder(corpus, vocabulary, config)
     yield finished_stage(CalibratedModel.from_sums(config, encoder, sums), warnings)
 
 
 def finished_stage(model: CalibratedModel, warnings: Sequence[str]) -> Stage:
-    """A fitted model with what its log says of it."""
+    """A fitted model, and the facts about it for the log."""
     facts: dict[str, Any] = {"exponents": exponents_by_part(model)}
     guessed = [view.name for view, table in zip(model.views, model.tables, strict=True) if not table.estimated.all()]
     if guessed:
@@ -103,7 +103,7 @@ def with_caches(plain: Floats, views: list[View]) -> Floats:
 
 
 def held_out_ranges(corpus: TokenCorpus) -> Array:
-    """Targets (n, 2) that calibrate: every 20th document, or of few documents every 20th stretch of text."""
+    """Ranges (n, 2) of targets to fit exponents on: every 20th document or, if there are few, every 20th stretch."""
     if corpus.documents >= FEWEST:
         chosen = np.arange(0, corpus.documents, HELD_OUT)
         return np.stack([corpus.starts[chosen], corpus.starts[chosen + 1]], axis=1)
@@ -125,7 +125,7 @@ def complement(ranges: Array, targets: int) -> Array:
 
 
 class Calibration:
-    """Exponents of a model whose counts have not seen some ranges of a corpus, measured there."""
+    """Fits exponents of a model on ranges of a corpus that its counts have not seen."""
 
     def __init__(self, model: CalibratedModel, corpus: TokenCorpus, ranges: Array):
         self.model, self.corpus = model, corpus
@@ -172,7 +172,7 @@ class Calibration:
         return trust
 
     def moments(self, targets: Array, exponents: Floats, with_cache: bool) -> list[Moments]:
-        """Of both levels, at exponents (2, J)."""
+        """The moments of both levels at exponents (2, J)."""
         encoder = self.model.encoder
         self.model.native.set_exponents(*((encoder.plain, exponents) if with_cache else (exponents, encoder.cached)))
         J = exponents.shape[1]
@@ -185,13 +185,13 @@ class Calibration:
             )  # fmt: skip
             return sums
 
-        # Contiguous shares, so that the cache moves by small steps; as many on every machine, so that sums are equal.
+        # Contiguous shares, so that the cache moves in small steps; a fixed number, so that sums are equal everywhere.
         total = np.sum(in_parallel(work, np.array_split(targets, SHARES)), axis=0)
         return [Moments(row[0], int(row[1]), row[2 : 2 + J], row[2 + J :].reshape(J, J)) for row in total]
 
 
 def exponents_by_part(model: CalibratedModel) -> dict[str, list[float]]:
-    """The mean exponents of the prior, of each view and of each cache: of classes and of tokens."""
+    """The mean exponents of the prior, of each view, and of each cache, for classes and for tokens."""
     with_cache = model.config.cache > 0
     names = ["prior", *(view.name for view in model.views), *(CACHES if with_cache else ())]
     exponents = model.encoder.cached if with_cache else model.encoder.plain

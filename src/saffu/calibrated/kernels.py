@@ -1,4 +1,4 @@
-"""The compiled kernels (native/*.cpp) and how numpy arrays reach them.
+"""The compiled kernels (native/*.cpp), called with NumPy arrays.
 
 Calls release Python's lock, so threads that call kernels run side by side.
 """
@@ -18,7 +18,9 @@ import numpy.typing as npt
 from saffu.errors import SaffuError
 
 Array = npt.NDArray[Any]
-MAX_LEVELS, MAX_VIEWS, EVIDENCE = 9, 32, 4  # as in native/query.h
+MAX_LEVELS, EVIDENCE = 9, 4  # as in native/query.h
+OUT_OF_MEMORY, COUNT_TOO_LARGE = 1, 2  # as in native/kernels.h
+TOO_OFTEN = "an n-gram occurs more than four billion times, more than a count can hold; use less text"
 RECENT = 128  # tokens that the trust in the cache depends on, as in native/query.cpp
 CACHES = ("cache, half-life 30", "cache, half-life 200", "cache, half-life 1500", "bigram cache", "trigram cache")
 SUFFIX = {"win32": "dll", "darwin": "dylib"}.get(sys.platform, "so")
@@ -135,14 +137,17 @@ def _load() -> ctypes.CDLL:
             function = getattr(loaded, name)
         except AttributeError:
             raise SaffuError("saffu's compiled kernels are of another version; install saffu again") from None
-        function.restype, function.argtypes, function.errcheck = result, arguments, require_memory
+        function.restype, function.argtypes, function.errcheck = result, arguments, require_success
     return loaded
 
 
-def require_memory(result: Any, *_: object) -> Any:
-    """What a kernel gives; raises MemoryError if it ran out of memory."""
-    if library.saffu_out_of_memory():
+def require_success(result: Any, *_: object) -> Any:
+    """The result of a kernel; raises MemoryError if it ran out of memory, SaffuError if a count does not fit."""
+    failure = library.saffu_failure()
+    if failure == OUT_OF_MEMORY:
         raise MemoryError
+    if failure == COUNT_TOO_LARGE:
+        raise SaffuError(TOO_OFTEN)
     return result
 
 

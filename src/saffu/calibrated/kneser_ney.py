@@ -33,7 +33,7 @@ def ranks_in_order(vocabulary: int) -> Array:
 
 
 class KneserNey:
-    """A Kneser–Ney model of a given order: the baseline next to which models are judged."""
+    """A Kneser–Ney model of a given order, the baseline that models are compared with."""
 
     def __init__(self, counts: NgramCounts, order: int | None = None) -> None:
         counts = counts.lower_order(counts.order if order is None else order)

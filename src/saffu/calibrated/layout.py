@@ -1,4 +1,4 @@
-"""How a solved model lies in memory: tokens ranked class by class, tables, priors and exponents, for the kernels."""
+"""The memory layout of a solved model for the kernels: tokens ranked by class, tables, priors, and exponents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from saffu.calibrated.tables import Table
 from saffu.calibrated.views import View
 from saffu.text.tokenizer import EOD
 
-HEAVY = 64  # followers from which a context keeps its sums by class
+HEAVY = 64  # followers from which on sums by class are stored for a context
 
 
 class Ranks:
@@ -37,7 +37,7 @@ class Ranks:
 
 
 def exponent_slices(views: Sequence[View], with_cache: bool = False) -> list[slice]:
-    """Where the exponents of the prior, of each view and, where the cache takes part, of each cache lie.
+    """Where the exponents of the prior, of each view, and, with the cache, of each cache are.
 
     There is one for the prior, EVIDENCE for each level of a view, and EVIDENCE for each cache.
     """
@@ -119,7 +119,7 @@ class NativeModel:
         self.kept += [heavy, rows]
 
     def set_exponents(self, plain: Array, cached: Array) -> None:
-        """Other exponents (2, J): for calibration, which tries many."""
+        """Replace the exponents (2, J), for calibration, which tries many."""
         self.exponents = [np.ascontiguousarray(exponents, dtype=np.float32) for exponents in (plain, cached)]
         for level in (0, 1):
             self.structure.plain[level] = pointer(self.exponents[0][level], np.float32)

@@ -1,21 +1,21 @@
 """The calibrated model: a product of counted views, decided class first and then token.
 
-The paper's closed form is naive Bayes: every slot of a context counts with full weight, though slots repeat each other.
-Here each part of the context that is worth counting is a *view*, a Kneser–Ney model p_v of what it sees:
+The paper's closed form is naive Bayes: every slot of a context has full weight, although slots are redundant. Here each
+useful part of the context has a *view*, a Kneser–Ney model p_v of the next token given that part:
 
     slots      one token at a distance k: the paper's radial unit, one-hot, decoded straight to the vocabulary
     memory     the nearest tokens together, up to `order` − 1 of them
-    classes    the same tokens, some or all of them known by their class, so that what one word taught helps its kin
+    classes    the same tokens, some or all of them by class, so that counts of one word help similar words
 
-and the model is their product, each raised to an exponent that was measured on text the counts had not seen. Tokens
+and the model is their product, each raised to an exponent fitted on text that the counts had not seen. Tokens
 have classes k(n), and both factors of p(n | c) = p(k(n) | c) · p(n | k(n), c) are such products, each with its own
 exponents:
 
     log p(k | c)    = γ log f_k + Σ_slots a_v log(p_v(k | c)/f_k) + Σ_others a_v log p_v(k | c) − log Z
     log p(n | k, c) = γ' log f_n + Σ_slots b_v log(p_v(n | c)/f_n) + Σ_others b_v log p_v(n | c) − log Z_k
 
-where p_v(k | c) = Σ_{n∈k} p_v(n | c). A slot is divided by the prior f, so one that says nothing adds nothing. How much
-of its context a view has seen, and with how many followers, chooses among its exponents.
+where p_v(k | c) = Σ_{n∈k} p_v(n | c). A slot is divided by the prior f, so an uninformative slot adds nothing. The
+exponent of a view depends on how much of its context it has seen, and with how many followers.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ DocumentState = tuple[int, bytes, bytes]
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """What is fitted once, and left alone by whatever is counted later."""
+    """What is fitted once and stays unchanged when more text is counted."""
 
     output_classes: Array  # (N,) uint16
     context_classes: dict[int, Array]  # (N,) uint16, by how many classes there are
     plain: Floats  # (2, J) exponents of classes and of tokens, as `exponent_slices` orders them
-    cached: Floats  # (2, J) those where the recency cache takes part
+    cached: Floats  # (2, J) the same with the recency cache
     trust: Floats  # (EVIDENCE,) log-odds of the model with the cache, by the age of a document
 
     def arrays(self) -> dict[str, Array]:
@@ -93,7 +93,7 @@ class CalibratedModel:
         counts: int,
         sums: CalibratedSums | Callable[[], CalibratedSums] | None,
     ):
-        """`counts`: how many distinct counts there are; `sums`: these counts, or what reads them when needed."""
+        """`counts`: the number of distinct counts; `sums`: these counts, or a function that reads them when needed."""
         self.config, self.encoder, self.tables, self.frequencies = config, encoder, list(tables), frequencies
         self.counts, self._sums = counts, sums
         self.views = views_of(config)
@@ -106,7 +106,7 @@ class CalibratedModel:
         prior = np.exp(log_prior(frequencies, ranks))
         for view in reversed(views_of(config)):  # the largest intermediate counts while there are few tables yet
             classes = encoder.context_classes[view.classes] if view.classes else None
-            unigram = prior if view.is_slot else None  # so that a slot which was never seen says nothing
+            unigram = prior if view.is_slot else None  # so that an unseen slot is uninformative
             tables.append(Table.solve(sums.of(view, classes), view.distances, ranks.ranks, config.prune, unigram))
         tables.reverse()
         counts = sums.memory.distinct + sum(pairs.distinct for pairs in sums.pairs.values())
@@ -129,7 +129,7 @@ class CalibratedModel:
 
     @cached_property
     def native(self) -> NativeModel:
-        """Laid out for kernels when first asked for."""
+        """The model laid out for kernels, on first use."""
         encoder = self.encoder
         return NativeModel(
             self.views, self.tables, self.ranks, self.frequencies, encoder.context_classes, encoder.plain,
@@ -146,7 +146,7 @@ class CalibratedModel:
         return self._scored(corpus, progress, None)
 
     def log_probabilities_and_certainty(self, corpus: TokenCorpus, progress: str | None = None) -> tuple[Floats, Array]:
-        """Also how sure the model was, whatever the target: (targets, 2), entropy and largest ln p of the classes."""
+        """Also the model's certainty, whatever the target: (targets, 2), entropy and largest ln p of the classes."""
         certainty = np.empty((corpus.targets, 2), dtype=np.float32)
         return self._scored(corpus, progress, certainty), certainty
 
@@ -197,7 +197,7 @@ class CalibratedModel:
         return self.next_log_probabilities_and_certainty(states)[0]
 
     def next_log_probabilities_and_certainty(self, states: Sequence[DocumentState]) -> tuple[Array, Array]:
-        """Also how sure the model is, (states, 2): entropy and largest ln p of the classes."""
+        """Also the model's certainty, (states, 2): entropy and largest ln p of the classes."""
         out = np.empty((len(states), self.vocabulary), dtype=np.float32)
         certainty = np.empty((len(states), 2), dtype=np.float32)
         for state, row, sure in zip(states, out, certainty, strict=True):
@@ -205,7 +205,7 @@ class CalibratedModel:
         return out, certainty
 
     def _distribution(self, state: DocumentState, out: Array, parts: Array | None, certainty: Array | None) -> float:
-        """Into `out` (N,) and, if given, without and with the cache into `parts` (2, N); gives the cache's weight."""
+        """Into `out` (N,) and, if given, without and with the cache into `parts` (2, N); returns the cache's weight."""
         age, tail, ring = state
         tokens, trust = np.frombuffer(tail, dtype=np.uint16), np.frombuffer(ring, dtype=np.float32)
         weight: float = library.saffu_distribution(
@@ -235,7 +235,7 @@ class CalibratedModel:
 
     def explain(self, context: Sequence[int]) -> Explanation:
         """What each view adds to ln p of every token; the terms add up exactly."""
-        self.start(context)  # which refuses what is not a token
+        self.start(context)  # rejects invalid tokens
         return explain(self, context)
 
     def vectors(self) -> dict[str, Array]:
@@ -255,7 +255,7 @@ class CalibratedModel:
         return CalibratedModel.from_sums(self.config, self.encoder, sums)
 
     def arrays(self) -> dict[str, Array]:
-        """All that is stored of the model but its counts."""
+        """Everything stored of the model except its counts."""
         stored = {f"encoder.{name}": array for name, array in self.encoder.arrays().items()}
         stored |= {"frequencies": self.frequencies, "counts": np.array([self.counts])}
         for number, table in enumerate(self.tables):
@@ -290,6 +290,6 @@ class CalibratedModel:
 
     @property
     def size(self) -> int:
-        """Distinct counts, from which all tables follow; classes, prior and exponents."""
+        """The number of distinct counts, from which all tables follow, of classes, prior, and exponents."""
         encoder = sum(array.size for array in self.encoder.arrays().values())
         return self.counts + encoder + self.vocabulary

@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 
 from saffu.calibrated import storage
-from saffu.calibrated.kernels import Array, library
+from saffu.calibrated.kernels import TOO_OFTEN, Array, library
 from saffu.calibrated.rows import (
     Rows,
     bucket_sizes,
@@ -101,7 +101,7 @@ class NgramCounts:
 
     @property
     def distinct(self) -> int:
-        """How many different rows there are."""
+        """The number of distinct rows."""
         return len(self.counts)
 
     def rows(self) -> Array:
@@ -112,10 +112,10 @@ class NgramCounts:
         return np.column_stack([nearest, digits[:, ::-1]]) if self.order > 1 else digits
 
     def marginal(self, columns: Sequence[int], classes: Array | None = None, exact: int = 0) -> NgramCounts:
-        """The counts of a poorer view: only the context tokens at these places (1: nearest), as their class if given.
+        """Marginal counts: only the context tokens at these places (1: nearest), as their class if given.
 
-        `marginal([1])` of trigrams gives bigrams; `marginal([2])` pairs of tokens two apart. The
-        first `exact` columns keep their tokens.
+        `marginal([1])` of trigrams gives bigrams; `marginal([2])` pairs of tokens two apart. The first `exact` columns
+        keep their tokens.
         """
         if not columns:
             return NgramCounts.of_tokens(self.frequencies())
@@ -131,6 +131,8 @@ class NgramCounts:
     @classmethod
     def of_tokens(cls, frequencies: Array) -> NgramCounts:
         """Counts of order 1, from how often each token occurs."""
+        if int(frequencies.max()) > np.iinfo(np.uint32).max:
+            raise SaffuError(TOO_OFTEN)
         tokens = np.flatnonzero(frequencies)
         offsets = np.full(len(frequencies) + 1, len(tokens), dtype=np.int64)
         offsets[0] = 0
@@ -195,7 +197,7 @@ class NgramCounts:
 def in_parts(
     work: Callable[[tuple[int, int]], Rows], sizes: Array, bytes_per_row: int, scratch: int = 0
 ) -> Iterator[Rows]:
-    """What `work` gives for ranges of buckets, in order; several at a time, as many as memory allows."""
+    """Yield `work` of ranges of buckets, in order; as many at a time as memory allows."""
     cuts, workers = storage.plan(sizes, bytes_per_row, scratch)
     ranges = list(pairwise(cuts))
     for begin in range(0, len(ranges), workers):

@@ -125,7 +125,7 @@ class KneserNey:
         for level, contexts in enumerate(self.adjusted):
             limit = prune if level > 1 else 0
             self.mass.append({c: self._shares(level, followers, limit) for c, followers in contexts.items()})
-        for level in range(self.depth, 1, -1):  # what pruning left empty is not stored
+        for level in range(self.depth, 1, -1):  # contexts that pruning left empty are not stored
             stored = {context[:-1] for context in self.mass[level + 1]} if level < self.depth else set()
             self.mass[level] = {c: shares for c, shares in self.mass[level].items() if shares or c in stored}
 
@@ -214,9 +214,9 @@ class CalibratedReference:
         for view in self.views:
             classes = encoder.context_classes[view.classes].tolist() if view.classes else None
             counts = marginal(rows(documents, view.distances), range(1, len(view.distances) + 1), classes, view.exact)
-            unigram = self.prior if view.is_slot else None  # so that a slot which was never seen says nothing
+            unigram = self.prior if view.is_slot else None  # so that an unseen slot is uninformative
             at_start = [row for row in counts if row[0] == PAD]
-            if view.is_slot and len(at_start) <= FEW_STARTS:  # too few to show what stands near a start
+            if view.is_slot and len(at_start) <= FEW_STARTS:  # too few to learn what stands near a start
                 counts = Counter({row: n for row, n in counts.items() if row[0] != PAD})
             self.tables.append(KneserNey(counts, vocabulary, config.prune, unigram))
         self.class_of = {token: int(encoder.output_classes[token]) for token in self.prior}

@@ -1,8 +1,8 @@
 """Sorted rows of n-grams, range by range: what counting, regrouping, and merging work on.
 
 A row is a context, nearest token first, and the token that followed it: c1 c2 … t. Rows lie in buckets by c1; within
-its bucket a row is one integer, its key. All functions take and give the rows of a range of buckets, so that threads,
-parts that fit into memory, and machines can share the work.
+its bucket a row is one integer, its key. All functions take and give the rows of a range of buckets, so that the
+work can be divided among threads, machines, and parts that fit into memory.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def count_rows(
 
 
 def bucket_sizes(corpus: TokenCorpus, vocabulary: int, order: int, distance: int = 1) -> Array:
-    """The most rows that each bucket can have, (buckets,), if c1 stands at this distance."""
+    """The maximum number of rows in each bucket, (buckets,), if c1 is at this distance."""
     if order == 1:
         return np.array([corpus.targets])
     sizes = corpus.frequencies(vocabulary)
@@ -100,7 +100,7 @@ def bucket_sizes(corpus: TokenCorpus, vocabulary: int, order: int, distance: int
 def regroup_rows(
     rows: Rows, columns: Sequence[int], buckets: tuple[int, int], classes: Array | None = None, exact: int = 0
 ) -> Rows:
-    """The rows of a poorer view: only the context tokens at these places (1: nearest), as their class if given.
+    """The rows of a coarser view: only the context tokens at these places (1: nearest), as their class if given.
 
     The first `exact` columns keep their tokens. Only what falls into the given buckets; the results of several ranges
     of source buckets add up (`merge_rows`).
@@ -120,7 +120,7 @@ def regroup_rows(
 
 
 def regrouped_sizes(rows: Rows, column: int, vocabulary: int, classes: Array | None = None) -> Array:
-    """How many rows each bucket gets, (vocabulary,), before equal ones are added up, if this column becomes c1."""
+    """The number of rows in each bucket, (vocabulary,), before equal ones are added up, if this column becomes c1."""
     sizes = np.zeros(vocabulary, dtype=np.int64)
     if column == 1:
         sizes[rows.first : rows.last] = np.diff(rows.offsets)

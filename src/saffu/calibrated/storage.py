@@ -53,7 +53,7 @@ _limit: Limit | None = None
 def memory_limit(size: int | None, folder: str | Path | None = None) -> Iterator[None]:
     """Fit, update, and merge calibrated models within `size` bytes of memory; None for no limit.
 
-    Counts and tables are kept in unnamed temporary files in `folder`, and text is counted in as many parts as it takes.
+    Counts and tables are kept in unnamed temporary files in `folder`, and text is counted in as many parts as needed.
     The results are the same, byte for byte.
 
     with saffu.memory_limit(500_000_000):
@@ -100,7 +100,7 @@ def memory_in_use() -> tuple[int, int]:
 
 def too_small(needed: int) -> SaffuError:
     size = -(-needed // 10**6)
-    return SaffuError(f"`memory_limit` is too small for this text; give at least {size}M")
+    return SaffuError(f"`memory_limit` is too small for this text; use at least {size}M")
 
 
 def plan(rows: Array, bytes_per_row: int, scratch: int = 0) -> tuple[list[int], int]:

@@ -1,7 +1,7 @@
 """Tables: Kneser–Ney models solved from rows, in two phases over ranges of buckets (see native/tables.cpp).
 
-First the statistics of every range, whose sum gives the discounts and the room that each range needs; then the levels,
-each range into its own place.
+First the statistics of every range, whose sum gives the discounts and the space that each range needs; then the levels,
+each range written to its own place.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Levels = Sequence[Mapping[str, Array]]
 
 @dataclass(frozen=True, eq=False)
 class TableStatistics:
-    """What discounts and the room of a table follow from; those of several ranges add."""
+    """Statistics that give the discounts and the size of a table; those of several ranges add up."""
 
     counts_of_counts: Array  # (levels + 1, 5) int64: how many n-grams are counted 1, 2, 3, 4 times; more
     sizes: Array  # (levels + 1, 2) int64: contexts and followers
@@ -43,7 +43,7 @@ class TableStatistics:
 
 
 def discounts_of(statistics: TableStatistics) -> tuple[Array, Array]:
-    """What to take off counts of 0, 1, 2, 3 or more, (levels + 1, 4), and if it was estimated; not of unigrams."""
+    """The discounts of counts of 0, 1, 2, and 3 or more, (levels + 1, 4), and whether they were estimated."""
     found, estimated = np.zeros((len(statistics.sizes), 4)), np.zeros(len(statistics.sizes), dtype=bool)
     for level in range(1, len(found)):
         estimate = discounts(statistics.counts_of_counts[level])
@@ -62,10 +62,10 @@ def table_statistics(rows: Rows, vocabulary: int, ranks: Array, prune: int = 0) 
 def build_levels(
     rows: Rows, vocabulary: int, ranks: Array, prune: int, discounts: Array, places: Array, levels: Levels
 ) -> None:
-    """The second phase: write the levels of a range of buckets into arrays that have room for just these.
+    """The second phase: write the levels of a range of buckets into arrays of exactly their size.
 
     `places` (levels + 1, 2) are the sizes of all ranges before this one. The levels of ascending ranges, one after the
-    other, are those of the whole table, but for the last entries (`close_levels`).
+    other, are those of the whole table except for the last entries (`close_levels`).
     """
     addresses = [level[name].ctypes.data if name in level else None for level in levels for name in LEVEL_ARRAYS]
     arrays = (ctypes.c_void_p * len(addresses))(*addresses)
@@ -92,13 +92,13 @@ def _build(
 
 
 def empty_levels(sizes: Array, closed: bool = False) -> list[dict[str, Array]]:
-    """Arrays with the room of a range, or, `closed`, of a whole table."""
+    """Empty arrays for a range or, if `closed`, for a whole table."""
     rooms = level_lengths(sizes, closed)
     return [{name: storage.empty(n, LEVEL_ARRAYS[name]) for name, n in room.items()} for room in rooms]
 
 
 def level_lengths(sizes: Array, closed: bool) -> list[dict[str, int]]:
-    """How long the arrays of each level are."""
+    """The lengths of the arrays of each level."""
     if int(sizes.max()) >= 1 << 32:
         raise SaffuError("there are more than four billion n-grams; raise `prune`")
     lengths, depth = [], len(sizes) - 1
@@ -140,7 +140,7 @@ class Table:
     distances: tuple[int, ...]  # of the context tokens, nearest first
     levels: list[dict[str, Array]]  # from contexts of one token on
     unigram: Array  # (vocabulary,) float32, by rank
-    discounts: Array  # (levels + 1, 4) float64: what was taken off a count of 0, 1, 2, 3 or more
+    discounts: Array  # (levels + 1, 4) float64: of counts of 0, 1, 2, and 3 or more
     estimated: Array  # (levels + 1,) bool: whether the level's discounts were estimated, or are the fallback
 
     @classmethod
@@ -158,7 +158,7 @@ class Table:
         rank takes the place of Kneser–Ney's.
         """
         if not counts.distinct and unigram is None:
-            raise SaffuError("no n-gram has been counted; give some text")
+            raise SaffuError("no n-gram has been counted; pass some text")
         vocabulary, parts = counts.vocabulary, list(pairwise(storage.plan(np.diff(counts.offsets), 1)[0]))
         each = in_parallel(lambda part: table_statistics(counts.in_buckets(*part), vocabulary, ranks, prune), parts)
         total = reduce(add, each)
@@ -241,11 +241,11 @@ class Table:
 
     @cached_property
     def _distances(self) -> Array:
-        """For kernels, which keep its address."""
+        """The distances as an array for kernels, which keep its address."""
         return np.array(self.distances, dtype=np.int32)
 
     def native(self, classes: Array | None = None, exact: int = 0) -> kernels.View:
-        """For kernels, which see contexts by class if classes are given; the arrays must outlive it."""
+        """The table for kernels, which see contexts by class if classes are given; the arrays must outlive it."""
         view = kernels.View(len(self.levels), exact)
         view.distances, view.classes = pointer(self._distances, np.int32), pointer(classes, np.uint16)
         view.unigram = pointer(self.unigram, np.float32)
@@ -265,12 +265,12 @@ def level_is_sound(level: Mapping[str, Array], deeper: int, parent: Array | None
 
 
 def within(numbers: Array, least: float) -> bool:
-    """Whether all are finite and not below `least`."""
+    """Whether all numbers are finite and at least `least`."""
     return not len(numbers) or bool(least <= float(numbers.min()) <= float(numbers.max()) < np.inf)
 
 
 def adjusted_counts(levels: Levels, vocabulary: int) -> Array:
-    """How many different tokens precede each token, (vocabulary,) int64 by rank; those of several ranges add."""
+    """The number of distinct tokens before each token, (vocabulary,) int64 by rank; those of several ranges add up."""
     followers, total = levels[0]["follow"], np.zeros(vocabulary, dtype=np.int64)
     for begin in range(0, len(followers), CHUNK):
         total += np.bincount(followers[begin : begin + CHUNK], minlength=vocabulary)

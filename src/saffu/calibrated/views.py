@@ -22,8 +22,8 @@ class View:
 
     name: str
     distances: tuple[int, ...]  # nearest first
-    classes: int = 0  # how many; 0 for the tokens themselves
-    exact: int = 0  # how many of the nearest tokens are seen exactly, in spite of classes
+    classes: int = 0  # their number; 0 for the tokens themselves
+    exact: int = 0  # number of nearest tokens that are seen exactly, not by class
 
     @property
     def is_slot(self) -> bool:
@@ -31,7 +31,7 @@ class View:
 
 
 MEMORY = "memory"
-COARSER = 5  # how many fine classes there are for each coarse one
+COARSER = 5  # fine classes per coarse one
 FEW_STARTS = 64  # different tokens near the starts of documents
 
 
@@ -60,7 +60,7 @@ def views_of(config: CalibratedConfig) -> list[View]:
 
 
 def seen_rows(view: View, rows: Rows) -> Rows:
-    """What a view saw, of whole buckets. Few documents do not show what stands near a start: no slot sees it then."""
+    """What a view saw, of whole buckets. With few documents, slots do not see what stands near the start of one."""
     starts = int(rows.offsets[PAD + 1]) if view.is_slot and rows.first == PAD < rows.last else 0
     if starts > FEW_STARTS:
         return rows

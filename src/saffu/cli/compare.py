@@ -94,7 +94,7 @@ def require_comparable(runs: Sequence[Path]) -> bool:
 
 COMMAND = Command(
     "compare",
-    "plot learning curves and report time to quality",
+    "plot learning curves and report how soon runs match each other",
     "RUN [RUN ...] [options]",
     "saffu compare explicit random --out curves",
     add_options,

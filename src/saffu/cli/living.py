@@ -59,9 +59,9 @@ def add_update_options(parser: Parser, words: Sequence[str]) -> None:
 
 def add_forget_options(parser: Parser, words: Sequence[str]) -> None:
     add_change_options(parser, words)
-    help = "skip documents that the model does not count instead of failing"
+    help = "skip documents that were never counted instead of failing"
     parser.add_argument("--skip-uncounted", action="store_true", help=help)
-    help = "drop the network trained next to the counts, which cannot forget"
+    help = "remove the network trained next to the counts, because it cannot forget"
     parser.add_argument("--drop-network", action="store_true", help=help)
 
 

@@ -15,7 +15,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     add_model(parser)
     help = "JSON Lines files of BLiMP, EWoK, or COMPS, or folders of them [400 pairs that come with saffu]"
     parser.add_argument("files", nargs="*", metavar="FILE", help=help)
-    help = "include the end-of-document token in the score (evaluation harnesses don't)"
+    help = "score the end of each sentence too, unlike evaluation harnesses"
     parser.add_argument("--include-eod", action="store_true", help=help)
     add_device(parser)
     add_output_options(parser)

@@ -1,4 +1,4 @@
-"""saffu train: text to a model folder, in closed form and, for the paper's preset, by backpropagation after it."""
+"""saffu train: text to a model folder, in closed form and, if wanted, by training after it."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def settings(options: argparse.Namespace) -> tuple[Settings, TokenizerConfig, Tr
 
 COMMAND = Command(
     "train",
-    "fit a model to text in closed form, optionally followed by backpropagation",
+    "fit a model to text in closed form, then optionally train it",
     "[TEXT ...] --out DIR [options]",
     "saffu train books/ --out model\n"
     "saffu train books/*.txt.gz --dev held-out.txt --out model --order 4\n"

@@ -11,7 +11,7 @@ from saffu.settings import setting
 
 @dataclass(frozen=True)
 class CompanionConfig(CalibratedConfig):
-    """The counted model's settings, and how the network is shaped and trained. 0 leaves a choice to `resolved`."""
+    """The counted model's settings, and those of the network. 0 or None leaves a choice to `resolved`."""
 
     preset: ClassVar[str] = "companion"
 
@@ -20,23 +20,23 @@ class CompanionConfig(CalibratedConfig):
     )
     epochs: float = setting(0.0, "passes over the text, instead of or in addition to a limit in minutes", high=100_000)
     depth: int = setting(0, "number of layers (width: 64 times that); 0 to choose by text and time", high=24)
-    network_dropout: float | None = setting(None, "dropout of the network", high=0.95, rare=True)
-    decay: float | None = setting(None, "weight decay of the network's matrices", high=1000, rare=True)
+    network_dropout: float | None = setting(None, "dropout; none to choose by text and time", high=0.95, rare=True)
+    decay: float | None = setting(None, "weight decay; none to choose by text and time", high=1000, rare=True)
     context: int = setting(256, "tokens that the network sees at once", low=8, high=4096, rare=True)
     batch_tokens: int = setting(0, "tokens per training step; 0 to choose by device", high=1 << 24, rare=True)
     optimizer: Literal["muon", "adamw"] = setting("muon", "optimizer of the network's matrices", rare=True)
     network_start: Literal["counted", "map", "embeddings", "random"] = setting(
         "counted", "initial weights from counts: all, up to the output map, only embeddings, or none", rare=True
     )
-    class_first: bool | None = setting(None, "predict the class of a token before the token", rare=True)
+    class_first: bool | None = setting(None, "predict classes before tokens; none: on a CPU only", rare=True)
 
 
 SPEED = {"cpu": {2: 20e3, 4: 4e3, 6: 1.3e3}, "cuda": {2: 3e6, 4: 1.5e6, 6: 0.9e6}}
 """Tokens per second of training by device and depth: two cores, or one H200. The rule needs only rough values."""
 MOST_EPOCHS = {"cpu": 16.0, "cuda": 32.0}  # more does not help
-MANY = 8  # epochs from which on a text could be memorized …
+MANY = 8  # epochs after which a text could be memorized …
 SHORT = 5e6  # … if it has fewer tokens
-MANY_TOKENS = 15e6  # that a deeper network should see
+MANY_TOKENS = 15e6  # in a run, for six layers to pay off
 DECAY, DECAY_TOKENS = 3.0, 6e6  # weight decay over many epochs, and its product with the tokens of a longer text
 
 
@@ -51,7 +51,7 @@ def resolved(config: CompanionConfig, tokens: int, device: str) -> CompanionConf
     kind = device.split(":")[0]
 
     def epochs(depth: int) -> float:
-        """How many the time allows."""
+        """The number of epochs that the time allows."""
         limit = config.epochs or MOST_EPOCHS[kind]
         return min(limit, SPEED[kind][depth] * 60 * config.minutes / tokens) if config.minutes else limit
 

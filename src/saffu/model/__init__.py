@@ -1,1 +1,1 @@
-"""The public interface, `SaffuLM`, and the life of a model on disk."""
+"""The public interface, `SaffuLM`, and model folders on disk."""

@@ -31,7 +31,7 @@ def backprop(
     on_fold: OnRow | None,
     group: ProcessGroup,
 ) -> None:
-    """Train the weights of a fitted model; it ends with the best of them."""
+    """Train the weights of a fitted model and keep the best ones."""
     if not solution(lm.config.preset).trainable:
         raise SaffuError(f"{lm.config.preset} models have no trainable weights; fit a companion or paper model")
     settle(lm)
@@ -43,7 +43,7 @@ def backprop(
 def new_run(
     lm: SaffuLM, corpora: tuple[TokenCorpus, TokenCorpus], training: TrainingConfig | None, **options: Any
 ) -> Backprop | Training:
-    """A run that trains what the model has to be trained: the paper's network, or the one next to the counts."""
+    """A run that trains the paper's network, or the one next to the counts."""
     model: Any = lm.model_
     if lm.config.preset == "companion":
         from saffu.companion.config import CompanionConfig, resolved
@@ -91,8 +91,8 @@ def stored_checkpoint(folder: Path) -> Any:
 
 def finish(lm: SaffuLM, run: Backprop | Training, folder: str | Path | None, on_fold: OnRow | None) -> None:
     """Train to the end, logging every fold and saving into `folder` if there is one."""
-    if lm.config.preset != "companion":  # whose counts stay what they are
-        lm.ledger_ = None  # from here on, the weights do not follow from counts
+    if lm.config.preset != "companion":  # its counts do not change
+        lm.ledger_ = None  # the weights no longer follow from counts
 
     def log(row: dict[str, Any], model: Any) -> None:
         row["sample"] = short_documents(model, lm.tokenizer_, seed=0)

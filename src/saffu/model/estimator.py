@@ -1,4 +1,4 @@
-"""What scikit-learn and pickle ask of an estimator; `SaffuLM` uses these functions as methods."""
+"""What scikit-learn and pickle need of an estimator; `SaffuLM` uses these functions as methods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_fitted(lm: SaffuLM) -> bool:
 
 
 def tags(lm: SaffuLM) -> Any:
-    """What scikit-learn must know of an estimator: this one takes strings, and no targets."""
+    """Tags for scikit-learn: this estimator takes strings, and no targets."""
     from sklearn.utils import InputTags, Tags, TargetTags
 
     inputs = InputTags(one_d_array=True, two_d_array=False, string=True)
@@ -32,7 +32,7 @@ def shallow_copy(lm: SaffuLM) -> SaffuLM:
 
 
 def reduced(lm: SaffuLM) -> tuple[Any, ...]:
-    """For `pickle`: a fitted model by the files of its folder, as models hold memory that cannot be pickled."""
+    """For `pickle`: a fitted model as the files of its folder, because models hold memory that cannot be pickled."""
     if not is_fitted(lm):
         return unfitted, (type(lm), lm.get_params())
     with tempfile.TemporaryDirectory(prefix="saffu-") as folder:
@@ -52,7 +52,7 @@ def restored(kind: type[SaffuLM], device: str, files: Mapping[str, bytes]) -> Sa
         for name, content in files.items():
             (Path(folder) / name).write_bytes(content)
         lm = kind.load(folder, device, check=True)
-        for name in ("statistics_", "ledger_"):  # are otherwise read when first used
+        for name in ("statistics_", "ledger_"):  # otherwise read on first use
             getattr(lm, name)
         lm.folder = None
     return lm

@@ -1,7 +1,7 @@
 """Export to transformers: a folder that `AutoModelForCausalLM`, `AutoModel`, and `AutoTokenizer` load, and saffu too.
 
 An export is a saffu model folder without counts and ledger, plus what transformers needs: more keys in config.json, a
-tokenizer that puts `<sod>` in front, `modeling_saffu.py`, which asks saffu for predictions, and a model card.
+tokenizer that puts `<sod>` in front, `modeling_saffu.py`, which calls saffu for predictions, and a model card.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def without_counts(lm: SaffuLM) -> SaffuLM:
 
 
 def model_settings(vocabulary: int, hidden: int) -> dict[str, Any]:
-    """What config.json says in addition to saffu's own keys."""
+    """The keys of config.json in addition to saffu's own."""
     module = Path(MODELING).stem
     classes = {"AutoConfig": "SaffuConfig", "AutoModel": "SaffuModel", "AutoModelForCausalLM": "SaffuForCausalLM"}
     return {

@@ -31,7 +31,7 @@ def fit(
     on_stage: OnRow | None,
     stages: Callable[[TokenCorpus], Iterator[Stage]] | None = None,
 ) -> None:
-    """See `SaffuLM.fit`. A cluster has its own way through the `stages` of a corpus."""
+    """See `SaffuLM.fit`. A cluster passes its own function for the `stages` of a fit."""
     began = time.perf_counter()
     lm.set_params()
     text = documents if isinstance(documents, TokenCorpus) else documents_from(documents)  # read twice

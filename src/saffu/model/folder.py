@@ -1,8 +1,8 @@
 """The model folder, format 2: a fitted model as config.json and its other files, and back.
 
     config.json             settings, sizes, and checksums of the other files
-    model.safetensors       the model, all that predicting needs
-    sums.safetensors        the counts its decoder follows from; absent if it no longer does
+    model.safetensors       the model: everything needed to predict
+    sums.safetensors        the counts that its decoder follows from; absent if it no longer does
     references.safetensors  token frequencies, and n-gram counts for the baselines
     ledger.safetensors      hashes of the documents counted; absent if they cannot change
     tokenizer.json          for the `tokenizers` library
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 MODEL, SUMS, REFERENCES = "model.safetensors", "sums.safetensors", "references.safetensors"
 LEDGER, TOKENIZER, LOG = "ledger.safetensors", "tokenizer.json", "log.jsonl"
-PARTS = (files.MANIFEST, MODEL, SUMS, REFERENCES, LEDGER, TOKENIZER, LOG)  # of a model; other files are next to it
+PARTS = (files.MANIFEST, MODEL, SUMS, REFERENCES, LEDGER, TOKENIZER, LOG)  # of a model; a folder may hold other files
 
 
 class ModelFolder:
-    """A model folder that was opened: what its config.json says, and its other files as they are needed."""
+    """An open model folder: its config.json, and its other files as they are needed."""
 
     def __init__(self, path: Path, check: bool) -> None:
         """With `check`, files are read into memory and their checksums verified; otherwise they are memory-mapped."""
@@ -76,7 +76,7 @@ class ModelFolder:
         return learned
 
     def verify(self, skip: Container[str] = (files.MANIFEST,)) -> None:
-        """Compare every file with its checksum, except some that have been verified."""
+        """Verify the checksum of every file, except those to `skip`."""
         for name, expected in self.manifest["checksums"].items():
             if name not in skip:
                 with open_regular(self.path / name) as file:

@@ -44,9 +44,9 @@ class SaffuLM:
         tokenizer_: turns text into token ids and back
         references_: n-gram counts of the training text, for the baselines; None if they were not requested
         trained_on_: number of documents, lines, tokens, and bytes
-        ledger_: which documents are counted; None if they cannot change any more
+        ledger_: which documents are counted; None if they can no longer change
         log_: one row per stage
-        source_: where the text came from, for whoever reads the model again; yours to set
+        source_: where the text came from; saved with the model, and yours to set
     """
 
     model_: Model
@@ -79,14 +79,14 @@ class SaffuLM:
         self._parameters = {"config": config, "tokenizer": tokenizer, "encoder": encoder, "device": device}
         self.config: Settings = encoder.config if encoder else config or PRESETS["calibrated"].config()
         self.device = device
-        self.folder: folders.ModelFolder | None = None  # where parts that were not used yet are read from
+        self.folder: folders.ModelFolder | None = None  # from which unused parts are read on first use
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The arguments of the constructor, as scikit-learn expects them."""
         return dict(self._parameters)
 
     def set_params(self, **parameters: Any) -> SaffuLM:
-        """Change arguments of the constructor, and discard what was learned."""
+        """Change arguments of the constructor and discard everything learned."""
         fresh = type(self)(**self._parameters | parameters)  # fails, if it does, before anything is discarded
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
@@ -127,9 +127,9 @@ class SaffuLM:
     ) -> SaffuLM:
         """Fit the model to `documents`, skipping blank ones, and return self.
 
-        All of `dev` is scored after each stage. `references` counts n-grams for `reference_scores`. `training` says how
-        the weights that `backprop` will train begin. `embeddings` (N, D), word vectors by token id, replace the
-        paper's bit-cipher. `on_stage` is called with each row of `log_`. All processes of a `group` must pass the same
+        All of `dev` is scored after each stage. `references` counts n-grams for `reference_scores`. `training` sets
+        the initial weights of a later `backprop`. `embeddings` (N, D), word vectors by token id, replace the paper's
+        bit-cipher. `on_stage` is called with each row of `log_`. All processes of a `group` must pass the same
         documents; only the first scores `dev`.
         """
         fitting.fit(self, documents, dev, references, training, embeddings, group, on_stage)
@@ -149,7 +149,7 @@ class SaffuLM:
         """Train the fitted weights with Adam, stopping early on `dev`; keep the best weights and return self.
 
         With a `folder`, the model and the state of the run are saved there regularly, and `source`, anything JSON can
-        hold, is kept for whoever resumes it. `on_fold` is called with each new row of `log_`.
+        hold, is kept for resuming it. `on_fold` is called with each new row of `log_`.
         """
         from saffu.model.backprop import backprop
 
@@ -267,7 +267,7 @@ class SaffuLM:
 
     @property
     def parameters_(self) -> int:
-        """How many stored numbers shape a prediction: weights and embeddings, or counts and exponents."""
+        """The number of stored values that predictions depend on: weights and embeddings, or counts and exponents."""
         return self.model_.size
 
     @property

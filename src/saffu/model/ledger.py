@@ -1,4 +1,4 @@
-"""Which documents a model has counted, as keyed hashes: enough to reject a document that was never counted."""
+"""Which documents a model has counted, as keyed hashes: enough to reject documents that were never counted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Page:
         return np.where(self.hashes[place] == hashes, place, -1)
 
     def strike(self, hashes: Hashes) -> tuple[npt.NDArray[np.bool_], Page]:
-        """Remove one count for each hash, as long as there are any; which hashes were removed, and what is left."""
+        """Remove one count for each hash that has any left. Return which hashes were removed, and the rest."""
         place = self.places(hashes)
         order = np.argsort(place, kind="stable")
         ranked = place[order]
@@ -81,16 +81,16 @@ class Ledger:
         return sum(int(page.times.sum()) for page in self.pages.values())
 
     def with_added(self, corpus: TokenCorpus) -> Ledger:
-        """With these documents counted too, on the first page."""
+        """The ledger with these documents added, on the first page."""
         salt, page = next(iter(self.pages.items()))
         return Ledger({**self.pages, salt: page + Page.of(hashed(corpus, salt))})
 
     def counted(self, corpus: TokenCorpus) -> Array:
-        """The numbers of those documents of a corpus that are counted, each at most as often as the ledger has it."""
+        """The numbers of the documents of a corpus that are counted, each at most as often as in the ledger."""
         return np.flatnonzero(self._struck(corpus)[0])
 
     def without(self, corpus: TokenCorpus) -> Ledger:
-        """With these documents removed. Raises SaffuError if one of them is not counted as often as it is given."""
+        """The ledger without these documents. Raises SaffuError if one is passed more often than it is counted."""
         struck, left = self._struck(corpus)
         missing = np.flatnonzero(~struck)
         if len(missing) and len(missing) == corpus.documents:
@@ -104,7 +104,7 @@ class Ledger:
         return left
 
     def cut(self, corpus: TokenCorpus, part: int, gap: int) -> TokenCorpus:
-        """Documents as they were counted: those of which lines were held out in the parts that were counted.
+        """Documents as they were counted: in the parts between held-out lines, where there are any.
 
         `part` and `gap` are the most lines of a part and of what was held out between two of them. A document that is
         counted whole, or of which not all other lines are counted, stays whole.
@@ -136,7 +136,7 @@ class Ledger:
         return Ledger(pages)
 
     def shared_with(self, other: Ledger) -> int:
-        """How many documents both are known to count: those on pages with the same salt."""
+        """The number of documents known to be in both: those on pages with the same salt."""
         shared = 0
         for salt in self.pages.keys() & other.pages.keys():
             one, two = self.pages[salt], other.pages[salt]

@@ -1,6 +1,6 @@
-"""Models that learn, forget, and merge: the counts of their decoder are added and subtracted, their encoder stays.
+"""Update, forget, and merge: the counts of the decoder are added and subtracted, and the encoder stays.
 
-The *encoder* is all that was fitted once: the tokenizer, and everything that `Model.solved` leaves alone. The *decoder*
+The *encoder* is what was fitted once: the tokenizer, and everything that `Model.solved` leaves unchanged. The *decoder*
 is solved from sums over documents. Therefore
 
     update   solved(sums + count(documents))
@@ -62,10 +62,10 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
             return 0
     left = ledger.without(corpus)
     if not left.documents:
-        raise SaffuError("this would remove every document in the model; delete its directory instead")
+        raise SaffuError("this would remove every document in the model; delete its folder instead")
     changed = model.solved(model.sums - model.count(corpus))
     sizes = {name: lm.trained_on_[name] - number for name, number in trained_on(corpus).items()}
-    # Samples from before may repeat what is forgotten.
+    # Earlier samples may repeat the forgotten text.
     rows = [{key: value for key, value in row.items() if key != "sample"} for row in lm.log_]
     log = [*rows, _row("forget", corpus, began)]
     _replace(lm, changed, lm.statistics_ - _statistics(lm, corpus), left, sizes, log)
@@ -79,7 +79,7 @@ def as_counted(lm: SaffuLM, corpus: TokenCorpus) -> TokenCorpus:
 
 
 def merge(models: Iterable[SaffuLM]) -> SaffuLM:
-    """Merge models that share their encoder. Of an iterator, only one model is held at a time, and the sum."""
+    """Merge models that share their encoder. Models of an iterator are held one at a time, in addition to the sum."""
     began, added, shared, remaining = time.perf_counter(), 1, 0, iter(models)
     first = next(remaining)
     ledger, sums, statistics = require_changeable(first), first.model_.sums, first.statistics_
@@ -142,7 +142,7 @@ def fingerprints(lm: SaffuLM) -> dict[str, str]:
 def _replace(
     lm: SaffuLM, model: Model, statistics: Statistics, ledger: Ledger, sizes: dict[str, int], log: list[dict[str, Any]]
 ) -> None:
-    """Change everything at once, so that whatever fails before leaves the model as it was."""
+    """Change everything at once, so that an earlier failure leaves the model unchanged."""
     learned = {"model_": model, "statistics_": statistics, "ledger_": ledger, "trained_on_": sizes, "log_": log}
     vars(lm).update(learned)
 

@@ -1,4 +1,4 @@
-"""The solutions a model can have: which settings choose them, how they are fitted, and how they are read back."""
+"""The solutions: which settings select them, how they are fitted, and how they are read from a folder."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def solution(name: str) -> Solution:
 def trained_tokenizer(
     tokenizer: Tokenizer | TokenizerConfig | None, documents: TokenCorpus | Iterable[Line], config: Settings
 ) -> tuple[Tokenizer, dict[str, Any]]:
-    """A tokenizer, trained if need be with its settings or the preset's, and the settings it was trained with here."""
+    """The tokenizer, trained if necessary, and the settings it was trained with here."""
     if isinstance(tokenizer, Tokenizer):
         return tokenizer, {}
     if isinstance(documents, TokenCorpus):
@@ -141,7 +141,7 @@ def refuse(options: Mapping[str, Any], what: str) -> None:
 
 
 def check(**arguments: Any) -> None:
-    """Raise SaffuError for an argument, given with the classes it may have, that is neither None nor one of these."""
+    """Raise SaffuError for an argument that is neither None nor of one of the classes passed with it."""
     for name, (value, *kinds) in arguments.items():
         if value is not None and not isinstance(value, tuple(kinds)):
             wanted = " or ".join(kind.__name__ for kind in kinds)

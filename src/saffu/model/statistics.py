@@ -65,7 +65,7 @@ class Statistics:
 
 
 def trained_on(corpus: TokenCorpus) -> dict[str, int]:
-    """How much text a corpus holds."""
+    """The size of a corpus."""
     sizes = {"documents": corpus.documents, "lines": corpus.lines, "tokens": corpus.targets, "bytes": corpus.bytes}
     return {name: int(size) for name, size in sizes.items()}
 

@@ -21,7 +21,7 @@ def default_corpus() -> Iterator[str]:
     """Yield paragraphs of English, each as one line, each once.
 
     The text depends on the version of Python: numbers measured on it compare only within one version. Modules that not
-    every installation has, and private ones, are left out, so that installations of one version differ little.
+    every installation has, and private ones, are skipped, so that installations of one version differ little.
     """
     seen: set[str] = set()
     for text in chain(_language_reference(), _library_docstrings()):
@@ -31,7 +31,7 @@ def default_corpus() -> Iterator[str]:
                 seen.add(joined)
                 yield joined
     if not seen:
-        raise SaffuError("this Python comes without its reference and its library's source; name a corpus of your own")
+        raise SaffuError("this Python comes without its reference and its library's source; pass your own text")
 
 
 def _language_reference() -> Iterable[str]:

@@ -28,7 +28,7 @@ from saffu.text.sources import Source, Spool, clear_errors, open_source
 
 ENCODING_ERRORS = ("strict", "replace")
 BAD_RECORDS = ("error", "skip")
-SNIFFED_BYTES = 8192  # a NUL byte among them marks a binary file
+SNIFFED_BYTES = 8192  # a NUL byte among them means a binary file
 SNIFFED_LINES = 20  # if all of them are JSON objects, a file is not plain text
 STRETCH = 100  # lines of running text that are held out together, at most
 
@@ -182,8 +182,8 @@ def hold_out(
 
     Documents are cut into stretches of at most `stretch` lines, and every nth stretch is held out (none if `every` is
     0). Where lines of the other part have been removed, a new document begins. The first stretches are shorter, a
-    hundredth of the text so far, so that something is held out of a small text too. Of a text that is read in parts,
-    a later part comes `after` so many lines and stretches.
+    hundredth of the text so far, so that something is held out of a small text too. If a text is read in parts, `after`
+    gives the numbers of lines and stretches before this part.
 
     >>> lines = [(number == 0, str(number)) for number in range(6)]
     >>> list(hold_out(lines, every=3, held_out=False))

@@ -94,7 +94,7 @@ def fetch_babylm(
         for split in SPLITS:
             (Path(scratch) / split).rename(out / split)
     manifest = {"corpus": "BabyLM", "year": year, "size": size, "archives": recorded, "files": files}
-    write_file(out / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())  # last, when all else is there
+    write_file(out / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())  # last, after everything else
     if not keep_archives:
         shutil.rmtree(folder)
     return manifest
@@ -123,7 +123,7 @@ def download(archive: Archive, path: Path, home: str) -> None:
                     file.write(chunk)
                     bar.update(len(chunk))
     except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # nothing is left to send: it was complete, or is another file now
+        if error.code == 416 and have:  # nothing is left to send: the file was complete, or has changed
             part.unlink()
             download(archive, path, home)
             return

@@ -71,7 +71,7 @@ def text_field(wanted: str | None, names: Collection[str], where: str) -> str:
 
 
 def valid_records(records: Iterable[RawRecord], errors: str, bad: BadRecords) -> Iterator[Record]:
-    """The records that hold text. JSON may hold halves of surrogate pairs, which no text has."""
+    """The records that hold text. JSON may hold lone surrogates, which are not valid text."""
     for number, text, others in records:
         if isinstance(text, str) and errors == "replace":
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -140,7 +140,7 @@ def parquet_records(file: BinaryIO, source: Source, wanted: str | None, all_fiel
     """The records of a Parquet file, numbered from 1; only the text is read unless all fields are wanted."""
     parquet, arrow = (import_extra(name, f"reading {source.name}") for name in ("pyarrow.parquet", "pyarrow"))
     with tempfile.TemporaryFile() as whole:
-        if source.compression:  # Parquet is read back and forth
+        if source.compression:  # Parquet needs random access
             shutil.copyfileobj(file, whole)
             file = whole
         try:

@@ -28,7 +28,7 @@ MOST_WORDS = 2**16 - EOD - 2  # of word-level vocabularies: an id takes two byte
 
 FULL_SIZE_LIMIT = 2**17  # the library allocates this many tokens at once, so it cannot be unbounded
 COUNTED_LIMIT = 2**21  # distinct words held while counting; beyond it, those seen once are dropped
-LONGEST_WORD = 256  # bytes; longer runs are data rather than words and are skipped
+LONGEST_WORD = 256  # bytes; longer runs are skipped, because they are data rather than words
 REPEATED = 1000  # times a word is repeated in one text
 
 Merge = tuple[str, str]
@@ -59,7 +59,7 @@ class TokenizerConfig(Settings):
         2**12, "number of frequent words whose merges are kept; 0 keeps all merges", rare=True
     )
     bpe_count: Literal["tokens", "types"] = setting("tokens", "count a word as often as it occurs, or once", rare=True)
-    words_as_tokens: bool = setting(False, "whole words as tokens; those that occur once, and all others, are <unk>")
+    words_as_tokens: bool = setting(False, "use words as tokens; those seen once or never are <unk>")
 
 
 class Tokenizer:
@@ -80,7 +80,7 @@ class Tokenizer:
     def train(
         cls, texts: Iterable[str], config: TokenizerConfig | None = None, progress: str | None = None
     ) -> Tokenizer:
-        """Learn a vocabulary from documents, or from their lines: merges are within words, so both give the same."""
+        """Learn a vocabulary from documents or from their lines: merges stay within words, so both give the same."""
         if isinstance(texts, str):
             raise SaffuError("a single string is not a collection of texts; pass a list of strings, such as [text]")
         config, lines = config or TokenizerConfig(), progress_bar(progress, unit=" lines", iterable=texts)
@@ -206,7 +206,7 @@ class WordTokenizer(Tokenizer):
 
 
 def counted_words(texts: Iterable[str], config: TokenizerConfig) -> Counter[str]:
-    """What a tokenizer is learned from; the counts of parts of a text add."""
+    """Count the words that a tokenizer is learned from; the counts of parts of a text add up."""
     if config.words_as_tokens:
         return Counter(word for text in texts for word in text.split() if word != UNKNOWN)
     return count_words(texts)
@@ -229,7 +229,7 @@ def count_words(texts: Iterable[str]) -> Counter[str]:
 
 
 def pieces(text: str) -> Iterator[str]:
-    """Cut a long text between words, which changes no token; only data without a boundary for long is cut anywhere.
+    """Cut a long text between words, which changes no token; long data without a boundary is cut anywhere.
 
     >>> [len(piece) for piece in pieces("word " * 20_000)]
     [65539, 34461]

@@ -1,1 +1,1 @@
-"""What one does with any model: evaluate, generate, explain, compare words. Only `saffu.interface` is assumed."""
+"""Tools for any model: evaluate, generate, explain, compare words. They assume only `saffu.interface`."""

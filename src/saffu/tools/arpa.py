@@ -1,4 +1,4 @@
-"""N-gram models in the ARPA format, which KenLM and most recognizers of speech and handwriting read.
+"""N-gram models in the ARPA format, which KenLM and most speech and handwriting recognizers read.
 
 The file holds the interpolated Kneser–Ney model of a model's n-gram counts, at the level of tokens. A line of text is a
 sentence: `<eod>` is written as `<s>` before a line and as `</s>` after it, so n-grams across lines are left out. Tokens
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # compiled kernels are loaded only where n-grams are used
     from saffu.calibrated.kneser_ney import Table
     from saffu.calibrated.ngrams import NgramCounts
 
-HIGHEST_ORDER = 6  # that KenLM reads unless it is compiled for more
+HIGHEST_ORDER = 6  # KenLM reads no more unless it is compiled to
 CHUNK = 1 << 15  # n-grams written at a time
 NEVER = -99.0  # log10 of the probability of what is never predicted
 
@@ -34,8 +34,8 @@ def write_arpa(
 ) -> list[int]:
     """Write an ARPA file, atomically and without holding it in memory; return the number of n-grams of each order.
 
-    `order` is at most 6 (default: that of the counts). N-grams of three tokens or more that were counted `prune` times
-    or less are left out.
+    `order` is at most 6 (default: that of the counts). N-grams of three or more tokens that were counted at most
+    `prune` times are left out.
     """
     from saffu.calibrated.kneser_ney import Table, ranks_in_order
 

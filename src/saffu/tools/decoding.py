@@ -1,4 +1,4 @@
-"""Models as parts of decoders: words for beam search over speech or handwriting, and completion of unfinished words."""
+"""Models in decoders: word scores for beam search over speech or handwriting, and completion of unfinished words."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from saffu.tools.generate import encode_prompt
 from saffu.tools.scores import Scorer
 from saffu.tools.words import WHITE_SPACE, log_boundary
 
-WORDS_BACK = 10  # words by which a beam search distinguishes histories
-LEAST_SHARE = 1e-4  # of all completions: unlikelier beginnings of words are not followed further
+WORDS_BACK = 10  # preceding words that distinguish histories in a beam search
+LEAST_SHARE = 1e-4  # of all completions: less likely beginnings of words are not followed further
 MOST_STEPS, MOST_TOKENS = 500, 200  # distributions computed for one completion, and tokens followed from each
 _UNFINISHED = re.compile(r"[ \t\r\x0b\x0c]?[^ \t\n\r\x0b\x0c]*\Z")  # what follows the last word, its space included
 
 
 @dataclass(frozen=True)
 class WordState:
-    """Where a line stands between two words."""
+    """The state of a line between two words."""
 
     state: State
-    log_ended: float | None = None  # ln p(B): how likely the last word ends here; None at the start of a line
+    log_ended: float | None = None  # ln p(B): the last word ends here; None at the start of a line
 
 
 class CtcLanguageModel:

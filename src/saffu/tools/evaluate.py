@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # compiled kernels are loaded only where n-grams are used
 
 REFERENCES = {"unigram": 1, "bigram": 2, "trigram": 3, "5-gram": 5}
 REFERENCE_ORDER = 3  # counted for the baselines, unless a model holds longer n-grams anyway
-CACHE_WEIGHT = 0.1  # of a cache next to n-grams: about the best for them on running text
-LONG = 100_000  # targets from which on a progress bar is worth its flicker
+CACHE_WEIGHT = 0.1  # of a cache mixed with n-grams: about the best value on running text
+LONG = 100_000  # targets from which on a progress bar is shown
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Score:
 
     @property
     def bits_per_byte(self) -> float:
-        """Comparable between any models of the same text."""
+        """Bits per byte of text, comparable between any models of the same text."""
         return self.nll / math.log(2) / self.bytes
 
 
@@ -69,7 +69,7 @@ def line_scores(model: Model, corpus: TokenCorpus, progress: str | None = "score
 
 
 def dev_facts(score: Score) -> dict[str, float]:
-    """What a row of a training log says about held-out text."""
+    """The scores of held-out text for a row of a training log."""
     return {"dev_perplexity": score.perplexity, "dev_bits_per_byte": score.bits_per_byte, "dev_targets": score.targets}
 
 
@@ -89,7 +89,7 @@ def evaluate_references(counts: NgramCounts, corpus: TokenCorpus) -> dict[str, S
     for name in [name for name, order in REFERENCES.items() if order <= counts.order]:
         log_p = KneserNey(counts, REFERENCES[name]).log_probabilities(corpus)
         scores[name] = Score(-float(log_p.sum()), corpus.targets, corpus.bytes)
-    if corpus.lines > corpus.documents:  # running text has a past, from which the longest n-grams can profit too
+    if corpus.lines > corpus.documents:  # running text, where a cache helps n-grams too
         shares, cache = np.exp(log_p), recency_shares(corpus, counts.frequencies())
         mixed = np.log((1 - CACHE_WEIGHT) * shares + CACHE_WEIGHT * cache)
         scores[f"{name} with cache"] = Score(-float(mixed.sum()), corpus.targets, corpus.bytes)
@@ -97,9 +97,9 @@ def evaluate_references(counts: NgramCounts, corpus: TokenCorpus) -> dict[str, S
 
 
 def recency_shares(corpus: TokenCorpus, frequencies: npt.NDArray[np.int64], half_life: float = 200.0) -> Floats:
-    """p of every target under what its document said so far, recent tokens first (Kuhn & De Mori 1990): (targets,).
+    """p of every target under a decaying cache of its document so far (Kuhn & De Mori 1990): (targets,).
 
-    p = (c + 5f)/(Σc + 5), where c counts the tokens before, each at half its weight every `half_life` tokens, and f is
+    p = (c + 5f)/(Σc + 5), where c counts preceding tokens, with weights that halve every `half_life` tokens, and f is
     the token's relative frequency in the training text.
 
     >>> corpus = TokenCorpus(np.array([4, 4, 3]), np.array([0, 3]), np.array([4]))

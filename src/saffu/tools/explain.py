@@ -16,7 +16,7 @@ SHARE = "share"  # ends the title of details that are fractions rather than log-
 
 
 def explanation_facts(explanation: Explanation, tokenizer: Tokenizer, candidates: Sequence[int]) -> dict[str, Any]:
-    """An explanation for some candidate tokens: what JSON and tables are made from.
+    """An explanation for some candidate tokens, as the data for JSON and tables.
 
     The values of `terms` add up to `log_probabilities`, both in bits. A detail whose title ends in "share" is given
     in fractions; any other is in bits too. `earlier` lists the places in `context`, from 0, where a candidate occurs.

@@ -62,13 +62,13 @@ def draw(log_probabilities: Array, sampling: Sampling, rng: np.random.Generator)
         np.put_along_axis(p, order, np.where(beyond, 0, ordered), axis=1)
     below = p.cumsum(1)
     point = rng.random((len(p), 1)) * below[:, -1:]  # less than the total, because random() < 1
-    return np.asarray((below <= point).sum(1) + EOD)  # a token of probability 0 covers no point
+    return np.asarray((below <= point).sum(1) + EOD)  # tokens of probability 0 are never chosen
 
 
 def generate_tokens(
     model: Model, prompts: Sequence[Sequence[int]], sampling: Sampling, lines: int = 1
 ) -> Iterator[list[int | None]]:
-    """Yield the next token of each prompt, step by step; None for those that have written their last `<eod>`."""
+    """Yield the next token of each prompt, step by step; None for those that have reached their last `<eod>`."""
     if not isinstance(lines, int | np.integer) or lines < 1:
         raise SaffuError(f"`lines` is {lines!r}; it must be an integer of at least 1")
     rng = np.random.default_rng(sampling.seed)

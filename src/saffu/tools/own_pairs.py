@@ -1,7 +1,7 @@
 """Minimal pairs of our own, in the words of stories and conversations: agreement, anaphors, licensing, and islands.
 
 Each phenomenon has 40 pairs, made from a few sentence patterns. The two sentences of a pair differ in one or two words,
-or in the order of their words, and what decides between them is usually several words away.
+or in the order of their words, and the words that decide between them are usually several words away.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from saffu.text.corpus import Integers, TokenCorpus, lines_of
 from saffu.text.tokenizer import Tokenizer
 from saffu.tools.words import WordScore, word_scores
 
-FIRST_BATCH, LARGEST_BATCH = 64, 1 << 14  # texts scored at a time: few at first, so that results come soon
+FIRST_BATCH, LARGEST_BATCH = 64, 1 << 14  # texts scored at a time: few at first, for early results
 BATCH_CHARACTERS = 1 << 21
 Item = TypeVar("Item")
 
@@ -54,10 +54,10 @@ class TokenScore:
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores texts, each as a document of its own, whatever stands before it.
+    """Scores texts, each as a document of its own, independently of the texts before it.
 
     If lines of the training text mostly followed other lines, a text of one line is scored as one that follows a blank
-    line, because the start of a document is a context that such a model hardly knows.
+    line, because such a model has hardly seen the start of a document.
     """
 
     model: Model
@@ -107,7 +107,7 @@ class Scorer:
 
 
 def score_texts(scorer: Scorer, texts: Iterable[str]) -> Iterator[LineScore]:
-    """Score each text as a whole, in order, as fast as they come and without keeping them."""
+    """Score each text as a whole, in order, as they come in and without keeping them."""
     for batch in batches(checked(texts), len):
         yield from scorer.lines(batch)
 
@@ -165,7 +165,7 @@ class Condition:
         raise SaffuError(f"`keep` must be a name, a comparison, and a number, such as 'bits<9', got {text[:40]!r}")
 
     def holds(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row fulfills it."""
+        """Whether a row meets the condition."""
         return COMPARISONS[self.comparison](row[self.name], self.number)
 
 

@@ -59,7 +59,7 @@ class WordVectors:
     def tokens(self, word: str) -> list[int]:
         """The ids of a word: within a sentence (after a space) or at its start, whichever takes fewer tokens."""
         if not word.strip():
-            raise SaffuError("a word is empty; pass one that is not")
+            raise SaffuError("a word is empty; pass a word")
         within, start = self.tokenizer.encode_batch([" " + word, word])
         return within if len(within) <= len(start) else start
 

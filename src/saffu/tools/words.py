@@ -63,7 +63,7 @@ def word_ends(pieces: Sequence[bytes]) -> list[int]:
 
 
 def log_boundary(model: Model, tokenizer: Tokenizer, states: Sequence[object]) -> Floats:
-    """ln p(B | state), (states,): how likely a word ends here."""
+    """ln p(B | state), (states,): the probability that a word ends here."""
     chosen = boundaries(tokenizer)
     rows = [
         model.next_log_probabilities(states[lo : lo + BATCH])[:, chosen].astype(np.float64)

@@ -36,13 +36,14 @@ int64_t saffu_exchange(const int64_t *begin, const uint16_t *neighbor, const uin
                        int64_t classes, const uint16_t *candidates, int64_t n_candidates, int64_t first, int32_t sweeps,
                        uint16_t *class_of) KERNEL {
     Entropy entropy;
-    std::vector<int32_t> joint((size_t)classes * tokens, 0);
-    std::vector<int64_t> total(classes, 0), own(tokens, 0);
+    std::vector<uint32_t> joint((size_t)classes * tokens, 0);
+    std::vector<int64_t> total(classes, 0), own(tokens, 0), of_neighbor(tokens, 0);
     for (int64_t v = first; v < tokens; v++)
         for (int64_t e = begin[v]; e < begin[v + 1]; e++) {
             joint[(size_t)class_of[v] * tokens + neighbor[e]] += count[e];
             total[class_of[v]] += count[e];
             own[v] += count[e];
+            require_count(of_neighbor[neighbor[e]] += count[e]);  // so that no sum of a class overflows
         }
     int64_t moves = 0;
     for (int sweep = 0; sweep < sweeps; sweep++) {
@@ -50,14 +51,14 @@ int64_t saffu_exchange(const int64_t *begin, const uint16_t *neighbor, const uin
         for (int64_t v = first; v < tokens; v++) {
             if (!own[v]) continue;
             int from = class_of[v], to = from;
-            int32_t *here = &joint[(size_t)from * tokens];
+            uint32_t *here = &joint[(size_t)from * tokens];
             double best = entropy(total[from] - own[v]) - entropy(total[from]);  // what leaving costs
             for (int64_t e = begin[v]; e < begin[v + 1]; e++)
                 best += entropy(here[neighbor[e]]) - entropy(here[neighbor[e]] - count[e]);
             for (int64_t c = 0; c < n_candidates; c++) {
                 int other = candidates[v * n_candidates + c];
                 if (other == from) continue;
-                const int32_t *there = &joint[(size_t)other * tokens];
+                const uint32_t *there = &joint[(size_t)other * tokens];
                 double gain = entropy(total[other]) - entropy(total[other] + own[v]);
                 for (int64_t e = begin[v]; e < begin[v + 1]; e++)
                     gain += entropy(there[neighbor[e]] + count[e]) - entropy(there[neighbor[e]]);

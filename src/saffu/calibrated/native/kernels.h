@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <exception>
+#include <stdexcept>
 
 constexpr int64_t PAD = 0, EOD = 3;  // as in saffu/text/tokenizer.py
 
@@ -30,8 +31,15 @@ class Pace {
     int64_t done = 0;
 };
 
-// No exception may leave a kernel: `void f(…) KERNEL { … } OR_FAIL(result)`. All that can be thrown is that memory is
-// exhausted; Python finds out by saffu_out_of_memory.
-extern thread_local bool out_of_memory;
+// No exception may leave a kernel: `void f(…) KERNEL { … } OR_FAIL(result)`. Two can be thrown, that a count does not fit
+// and that memory is exhausted; Python finds out by saffu_failure.
+enum Failure : int32_t { NONE, OUT_OF_MEMORY, COUNT_TOO_LARGE };  // as in calibrated/kernels.py
+extern thread_local Failure failure;
 #define KERNEL { try
-#define OR_FAIL(...) catch (const std::exception &) { out_of_memory = true; return __VA_ARGS__; } }
+#define OR_FAIL(...) \
+    catch (const std::overflow_error &) { failure = COUNT_TOO_LARGE; return __VA_ARGS__; } \
+    catch (const std::exception &) { failure = OUT_OF_MEMORY; return __VA_ARGS__; } }
+
+inline void require_count(int64_t count) {
+    if (count > UINT32_MAX) throw std::overflow_error("a count does not fit");
+}

@@ -63,12 +63,16 @@ template <class Key, class Item> struct Buckets {
     // Sort every bucket, add the counts of equal rows, and hand the result over to the caller.
     void finish(int columns, int64_t *offsets, Buffer *keys, Buffer *counts) {
         std::vector<Item> scratch;
-        int64_t distinct = 0;
+        int64_t distinct = 0, total = 0;
         for (int64_t b = 0; b < hi - lo; b++) {
             sort_items(items.data() + begin[b], begin[b + 1] - begin[b], 2 * std::max(1, columns - 1), scratch);
             offsets[b] = distinct;
-            for (int64_t i = begin[b]; i < begin[b + 1]; i++)
-                distinct += i == begin[b] || key_of(items[i]) != key_of(items[i - 1]);
+            for (int64_t i = begin[b]; i < begin[b + 1]; i++) {
+                bool is_new = i == begin[b] || key_of(items[i]) != key_of(items[i - 1]);
+                distinct += is_new;
+                total = (is_new ? 0 : total) + count_of(items[i]);
+                require_count(total);
+            }
         }
         offsets[hi - lo] = distinct;
         scratch = std::vector<Item>();
@@ -174,6 +178,7 @@ int64_t merge_rows(const int64_t *offsets_a, const Key *a, const uint32_t *count
             if (use_b) total += sign * (int64_t)counts_b[j++];
             if (total < 0) return -1;
             if (total == 0) continue;
+            require_count(total);
             keys[written] = key;
             counts[written++] = (uint32_t)total;
         }
@@ -184,7 +189,7 @@ int64_t merge_rows(const int64_t *offsets_a, const Key *a, const uint32_t *count
 
 }  // namespace
 
-thread_local bool out_of_memory = false;
+thread_local Failure failure = NONE;
 
 void allocate(int64_t bytes, Buffer *buffer) {
     *buffer = {std::malloc(bytes ? bytes : 1), bytes};
@@ -195,10 +200,10 @@ extern "C" {
 
 void saffu_free(void *data) { std::free(data); }
 
-// Whether the last kernel of this thread ran out of memory.
-int32_t saffu_out_of_memory() {
-    bool was = out_of_memory;
-    out_of_memory = false;
+// Why the last kernel of this thread failed, if it did.
+int32_t saffu_failure() {
+    Failure was = failure;
+    failure = NONE;
     return was;
 }
 

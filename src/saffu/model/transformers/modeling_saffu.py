@@ -3,8 +3,8 @@
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
 
-The folder is a saffu model folder, and saffu computes everything; this file only translates. The model's counts are not
-torch parameters: they are neither cast nor moved nor trained. `model.to(device)` sets the device of what is returned.
+The folder is a saffu model folder, and saffu computes everything; this file is only an adapter. The model's counts are
+not torch parameters: they are neither cast nor moved nor trained. `model.to(device)` sets the device of the results.
 """
 
 import copy
@@ -94,7 +94,7 @@ class SaffuPreTrainedModel(PreTrainedModel):
         return torch.float32
 
     def num_parameters(self, *args: Any, **options: Any) -> int:
-        """How many stored numbers shape a prediction."""
+        """The number of stored values that predictions depend on."""
         return self.predictor.model.size
 
     def inputs(self, input_ids: Tensor | None, attention_mask: Tensor | None) -> Any:

@@ -1,7 +1,7 @@
-"""Batches of token ids in, logits and hidden states out: all that `modeling_saffu.py` needs of a model.
+"""From batches of token ids to logits and hidden states: everything `modeling_saffu.py` needs of a model.
 
 A row of ids is a document: `<sod>` starts it anew, `<eod>` ends a line and stays in the context, and `<pad>`, `<frg>`,
-and masked tokens are skipped. A row that does not begin with `<sod>` is a document all the same.
+and masked tokens are skipped. A row that does not begin with `<sod>` is a document as well.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Predictor:
     def states(self, ids: Array, real: Array) -> list[list[State]]:
         """The state of each row's document after each of its tokens, (B, T).
 
-        Those of the latest call are used again, so that a text which is generated token by token is read once.
+        Those of the latest call are reused, so that a text generated token by token is read once.
         """
         if ids.size and not 0 <= ids.min() <= ids.max() < self.model.vocabulary:
             raise IndexError(f"token ids must be from 0 to {self.model.vocabulary - 1}; use the model's own tokenizer")
