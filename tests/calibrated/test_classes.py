@@ -12,6 +12,7 @@ from conftest import corpus_of
 from saffu.calibrated import classes as word_classes
 from saffu.calibrated.classes import Company, context_classes, output_classes, token_classes, token_vectors
 from saffu.calibrated.ngrams import NgramCounts
+from saffu.errors import SaffuError
 from saffu.text.tokenizer import EOD
 
 VOCABULARY = 40
@@ -83,6 +84,18 @@ def test_exchange_ends_where_no_move_gains(monkeypatch):
             moved = found.copy()
             moved[token] = other
             assert objective(company, moved, EOD) <= best + 1e-6
+
+
+def test_exchange_of_counts_beyond_31_bits():
+    """What follows 4 to 7 is 8 or 9, so that the classes {4, 6} and {5, 7} are best, however large the counts."""
+    begin, neighbors = np.array([0, 0, 0, 0, 0, 1, 2, 3, 4, 4, 4]), np.array([8, 9, 8, 9], dtype=np.uint16)
+    mixed, candidates = np.array([0, 0, 0, 0, 0, 0, 0, 1, 0, 0], np.uint16), np.tile(np.uint16([0, 1]), (10, 1))
+    counts = np.array([5, 3, 4, 2], dtype=np.uint32)
+    for scale in (1, 3 << 27):
+        found = Company(begin, neighbors, counts * np.uint32(scale)).exchange(mixed, candidates, first=4)
+        assert found[4] == found[6] != found[5] == found[7], scale
+    with pytest.raises(SaffuError, match="more than four billion times"):
+        Company(begin, neighbors, counts * np.uint32(1 << 29)).exchange(mixed, candidates, first=4)
 
 
 def test_tokens_move_to_candidates_only():

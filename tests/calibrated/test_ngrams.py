@@ -114,6 +114,27 @@ def test_counts_never_fall_below_zero(first, second, order):
             a - b
 
 
+def test_counts_that_do_not_fit_are_errors():
+    """At 2³² occurrences, whether n-grams are added up by merging, by dropping columns, or by token."""
+    offsets = np.array([0, 0, 0, 0, 0, 2, 2, 2, 2, 2])
+    keys = np.array([5 << 16 | 7, 6 << 16 | 7], dtype=np.uint64)  # 4 5 7 and 4 6 7
+
+    def trigrams(first: int, second: int) -> NgramCounts:
+        return NgramCounts(3, VOCABULARY, offsets, keys, np.array([first, second], dtype=np.uint32))
+
+    half, most = 1 << 31, (1 << 32) - 1
+    assert as_rows(trigrams(half, 1) + trigrams(half - 1, 1)) == {(4, 5, 7): most, (4, 6, 7): 2}
+    assert as_rows(trigrams(half, half - 1).marginal([1])) == {(4, 7): most}
+    assert as_rows(trigrams(half, half - 1).lower_order(1)) == {(7,): most}
+    for overflow in (
+        lambda: trigrams(half, 1) + trigrams(half, 1),
+        lambda: trigrams(half, half).marginal([1]),
+        lambda: trigrams(half, half).lower_order(1),
+    ):
+        with pytest.raises(SaffuError, match="more than four billion times"):
+            overflow()
+
+
 def test_counts_of_different_shape_do_not_mix():
     corpus = corpus_of([[4, 5]])
     with pytest.raises(SaffuError, match="do not mix"):

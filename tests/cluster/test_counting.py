@@ -13,7 +13,6 @@ from saffu.cli import on_ray
 from saffu.cli.reading import Reading, TextChoice, TrainingText
 from saffu.cluster import corpus as reading
 from saffu.cluster import train
-from saffu.errors import SaffuError
 from saffu.text.tokenizer import TokenizerConfig
 
 USUAL = CalibratedConfig(order=4, slots=6, word_classes=20, output_classes=8, cache=100)
@@ -101,9 +100,3 @@ def test_an_encoder_is_kept(texts, tmp_path):
     assert recounted.name == "recount"
     for name, array in expected.arrays().items():
         assert np.array_equal(recounted.model.arrays()[name], array), name
-
-
-def test_counts_that_would_overflow_are_refused(texts, tmp_path, monkeypatch):
-    monkeypatch.setattr("saffu.cluster.counts.MOST", 800)
-    with pytest.raises(SaffuError, match="a token occurs more than four billion times"):
-        stage_on_cluster(tmp_path / "work", texts, "line", USUAL, 3000)

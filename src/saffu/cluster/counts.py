@@ -21,12 +21,10 @@ from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.rows import Rows, count_rows, even_cuts, merge_rows, regroup_rows
 from saffu.cluster.corpus import PARTS, mapped, path_of
 from saffu.cluster.engine import Cluster, write_arrays
-from saffu.errors import SaffuError
 from saffu.text.corpus import TokenCorpus
 
 MEMORY = 0  # stands for the rows of the memory; any other distance is that between the two tokens of a pair
 KNOWN, WHOLE = "known", "whole"
-MOST = (1 << 32) - 1  # occurrences of a token, so that no count of a row overflows
 LEAST_LIMIT = 64 << 20  # bytes of memory for a task
 BYTES = 64  # of memory for each row that is counted or merged; twice as many beyond order 5
 
@@ -130,9 +128,6 @@ def count(cluster: Cluster, plan: Plan, corpus: TokenCorpus, held_out: Array) ->
         paths = [path_of(cluster, "merged", number) for number in range(at, at + size)]
         found[d] = Merged(d, plan.order(d), cuts[str(d)], paths, bool(len(ranges)))
         at += size
-    frequencies = found[MEMORY].frequencies(WHOLE, plan.vocabulary)
-    if frequencies.sum() != corpus.targets or frequencies.max() > MOST:
-        raise SaffuError("a token occurs more than four billion times, more than a count can hold; use less text")
     return found
 
 
