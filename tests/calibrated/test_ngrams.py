@@ -13,7 +13,7 @@ from conftest import corpus_of
 from saffu.calibrated import reference, storage
 from saffu.calibrated.kernels import Buffer, library, pointer
 from saffu.calibrated.ngrams import NgramCounts
-from saffu.calibrated.rows import checked_ids, count_rows, even_cuts, merge_rows, regroup_rows, subtract_rows
+from saffu.calibrated.rows import checked_ids, count_rows, even_cuts, merge_rows, merged, regroup_rows
 from saffu.errors import SaffuError
 from saffu.text.corpus import TokenCorpus
 
@@ -300,7 +300,7 @@ def test_ranges_of_buckets_join_to_the_whole(first, second, order, data):
         assert sum(piece.frequencies(VOCABULARY) for piece in pieces).tolist() == whole.frequencies().tolist()
     sums = [merge_rows(runs) for runs in zip(*parts, parts[0], strict=True)]
     assert same(NgramCounts.joined(order, VOCABULARY, sums), wholes[0] + wholes[1] + wholes[0])
-    left = [subtract_rows(total, piece) for total, piece in zip(sums, parts[1], strict=True)]
+    left = [merged(total, piece, -1) for total, piece in zip(sums, parts[1], strict=True)]
     assert same(NgramCounts.joined(order, VOCABULARY, left), wholes[0] + wholes[0])
     columns = data.draw(st.lists(st.integers(1, order - 1), unique=True, min_size=1))
     classes = np.arange(VOCABULARY) // 2

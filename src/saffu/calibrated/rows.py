@@ -142,12 +142,8 @@ def merge_rows(runs: Sequence[Rows]) -> Rows:
     return runs[0]
 
 
-def subtract_rows(rows: Rows, other: Rows) -> Rows:
-    """What is left without the counts of `other`; raises SaffuError if one would fall below zero."""
-    return merged(rows, other, -1)
-
-
 def merged(rows: Rows, other: Rows, sign: int = 1) -> Rows:
+    """The sum of two sets of rows of the same range; with sign −1, their difference, which must not be negative."""
     if (rows.order, rows.first, rows.last) != (other.order, other.first, other.last):
         raise ValueError("rows of different order or buckets")
     room = rows.distinct + (other.distinct if sign > 0 else 0)
