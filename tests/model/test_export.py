@@ -507,7 +507,7 @@ def test_command(fitted, saffu, tmp_path, monkeypatch):
 def test_a_calibrated_export_is_not_exported_again(fitted, saffu, tmp_path):
     fitted("calibrated").export_hf(tmp_path / "hf")
     refused = saffu(["export", tmp_path / "hf", "--out", tmp_path / "again"])
-    assert (refused.status, "without its counts" in refused.err) == (2, True)
+    assert (refused.status, "is an exported copy" in refused.err) == (2, True)
 
 
 def test_checkpoints(saffu, tmp_path, monkeypatch):
