@@ -6,6 +6,7 @@ They are called through ctypes, so one wheel serves all Python versions of a pla
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ FLAGS = ["-O3", "-std=c++17", "-shared", "-fno-math-errno", "-fno-trapping-math"
 
 
 class Kernels(BuildHookInterface):
-    """Runs for wheels and for editable installs alike."""
+    """Runs for wheels and for editable installs alike, and not for source distributions."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         library = SOURCES / f"libsaffu.{ {'win32': 'dll', 'darwin': 'dylib'}.get(sys.platform, 'so') }"
@@ -31,13 +32,13 @@ class Kernels(BuildHookInterface):
 
 
 def compile_kernels(library: Path) -> None:
-    compiler = os.environ.get("CXX") or next(filter(shutil.which, ("c++", "g++", "clang++")), None)
+    compiler = os.environ.get("CXX") or next(filter(shutil.which, ("c++", "g++", "clang++")), None)  # CXX="ccache g++"
     if compiler is None:
         sys.exit("saffu needs a C++ compiler to install from source (g++ or clang++; set CXX to name another)")
     position_independent = [] if sys.platform == "win32" else ["-fPIC"]
     fresh = library.with_name(f"{library.name}.{os.getpid()}")
     subprocess.run(
-        [compiler, *FLAGS, *position_independent, *map(str, sorted(SOURCES.glob("*.cpp"))), "-o", str(fresh)],
+        [*shlex.split(compiler), *FLAGS, *position_independent, *map(str, sorted(SOURCES.glob("*.cpp"))), "-o", str(fresh)],
         check=True,
     )
     fresh.replace(library)
