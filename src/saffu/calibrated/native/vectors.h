@@ -7,12 +7,12 @@
 
 // The newer levels have fused multiply-adds at every width of vectors. Without them at some width, how an element is
 // rounded depends on where arrays lie in memory.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__linux__) && __GNUC__ >= 12
-#define VECTORIZED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#elif defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__linux__)
-#define VECTORIZED __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
+#if !defined(__x86_64__) || !defined(__GLIBC__) || defined(__clang__)  // other C libraries cannot choose between clones
 #define VECTORIZED
+#elif __GNUC__ >= 12
+#define VECTORIZED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define VECTORIZED __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
 
 namespace {
