@@ -32,13 +32,11 @@ class Kernels(BuildHookInterface):
 
 
 def compile_kernels(library: Path) -> None:
-    compiler = os.environ.get("CXX") or next(filter(shutil.which, ("c++", "g++", "clang++")), None)  # CXX="ccache g++"
+    compiler = os.environ.get("CXX") or next(filter(shutil.which, ("c++", "g++", "clang++")), None)
     if compiler is None:
         sys.exit("saffu needs a C++ compiler to install from source (g++ or clang++; set CXX to name another)")
     position_independent = [] if sys.platform == "win32" else ["-fPIC"]
+    command = [*shlex.split(compiler), *FLAGS, *position_independent]  # CXX may be "ccache g++"
     fresh = library.with_name(f"{library.name}.{os.getpid()}")
-    subprocess.run(
-        [*shlex.split(compiler), *FLAGS, *position_independent, *map(str, sorted(SOURCES.glob("*.cpp"))), "-o", str(fresh)],
-        check=True,
-    )
+    subprocess.run([*command, *map(str, sorted(SOURCES.glob("*.cpp"))), "-o", str(fresh)], check=True)
     fresh.replace(library)
