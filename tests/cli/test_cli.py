@@ -116,6 +116,15 @@ def test_a_tokenizer_learned_elsewhere(saffu, tmp_path):
     assert "zyzzyva" not in (tmp_path / "private" / "tokenizer.json").read_text()
 
 
+def test_unknown_words_are_counted(saffu, tmp_path):
+    assert saffu(f"train train.txt --dev dev.txt.gz --out w --words-as-tokens {QUICK}").status == 0
+    (tmp_path / "new.txt").write_text("the zebra saw the okapi\n")
+    assert facts(saffu("eval w new.txt --json"))["unknown_words"] == 2
+    assert "(33.3% of the tokens are <unk>" in saffu("eval w new.txt").out
+    assert facts(saffu("eval w dev.txt.gz --json"))["unknown_words"] == 0
+    assert "<unk>" not in saffu("eval w dev.txt.gz").out
+
+
 def test_baselines_can_be_built_from_other_text(saffu, model):
     stored = facts(saffu("eval model dev.txt.gz --json"))
     rebuilt = facts(saffu("eval model dev.txt.gz --baseline-text train.txt --json"))

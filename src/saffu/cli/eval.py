@@ -6,7 +6,7 @@ import argparse
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from saffu.cli.options import (
     Command,
@@ -21,6 +21,10 @@ from saffu.cli.options import (
 from saffu.cli.output import print_json, table
 from saffu.cli.reading import Reading, Text, described
 from saffu.errors import SaffuError
+
+if TYPE_CHECKING:
+    from saffu.text.corpus import TokenCorpus
+    from saffu.text.tokenizer import Tokenizer
 
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
@@ -64,10 +68,11 @@ def run(options: argparse.Namespace) -> None:
             with Text(options.baseline_text, how) as other:
                 counts = evaluate.count_references(tokenized(other), len(lm.tokenizer_))
         baselines = evaluate.evaluate_references(counts, corpus) if counts is not None else {}
+    unknown = unknown_words(lm.tokenizer_, corpus)
     if options.json:
         facts: dict[str, Any] = {"documents": corpus.documents, "lines": corpus.lines, "split": how.split}
         facts |= {"targets": score.targets, "bytes": score.bytes, "nll": score.nll}
-        facts |= {"perplexity": score.perplexity, "bits_per_byte": score.bits_per_byte}
+        facts |= {"perplexity": score.perplexity, "bits_per_byte": score.bits_per_byte, "unknown_words": unknown}
         facts |= {f"{name}_perplexity": baseline.perplexity for name, baseline in baselines.items()}
         print_json(facts | {f"{name}_bits_per_byte": baseline.bits_per_byte for name, baseline in baselines.items()})
         return
@@ -79,6 +84,16 @@ def run(options: argparse.Namespace) -> None:
     print(table(["", "perplexity", "bits/byte"], rows))
     if not baselines:
         print("(this model stores no n-gram baselines; pass --baseline-text FILE to build them)")
+    if unknown:
+        share = f"{unknown / score.targets:.1%} of the tokens are <unk>"
+        print(f"({share}, which spell no word: compare these numbers only within this vocabulary)")
+
+
+def unknown_words(tokenizer: Tokenizer, corpus: TokenCorpus) -> int:
+    """How many tokens stand for words that a closed vocabulary does not have."""
+    from saffu.text.tokenizer import UNKNOWN, WordTokenizer
+
+    return int((corpus.ids == tokenizer.encode(UNKNOWN)[0]).sum()) if isinstance(tokenizer, WordTokenizer) else 0
 
 
 COMMAND = Command(
