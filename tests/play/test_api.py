@@ -285,7 +285,7 @@ def test_save_writes_an_ordinary_folder_and_never_replaces_one(counted_page):
     assert counted_page.post("save", model=counted_page.id, name="my-model") == {"saved": "my-model"}
     lm = saffu.load(folder / "my-model", check=True)
     assert fingerprint(lm) == fingerprint(counted_page.studio.subject(counted_page.id).version.lm)
-    assert "exists already" in counted_page.post("save", 422, model=counted_page.id, name="my-model")["error"]
+    assert "already exists" in counted_page.post("save", 422, model=counted_page.id, name="my-model")["error"]
     for name in ("", "..", ".hidden", "a/b", "../x", "/tmp/x", "a\\b", "a\0b", "x" * 65, "a.", "C:x", "a\nb"):
         counted_page.post("save", 422, model=counted_page.id, name=name)
     assert sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock")) == ["my-model"]

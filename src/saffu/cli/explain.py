@@ -75,7 +75,7 @@ def tables(facts: Mapping[str, Any], rows: int = 14, width: int = 80, color: boo
 
 
 def occurrences(facts: Mapping[str, Any], width: int) -> list[str]:
-    """Where the context, and so the recency cache, holds a candidate: how often, and the last time with its context."""
+    """How often each candidate occurs in the context, and so in the recency cache, and its last occurrence."""
     lines = []
     for candidate in facts["candidates"]:
         if places := candidate["earlier"]:
@@ -137,7 +137,7 @@ def signed(value: float) -> str:
 
 
 def ending(tokens: Sequence[str], width: int) -> str:
-    """The end of some tokens, which is nearest to the prediction."""
+    """The last of some tokens, which are nearest to the prediction."""
     text = "".join(show_token(token) for token in tokens)
     return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
 

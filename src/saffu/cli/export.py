@@ -23,7 +23,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("--out", type=named_path, required=True, metavar="PATH", help="output folder, or ARPA file")
     parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
     parser.add_argument("--json", action="store_true", help="print one JSON object to stdout")
-    help = "instead of MODEL, export models fitted to the first words of its training text, to DIR/chck_1M, …"
+    help = "instead of MODEL, export models fitted to the first million words of TEXT, and so on: DIR/chck_1M, …"
     parser.add_argument("--checkpoints", nargs="+", metavar="TEXT", help=help)
     help = "sizes of the checkpoints, in millions of words [1,2,…,10,20,…,100]"
     parser.add_argument("--sizes", type=sizes, metavar="N,N,…", help=help)

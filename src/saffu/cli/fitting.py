@@ -1,4 +1,4 @@
-"""The work behind `saffu train`: from text to a model folder, or on from a checkpoint."""
+"""The work behind `saffu train`: from text to a model folder, or from a checkpoint on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAY_CHANGE = ("max_folds", "checkpoint_seconds")  # when a run is resumed
 FIXED: dict[str, Any] = dict.fromkeys(("out", "encoder", "tokenizer", "max_tokens", "split", "field", "memory_limit"))
 FIXED |= dict.fromkeys(("force", "preset_given", "skip_bad_files"), False)
 FIXED |= {"hold_out": 20, "encoding_errors": "strict", "bad_records": "error"}  # options that may not, by default
-DEV_SAMPLE = 100_000  # held-out tokens from which on only a sample is scored
+DEV_SAMPLE = 100_000  # held-out tokens; of more, only a sample is scored
 Row = Mapping[str, Any]
 
 
@@ -57,7 +57,7 @@ def fit(
                     lm.source_ = choice.summary(dev)
                     if not (encoder or options.tokenizer):
                         lm.tokenizer_settings_ = tokenizer.to_dict()
-                    lm.save(options.out)  # before it is shown: the reader of the log may have gone
+                    lm.save(options.out)  # before it is shown, because the reader of the log may have exited
                     log.row(row)
 
                 held_out = dev if dev.targets else None
@@ -228,7 +228,7 @@ def backprop_log(options: argparse.Namespace, log: Log, dev: TokenCorpus) -> Ite
 
 
 def saved(folder: Path) -> str:
-    """What is left of an interrupted run."""
+    """What an interrupted run has saved."""
     from saffu.training.checkpoint import FACTS
 
     if (folder / FACTS).is_file():

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> None:
         if options.json:
             samples.append({"seed": chosen["seed"], "text": "".join(pieces)})
             continue
-        first = next(pieces, "")  # drawn before anything is printed: a progress bar would overwrite the prompt
+        first = next(pieces, "")  # before anything is printed: a progress bar would overwrite the prompt
         for piece in itertools.chain([options.prompt, first], pieces):
             print(escape_controls(piece) if sys.stdout.isatty() else piece, end="", flush=True)
         print()

@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def fit_facts(lm: SaffuLM) -> dict[str, Any]:
-    """What the last stage of the fit reported besides its scores: exponents, warnings, …"""
+    """What the last stage of the fit reported in addition to its scores: exponents, warnings, …"""
     stages = [row for row in lm.log_ if "fold" not in row and "documents" not in row]
     known = ("stage", "tokens", "seconds", "sample")
     last = stages[-1] if stages else {}

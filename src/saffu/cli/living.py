@@ -109,7 +109,7 @@ def held_out_text(options: argparse.Namespace, lm: SaffuLM, corpus: TokenCorpus)
 
 def train_further(options: argparse.Namespace, lm: SaffuLM, corpus: TokenCorpus, dev: TokenCorpus) -> None:
     """Train the network next to the counts on new documents; keep the result only if it predicts --dev better."""
-    lm.save(options.model)  # whatever happens to the training, the documents are counted
+    lm.save(options.model)  # the documents stay counted even if training fails
     log = Log(options, backprop=True, network=True)
     try:
         lm.backprop(corpus, dev, folder=options.model, on_fold=log.row)

@@ -24,7 +24,7 @@ INSTALL |= {"starlette": "starlette uvicorn", "uvicorn": "starlette uvicorn"}
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit: 0 success, 2 user error, 130 interrupted, 143 terminated."""
     status, previous, hook = 130, {}, sys.unraisablehook
-    try:  # also around the imports: Ctrl-C is never a traceback
+    try:  # around the imports too, so that Ctrl-C never shows a traceback
         sys.unraisablehook = _send_again
         for number, handler in ((signal.SIGTERM, _terminate), (signal.SIGINT, _interrupt)):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and background jobs have it
@@ -51,7 +51,7 @@ def run(words: Sequence[str]) -> int:
     """Run one command line and return its exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            encoding = "utf-8" if sys.platform == "win32" else None  # there, pipes would get another one
+            encoding = "utf-8" if sys.platform == "win32" else None  # where pipes would get another encoding
             stream.reconfigure(encoding=encoding, errors="backslashreplace")
 
     from saffu.cli.commands import parse
@@ -65,7 +65,7 @@ def run(words: Sequence[str]) -> int:
         sys.stdout.flush()
     except SaffuError as error:
         return complain(as_typed(str(error), options))
-    except BrokenPipeError:  # the reader of our output has seen enough
+    except BrokenPipeError:  # the reader of our output has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except MemoryError:
         return complain("out of memory; use less text or smaller settings, or train with --memory-limit")
@@ -119,7 +119,7 @@ def as_typed(message: str, options: argparse.Namespace | None) -> str:
 
 
 def _interrupt(*_: object) -> None:
-    """Raise KeyboardInterrupt; but torch, while it is imported, would abort the process instead of passing it on."""
+    """Raise KeyboardInterrupt, or exit while torch is being imported, which would abort the process otherwise."""
     torch = sys.modules.get("torch")
     if torch is not None and getattr(torch.__spec__, "_initializing", False):
         complain(INTERRUPTED)
@@ -130,20 +130,20 @@ def _interrupt(*_: object) -> None:
 def _stop_behind(error: BaseException) -> BaseException | None:
     """The KeyboardInterrupt or SystemExit of a signal that led to an error.
 
-    Python wraps one that meets the making of a class; and code that it left halfway may fail when it cleans up.
+    Python wraps an exception raised while a class is created, and interrupted code may fail while it cleans up.
     """
     cause = error.__cause__ or error.__context__
     return cause if cause is None or isinstance(cause, KeyboardInterrupt | SystemExit) else _stop_behind(cause)
 
 
 def _terminate(*_: object) -> NoReturn:
-    """Exit on SIGTERM with scratch folders removed on the way; a second SIGTERM kills at once."""
+    """Exit on SIGTERM, removing scratch folders; a second SIGTERM kills at once."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.exit(143)
 
 
 def _send_again(event: sys.UnraisableHookArgs) -> None:
-    """Send a signal again whose exception met a finalizer, where Python ignores it."""
+    """Resend a signal whose exception was raised in a finalizer, where Python ignores exceptions."""
     if event.exc_type not in (KeyboardInterrupt, SystemExit):
         sys.__unraisablehook__(event)
         return

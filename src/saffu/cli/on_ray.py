@@ -86,7 +86,7 @@ def fit(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConfi
 def tokenized(
     cluster: Cluster, text: TrainingText, tokenizer: Tokenizer | TokenizerConfig
 ) -> tuple[Tokenizer, Tokenized]:
-    """The tokenizer, learned from the text if need be, and the text as token ids."""
+    """The tokenizer, learned from the text if necessary, and the text as token ids."""
     from saffu.cluster import corpus
     from saffu.text.corpus import TokenCorpus
     from saffu.text.tokenizer import Tokenizer

@@ -27,7 +27,7 @@ class Command:
     purpose: str
     usage: str
     examples: str
-    add_options: Callable[[Parser, Sequence[str]], None]  # gets the words that follow the command
+    add_options: Callable[[Parser, Sequence[str]], None]  # receives the arguments after the command
     run: Callable[[argparse.Namespace], None]
 
 
@@ -171,7 +171,7 @@ def plain_kind(kind: Any) -> Any:
 
 
 def given_settings(options: argparse.Namespace, settings: type[Settings]) -> dict[str, Any]:
-    """The settings of a class that the command line names, by option or by --set."""
+    """The settings of a class that the command line sets, by option or by --set."""
     values = {entry.name: getattr(options, entry.name, None) for entry in own_settings(settings)}
     given = {name: value for name, value in values.items() if value is not None}
     rare = {entry.name for entry in own_settings(settings, rare=True)}
@@ -179,7 +179,7 @@ def given_settings(options: argparse.Namespace, settings: type[Settings]) -> dic
 
 
 def add_set_option(parser: Parser, usual: Sequence[Settings]) -> None:
-    """Add --set for the rare settings of some classes, given as instances with the usual values."""
+    """Add --set for the rare settings of some classes, passed as instances with the default values."""
     help = "rarely needed settings; `--set help` lists them"
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=help)
     rare = {entry.name: settings for settings in usual for entry in own_settings(type(settings), rare=True)}
@@ -187,7 +187,7 @@ def add_set_option(parser: Parser, usual: Sequence[Settings]) -> None:
 
 
 def rare_values(options: argparse.Namespace) -> dict[str, Any]:
-    """What --set gives, by name."""
+    """The values of all --set options, by name."""
     values: dict[str, Any] = {}
     for given in getattr(options, "set", []):
         name, equals, text = given.partition("=")
@@ -206,7 +206,7 @@ def rare_values(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def converted(kind: Any, name: str, text: str) -> Any:
-    """A word of the command line as a value of a setting."""
+    """Convert an argument of the command line to the value of a setting."""
     kind = plain_kind(kind)
     if get_origin(kind) is Literal:
         kind = type(get_args(kind)[0])
@@ -238,7 +238,7 @@ def shown(value: Any) -> str:
 
 
 def add_text_options(parser: Parser, split: str | None = None) -> argparse._ArgumentGroup:
-    """Add how text is read; `split` None stands for the way the model's own text was read. Returns the group."""
+    """Add the options for reading text; `split` None means as the model's own text was read. Returns the group."""
     group = parser.add_argument_group("reading text")
     help = f"what a document is: file, paragraph, or line [{split or 'as in training'}]"
     group.add_argument("--split", choices=SPLITS, metavar="UNIT", help=help)
@@ -258,7 +258,7 @@ def add_record_options(group: argparse._ActionsContainer) -> None:
 
 
 def add_cluster_option(parser: Parser) -> None:
-    """Add where the work is done."""
+    """Add the option for a Ray cluster."""
     help = "run on the Ray cluster at ADDRESS [one started on this machine]"
     parser.add_argument("--ray", nargs="?", type=named, const="local", metavar="ADDRESS", help=help)
 
@@ -286,7 +286,7 @@ def add_output_options(parser: Parser) -> None:
 
 
 def require_utf8(*texts: str) -> None:
-    """Arguments that were not UTF-8 arrive with surrogates in them."""
+    """Raise SaffuError if an argument was not UTF-8: it then contains surrogates."""
     if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
         raise SaffuError("an argument is not UTF-8; pass it in that encoding")
 

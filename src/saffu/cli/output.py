@@ -1,4 +1,4 @@
-"""What commands print: notes, tables, JSON, and the log of a training run."""
+"""Output of the commands: notes, tables, JSON, and the log of a training run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def print_json(facts: Mapping[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """numpy's numbers and arrays as Python's; paths as text."""
+    """Convert NumPy numbers and arrays to Python's, and paths to text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def model_facts(lm: SaffuLM) -> dict[str, Any]:
-    """What --json states of every model."""
+    """The facts about a model that --json always includes."""
     return {
         "preset": lm.config.preset,
         "parameters": lm.parameters_,
@@ -37,7 +37,7 @@ def model_facts(lm: SaffuLM) -> dict[str, Any]:
 
 
 def say(options: argparse.Namespace, text: str) -> None:
-    """Print something for people: to standard output or, with --json, to standard error; with --quiet not at all."""
+    """Print a note: to standard output or, with --json, to standard error; with --quiet, not at all."""
     if not options.quiet:
         _print_unless_closed(text, sys.stderr if options.json else sys.stdout)
 
@@ -53,7 +53,7 @@ def warn_of_space(prompt: str, tokenizer: Tokenizer) -> None:
 
 
 def _print_unless_closed(text: str, stream: TextIO) -> None:
-    """Print to a reader who may have gone: the work continues without it."""
+    """Print to a stream whose reader may have exited; work continues without it."""
     try:
         print(text, file=stream, flush=True)
     except BrokenPipeError:
@@ -61,7 +61,7 @@ def _print_unless_closed(text: str, stream: TextIO) -> None:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Rows of text in columns: the first to the left, the others to the right.
+    """Rows of text in columns: the first aligned left, the others right.
 
     >>> print(table(["", "bits/byte"], [["this model", "1.78"]]))
                 bits/byte

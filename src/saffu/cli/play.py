@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
         except KeyboardInterrupt:
             print()
         finally:
-            if studio.is_working:  # native threads would abort the process when the interpreter ends under them
+            if studio.is_working:  # native threads would abort the process if the interpreter ended first
                 sys.stdout.flush()
                 os._exit(0)
 

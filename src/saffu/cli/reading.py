@@ -35,7 +35,7 @@ class Reading:
 
     @classmethod
     def of(cls, options: argparse.Namespace, usual: Mapping[str, Any] | None = None, split: str = "file") -> Reading:
-        """The options' way or, where they leave it open, the `usual` way: how a model's own text was read."""
+        """From the options or, where they leave it open, the `usual` way: how a model's own text was read."""
         usual = usual or {}
         return cls(
             options.split or usual.get("split") or split,
@@ -47,7 +47,7 @@ class Reading:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Those of `read_lines`."""
+        """The arguments of `read_lines`."""
         return {
             "split": self.split,
             "field": self.field,
@@ -135,7 +135,7 @@ class TextChoice:
         return asdict(self)
 
     def summary(self, dev: TokenCorpus) -> dict[str, Any]:
-        """What a model folder states of its text: how it was read and what was held out, but not where it is."""
+        """What a model folder records about its text: how it was read and what was held out, but not where it is."""
         reading = {"split": self.reading.split, "field": self.reading.field}
         return {"default_corpus": not self.text, "hold_out": self.hold_out, **reading, "dev": digest(dev)}
 
@@ -235,7 +235,7 @@ def digest(corpus: TokenCorpus) -> str | None:
 
 
 def described(corpus: TokenCorpus) -> str:
-    """How text was read."""
+    """A description of how text was read."""
     if corpus.lines == corpus.documents:
         return f"{plural(corpus.documents, 'document')} of one line"
     return f"running text: {plural(corpus.documents, 'document')}, {plural(corpus.lines, 'line')}"

@@ -97,7 +97,7 @@ def columns_of(options: argparse.Namespace) -> list[str]:
 
 
 def require_columns(options: argparse.Namespace) -> None:
-    """Fail before any work if rows will not have what is asked of them."""
+    """Fail before any work if rows will not have the requested columns."""
     if options.against and options.unit != "lines":
         raise SaffuError(f"--against compares whole lines; remove --{options.unit}")
     numbers = [column for column in columns_of(options) if column not in ("word", "token")]
@@ -108,7 +108,7 @@ def require_columns(options: argparse.Namespace) -> None:
 
 @contextmanager
 def chosen_sources(options: argparse.Namespace) -> Iterator[Iterable[Source]]:
-    """What is to be scored. Standard input is read as it comes, so that results come before it ends."""
+    """The sources to score. Standard input is read as it comes in, so that results appear before it ends."""
     pipe = standard_input() if options.text in ([], ["-"]) else None
     if pipe:
         yield [Source(pipe, "standard input", spooled=True)]
@@ -156,7 +156,7 @@ ROWS = {"lines": line_rows, "words": word_rows, "tokens": token_rows}
 
 
 def cell(value: Any) -> Any:
-    r"""A value as one cell of a table: no negative zeros, and no control characters, which could steer a terminal.
+    r"""A value as one cell of a table: no negative zeros, and no control characters, which could control a terminal.
 
     >>> cell(1.5), cell(-1e-9), cell("naïve\x1b"), cell(7)
     ('1.5000', '0.0000', 'naïve\\x1b', 7)

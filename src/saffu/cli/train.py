@@ -63,7 +63,7 @@ def usual_tokenizer(preset: str) -> TokenizerConfig:
 
 
 def add_options(parser: Parser, words: Sequence[str]) -> None:
-    """Step one finds the preset; step two adds the options that this preset has."""
+    """Find the preset first, then add the options that it has."""
     preset = chosen_preset(parser, words)
     parser.set_defaults(preset_given=any(word.split("=")[0] == "--preset" for word in words))
     help = "files, folders, globs, or - for stdin [the English text that ships with Python]"
@@ -164,7 +164,7 @@ def run(options: argparse.Namespace) -> None:
 
         on_ray.fit(options, *chosen)
         return
-    if chosen[0].preset != "calibrated" and find_spec("torch") is None:  # rather than after all text has been read
+    if chosen[0].preset != "calibrated" and find_spec("torch") is None:  # fail before all text has been read
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
     with bounded(options):
         fitting.fit(options, *chosen)

@@ -1,1 +1,1 @@
-"""Counting and scoring on a Ray cluster: what one process would give, from tasks that may be lost and repeated."""
+"""Counting and scoring on a Ray cluster: the results of one process, from tasks that may be lost and repeated."""

@@ -76,7 +76,7 @@ def shards_of(sources: Sequence[Source], how: Mapping[str, Any], every: int) -> 
 
 def surveyed(cluster: Cluster, shards: list[Shard], skip_bad: bool) -> tuple[list[Shard], dict[str, str]]:
     """Shards with their positions; files that cannot be read are removed if they are to be skipped."""
-    far = 100 * STRETCH  # lines after which stretches no longer depend on how many lines come before
+    far = 100 * STRETCH  # lines after which stretches no longer depend on the number of lines before
     found = cluster.map("survey", survey, [(shard, far, skip_bad) for shard in shards], "look through text")
     position, placed = (0, 0), []
     for number, (shard, seen) in enumerate(zip(shards, found, strict=True)):
@@ -199,7 +199,7 @@ def lay_down(path: str, part: str, files: Mapping[str, str], at: Mapping[str, in
 
 
 def blank(path: Path, size: int) -> None:
-    """Make a file of zero bytes, which take no space on the disk until something is written."""
+    """Make a sparse file of zero bytes."""
     with path.open("wb") as file:
         file.truncate(size)
 

@@ -23,7 +23,7 @@ from saffu.cluster.corpus import PARTS, mapped, path_of
 from saffu.cluster.engine import Cluster, write_arrays
 from saffu.text.corpus import TokenCorpus
 
-MEMORY = 0  # stands for the rows of the memory; any other distance is that between the two tokens of a pair
+MEMORY = 0  # the rows of the memory; any other number is the distance between the two tokens of a pair
 KNOWN, WHOLE = "known", "whole"
 LEAST_LIMIT = 64 << 20  # bytes of memory for a task
 BYTES = 64  # of memory for each row that is counted or merged; twice as many beyond order 5
@@ -31,7 +31,7 @@ BYTES = 64  # of memory for each row that is counted or merged; twice as many be
 
 @dataclass(frozen=True)
 class Plan:
-    """How work is divided into tasks. It is kept, so that a run that is continued later divides it the same way."""
+    """How work is divided into tasks. It is kept, so that a resumed run divides it the same way."""
 
     config: CalibratedConfig
     vocabulary: int
@@ -53,12 +53,12 @@ class Plan:
 
     @property
     def reach(self) -> int:
-        """How many tokens before a target are counted with it."""
+        """The number of tokens before a target that are counted with it."""
         return max(self.config.order - 1, self.config.slots)
 
 
 def remembered(cluster: Cluster, name: str, made: Callable[[], Any]) -> Any:
-    """The value that was chosen when a run first needed it."""
+    """The value chosen when a run first needed it."""
     from saffu.cluster.engine import keep
 
     path = cluster.folder / f"{name}.json"

@@ -48,7 +48,7 @@ class Cluster:
 
     @property
     def processors(self) -> int:
-        """How many tasks can run at once."""
+        """The number of tasks that can run at once."""
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def map(
@@ -69,7 +69,7 @@ class Cluster:
             bar.update(sum(path.exists() for path in kept))
             while True:
                 while len(flying) < IN_FLIGHT and (number := next(waiting, None)) is not None:
-                    # Ray pickles what it sends; this arrives unread where saffu is missing.
+                    # Pickled here, so that a node without saffu can receive it and report what is missing.
                     call = work.__module__, work.__qualname__, pickle.dumps(tuple(items[number]))
                     flying[self._task.remote(saffu.__version__, str(kept[number]), *call)] = number
                 if not flying:
@@ -216,7 +216,7 @@ def remove_scratch() -> None:
 
 
 def is_running(process: int) -> bool:
-    if sys.platform == "win32":  # where asking would end it
+    if sys.platform == "win32":  # where os.kill would end the process
         return True
     try:
         os.kill(process, 0)

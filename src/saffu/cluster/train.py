@@ -51,7 +51,7 @@ def stages(
 
 
 def rows_of(cluster: Cluster, corpus: TokenCorpus, config: CalibratedConfig, limit: int | None) -> int:
-    """How many rows a task may hold: few enough for its memory and to give all processors work."""
+    """The number of rows a task may hold: few enough for its memory and to keep all processors busy."""
     room = max(LEAST_LIMIT, limit or USUAL_LIMIT) // (BYTES if config.order <= 5 else 2 * BYTES)
     return min(room, corpus.targets // cluster.processors + 1)
 
@@ -73,7 +73,7 @@ def kept_encoder(
             encoder = calibrated_encoder(model, corpus, held_out)
         write_arrays(path, encoder.arrays())
     for left in (*cluster.folder.glob(f"{KNOWN}.*"), *cluster.folder.glob(f"{KNOWN}-*/*.data")):
-        left.unlink()  # tables that have served their purpose
+        left.unlink()  # tables that are no longer needed
     return Encoder.from_arrays(plan.config, map_arrays(path))
 
 

@@ -18,7 +18,7 @@ from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 
 FOLDS = 10
-FEW_FOLDS, LARGE = 3, 5_000_000  # for a text this long: ten would take minutes, and two thirds of its counts suffice
+FEW_FOLDS, LARGE = 3, 5_000_000  # for a text this long: ten would take minutes, and two thirds of the counts are enough
 STRETCHES = 200  # of a text: many, so that every fold is a sample of all its parts
 OLD = 2048  # tokens after which trust in a recency cache no longer depends on the age of a document
 
@@ -63,7 +63,7 @@ def stretches(corpus: TokenCorpus) -> Array:
 
 
 def lead(model: CalibratedModel) -> int:
-    """The number of tokens to read before a stretch: all that can affect a prediction."""
+    """The number of tokens to read before a stretch, so that all context that affects a prediction is seen."""
     return max(model.lookback, OLD) if model.config.cache else model.lookback
 
 

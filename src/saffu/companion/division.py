@@ -26,7 +26,7 @@ class Division:
             held[begin:end] = True
         self.flat, self.kept = Flat(corpus, *cross_fit, device), torch.from_numpy(np.flatnonzero(~held))
         gaps = np.searchsorted(ranges[:, 0], np.arange(corpus.targets), side="right")
-        self.flat.documents += torch.from_numpy(gaps).to(device, torch.int32)  # no row looks across a gap
+        self.flat.documents += torch.from_numpy(gaps).to(device, torch.int32)  # no row attends across a gap
         self.length = min(context, len(self.kept))  # of a row
         self.gate_text: TokenCorpus | None = None
         if len(ranges):

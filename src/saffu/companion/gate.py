@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-LEAST = 0.005  # of the gate at the start
+LEAST = 0.005  # value of the gate at the start
 SHUT = -20.0  # logit of a gate that uses only the counts
 CLEAR = 2.0  # standard errors above which a gain counts as real
 OWN_WEIGHT = 0.5  # of the network's own loss
@@ -88,7 +88,7 @@ def calibration(logit: Tensor, trained: Tensor, counted: Tensor) -> tuple[float,
 
     def closure() -> float:
         optimizer.zero_grad()
-        doubt = (factors - start).div(spread).square().sum() / (2 * len(given))  # a few targets prove little
+        doubt = (factors - start).div(spread).square().sum() / (2 * len(given))  # few targets prove little
         value = doubt - gains().mean()
         value.backward()
         return float(value.detach())

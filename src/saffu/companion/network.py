@@ -6,7 +6,7 @@
     log p(n | c) = log softmax(h M Eᵀ + b)           M is (d, d); b starts at log f, the prior
 
 Queries and keys are normalized and rotated by their position. Each head adds a learned bias per distance to its
-scores, and may attend to nothing: a key without a value, the sink. The matrices of all layers are stored in three
+scores, and may attend to nothing: the sink, a key without a value. The matrices of all layers are stored in three
 stacked parameters, as the optimizer needs them (see optimizer.py).
 
 With `classes`, the output predicts the class first and then the token, log p(k(n) | c) + log p(n | k(n), c). A target

@@ -10,7 +10,7 @@ from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 
 Integers = npt.NDArray[np.int64]
-PIECES = 8  # of text that is held out: long ones, so that they are like new text
+PIECES = 8  # held-out pieces: few and long, so that they are like new text
 
 
 def inputs_of(corpus: TokenCorpus) -> Array:
@@ -39,7 +39,7 @@ def training_rows(targets: int, length: int, rng: np.random.Generator) -> Intege
 
 
 def window_start(position: int, context: int) -> int:
-    """Where the window of a target begins: it moves by half its length, so at least half of it precedes a target.
+    """Where the window of a target begins. Windows move by half their length: at least half of one precedes a target.
 
     >>> [window_start(position, 8) for position in (0, 7, 8, 11, 12)]
     [0, 0, 4, 4, 8]

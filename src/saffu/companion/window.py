@@ -1,4 +1,4 @@
-"""The tokens of a document that the network sees, each with the values computed when it was read.
+"""The tokens of a document that the network sees, each with its keys and values from when it was read.
 
 A window grows token by token, and every token is read once: its keys and values are kept for those that follow. When a
 window moves (see `rows.window_start`), the tokens that stay in it lose their past and have to be read again.

@@ -16,8 +16,8 @@ from saffu.calibrated.views import View
 from saffu.interface import Array, Model
 from saffu.text.tokenizer import EOD, PAD, Tokenizer
 
-MOST_ROWS = 5_000_000  # distinct n-grams from which on looking them up one by one would take too long
-MEMBERS = 3  # tokens that a class is shown by
+MOST_ROWS = 5_000_000  # distinct n-grams; with more, a lookup would take too long
+MEMBERS = 3  # tokens shown for a class
 
 Counts = dict[str, Any]
 """What a part saw, oldest first, each as the tokens it stands for; how often the token followed, and of how many."""
@@ -73,7 +73,7 @@ def _counts(seen: list[list[str]], count: int, total: int, here: bool = False) -
 
 
 def _pair(pairs: NgramCounts, seen: int, token: int) -> tuple[int, int]:
-    """How often a token followed another at the distance of some pairs, and how often any did."""
+    """How often a token followed another at the distance of some pairs, and how often any token did."""
     bucket = slice(int(pairs.offsets[seen]), int(pairs.offsets[seen + 1]))
     counts = pairs.counts[bucket]
     return int(counts[pairs.keys[bucket] == token].sum()), int(counts.sum())

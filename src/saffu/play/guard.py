@@ -1,4 +1,4 @@
-"""Keeps everyone else from using the page: a token in the path, checks of Host and Origin, limits, and headers."""
+"""Keep everyone else from using the page: a token in the path, checks of Host and Origin, limits, and headers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEADERS = {
 
 
 class Guard:
-    """Passes on only requests of the page itself, opened under its own address.
+    """Pass on only requests of the page itself, opened under its own address.
 
     A page elsewhere that makes this browser send a request does not know the token; one that points its own host name
     here (DNS rebinding) has another Host; and one that posts from another site has another Origin.

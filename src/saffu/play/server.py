@@ -25,7 +25,7 @@ from saffu.play.why import why, word_after
 from saffu.text.records import is_valid
 
 MOST_TYPED = 10_000  # characters of a text that is typed
-LINES = 3  # of generated text, where documents have several
+LINES = 3  # of generated text, if documents have several
 MOST_LEARNED = 100_000  # characters of a document that is learned or forgotten
 PAGE = {"/": ("index.html", "text/html"), "/play.js": ("play.js", "text/javascript"),
         "/play.css": ("play.css", "text/css"), "/icon.svg": ("icon.svg", "image/svg+xml")}  # fmt: skip
@@ -195,10 +195,10 @@ def decoded(data: bytes) -> str:
 
 
 def text(body: Body, name: str, most: int) -> str:
-    """A string of a request."""
+    """A string in a request."""
     value = body.get(name)
     if not isinstance(value, str) or not is_valid(value):
-        raise SaffuError(f"`{name}` must be a text, got {type(value).__name__}")
+        raise SaffuError(f"`{name}` must be a string, got {type(value).__name__}")
     if len(value) > most:
         raise SaffuError(f"`{name}` has {len(value):,} characters, but the page accepts at most {most:,}; shorten it")
     return value
@@ -213,7 +213,7 @@ def model(body: Body) -> str:
 
 
 def number(body: Body, name: str, low: float, high: float) -> float:
-    """A number of a request."""
+    """A number in a request."""
     value = body.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise SaffuError(f"`{name}` must be a number from {low:g} to {high:g}")

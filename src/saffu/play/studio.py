@@ -45,7 +45,7 @@ class Job:
 
 
 class Studio:
-    """Models and jobs of one user on one machine."""
+    """The models and jobs of one user on one machine."""
 
     def __init__(self, lm: SaffuLM | None = None, name: str = "", saved_in: Path | None = None) -> None:
         """Open with a model, if one is given. `saved_in` is where models are saved [the current folder]."""
@@ -68,7 +68,7 @@ class Studio:
                 return subject
             if subject.rival is not None and subject.rival.id == id:
                 return subject.rival
-        raise SaffuError("this model is gone; reload the page")
+        raise SaffuError("this model is no longer available; reload the page")
 
     def facts(self) -> dict[str, Any]:
         subjects = [subject.facts() for subject in list(self.subjects.values())]
@@ -78,7 +78,7 @@ class Studio:
         """Start counting a text, or the demo text if none is given, in the background."""
         with self._lock:
             if self.job is not None and not (self.job.subject or self.job.error):
-                raise SaffuError("a text is being counted; wait until that is done")
+                raise SaffuError("another text is being counted; wait until it is done")
             self._counted += 1
             id, job = f"text-{self._counted}", Job(name or "your text")
             self.job = job
@@ -124,12 +124,12 @@ class Studio:
         self._in_background(check_alone)
 
     def save(self, id: str, name: str) -> str:
-        """Save a model under a plain name in the folder that the page was started in; never replaces anything."""
+        """Save a model under a plain name in the folder in which `saffu play` runs; never replaces anything."""
         if not PLAIN_NAME.fullmatch(name) or name.endswith("."):
             raise SaffuError("a model name may contain only letters, digits, and . _ -, and at most 64 characters")
         folder = self.saved_in / name
         if folder.exists() or folder.is_symlink():
-            raise SaffuError(f"{name} exists already; choose a different name")
+            raise SaffuError(f"{name} already exists; choose another name")
         require_writable(folder, force=False)
         self.subject(id).version.lm.save(folder)
         return name

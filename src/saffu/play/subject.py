@@ -1,4 +1,4 @@
-"""One model on the page: its documents, the changes made to it, and how each is undone and checked."""
+"""One model on the page: its documents, and the changes made to it, which can be undone and are verified."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Subject:
     ) -> tuple[Change, Version]:
         changed = self.version.changed(kind, document, texts, drop_network)
         before, model = copy.copy(self.version.lm), self.version.lm.model_
-        if drop_network and hasattr(model, "without_network"):  # a network that is gone is no part of the comparison
+        if drop_network and hasattr(model, "without_network"):  # a removed network is not part of the comparison
             before.model_ = model.without_network()
         change = Change(kind, document, fingerprint(before), fingerprint(changed.lm))
         kept = max(1, min(MOST_UNDONE, KEPT_TOKENS // changed.lm.trained_on_["tokens"]))

@@ -17,7 +17,7 @@ from saffu.text.corpus import split_lines
 from saffu.text.tokenizer import EOD, Tokenizer
 
 SPLITS = ("auto", "line", "paragraph")
-REACH = 8  # tokens of a context that are compared with what stands before a word in a document
+REACH = 8  # tokens of a context that are compared with those before a word in a document
 EXCERPT = 160  # characters shown on each side of a word
 
 

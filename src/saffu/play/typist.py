@@ -19,7 +19,7 @@ from saffu.tools.decoding import unfinished, word_completions
 from saffu.tools.generate import encode_prompt
 
 SUGGESTIONS = 10
-FEW = 32  # tokens that are cheaper to follow one by one than to score anew with all before them
+FEW = 32  # new tokens up to which following them one by one is cheaper than scoring the text again
 KNOWN_STATES = 16
 
 

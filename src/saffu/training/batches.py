@@ -24,7 +24,7 @@ def seed_of(*place: int | str) -> int:
 
 
 def folds_per_epoch(corpus: TokenCorpus, fold_tokens: int) -> int:
-    """How many folds of about `fold_tokens` targets a pass over the corpus has; each has a document at least."""
+    """The number of folds of about `fold_tokens` targets in a pass over the corpus; each has at least one document."""
     return min(corpus.documents, max(1, round(corpus.targets / fold_tokens)))
 
 
@@ -73,7 +73,7 @@ class ShuffledFold:
 
 
 def _cuts(lengths: np.ndarray[tuple[int], np.dtype[np.int64]], folds: int) -> list[int]:
-    """Where to cut documents of these lengths into folds of about equal size, with a document in each at least.
+    """Where to cut documents of these lengths into folds of about equal size, with at least one document in each.
 
     >>> _cuts(np.array([3, 3, 3, 3, 3, 3]), 3), _cuts(np.array([9, 1, 1]), 3)
     ([0, 2, 4, 6], [0, 1, 2, 3])

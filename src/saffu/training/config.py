@@ -23,7 +23,7 @@ class TrainingConfig(Settings):
         1.0, "standard deviation of random initial weights, in units of 1/sqrt(fan_in)", high=1000, rare=True
     )
     learning_rate: float = setting(
-        1e-2, "learning rate of Adam; the paper prints 5e-6, which hardly moves a weight", high=1e30
+        1e-2, "learning rate of Adam; the paper's 5e-6 hardly moves random weights", high=1e30
     )
     batch_size: int = setting(1024, "number of targets per step", low=1, high=1 << 24)
     dropout: float = setting(0.1, "dropout probability for the inputs of the units' decoders", high=0.99)

@@ -38,7 +38,7 @@ class AdamStep:
         narrow = settings.matmul_dtype == "bfloat16" or (settings.matmul_dtype == "auto" and on_gpu)
         if narrow and not on_gpu:
             require_bfloat16()
-        self.tables: Tables | None = None  # of embeddings that stay as they are
+        self.tables: Tables | None = None  # of embeddings that are not trained
         self.loss: nn.Module | None = TotalLoss(network, narrow)
         if group.size > 1:
             with peer_errors():

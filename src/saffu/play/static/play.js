@@ -5,18 +5,18 @@ const page = Math.random().toString(36).slice(2);
 const number = new Intl.NumberFormat("en");
 
 let models = [];
-let current = ""; // id of the model that is asked
+let current = ""; // id of the model in use
 let job = null;
-let formWanted = false; // whether another text is about to be pasted
+let formWanted = false; // whether to show the form for another text
 let keystroke = 0; // numbers requests, so that the server drops those that are out of date
 let words = []; // suggestions shown: {word, p}
 let chosen = 0; // which of them is explained
-let wanted = ""; // a word from the address, chosen once it is suggested
-let explained = null; // what the server said about the chosen word
+let wanted = ""; // a word to choose once it is suggested
+let explained = null; // the server's explanation of the chosen word
 let previous = null; // what was explained before the last change
 let piece = -1; // which token of the word is explained; −1 for all of them
 let allParts = false;
-const pending = new Map(); // by name, the request that a newer one replaces
+const pending = new Map(); // open requests by name; a newer one replaces them
 
 const FAILED = "saffu play failed unexpectedly; the terminal shows why";
 const SMALL = 0.05; // bits below which parts of an explanation are folded
@@ -74,7 +74,7 @@ const visible = (token) => ({ "<eod>": "⏎", "<pad>": "∅" })[token] ?? (token
 function countText(body, query, name) {
   complain("");
   if (new Blob([body]).size > LARGEST_TEXT) {
-    complain("this text is larger than 20 MB, the limit of this page; use saffu train for large texts");
+    complain("this text is larger than 20 MB, the limit of this page; use saffu train instead");
     return;
   }
   const split = byId("split").value;
@@ -292,7 +292,7 @@ function takeWord(place) {
   type();
 }
 
-let leaving = false; // whether Escape was pressed: then Tab moves on
+let leaving = false; // whether Escape was pressed: then Tab leaves the editor
 
 function pressed(event) {
   const editor = byId("editor");
@@ -493,7 +493,7 @@ function showDocuments({ documents, holding }, word) {
   });
   if (model.has_texts && !items.length) items.push(element("li", { className: "empty", textContent: `No document contains “${word}”.` }));
   if (holding > documents.length) {
-    items.push(element("li", { className: "more", textContent: `${number.format(holding)} documents contain the word; the closest matches to your text come first.` }));
+    items.push(element("li", { className: "more", textContent: `${number.format(holding)} documents contain this word; those that match your text best come first.` }));
   }
   byId("documents").replaceChildren(...items);
 }
