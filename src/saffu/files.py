@@ -223,7 +223,7 @@ def _digest(document: Mapping[str, Any]) -> str:
 
 
 def _recorded_names(folder: Path) -> set[str]:
-    """The files that belong to a model, of whatever format it is."""
+    """The files that belong to a model, of any format."""
     with suppress(SaffuError, AttributeError):
         return {MANIFEST, *_read_document(folder / MANIFEST).get("checksums", {}).keys()}
     return {MANIFEST}

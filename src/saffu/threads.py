@@ -85,7 +85,7 @@ def in_parallel(work: Callable[[Item], Result], items: Sequence[Item]) -> list[R
     [1, 3]
     """
     results: dict[int, Result] = {}
-    waiting = iter(range(len(items)))  # shared: whoever is free takes the next
+    waiting = iter(range(len(items)))  # shared: a free worker takes the next
 
     def some(_: int, stopped: Callable[[], bool]) -> None:
         for place in waiting:

@@ -162,7 +162,7 @@ def scored_stages(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 USAGE = """
 ## Use
-`pip install 'saffu[hf]'` first: `modeling_saffu.py` asks saffu for predictions.
+`pip install 'saffu[hf]'` first: `modeling_saffu.py` calls saffu for predictions.
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -195,7 +195,7 @@ def open_source(source: Source) -> Iterator[BinaryIO]:
 
 @contextmanager
 def clear_errors(source: Source) -> Iterator[None]:
-    """Make one clear line of whatever goes wrong while a source is read."""
+    """Report any failure to read a source as one clear line."""
     try:
         yield
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:

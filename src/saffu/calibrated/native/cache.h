@@ -1,9 +1,9 @@
-// The recency cache: what a document has said so far, as further views of the model.
+// The recency cache: the document so far, as further views of the model.
 //
 // Three decayed unigram caches, p_h = (c_h + STRENGTH·f)/(Σ c_h + STRENGTH), where c_h adds up the tokens of the last
 // `window`, each at half its weight every HALF_LIFE tokens; a bigram cache, p_b = (count of what followed the last token
-// before + p_200)/(their number + 1), and a trigram cache likewise on top of it. Features are ln(p_h/f), ln(p_b/p_200) and
-// ln(p_t/p_b): zero where the past says nothing. A token is scored before it is added.
+// before + p_200)/(their number + 1), and a trigram cache likewise on top of it. Features are ln(p_h/f), ln(p_b/p_200), and
+// ln(p_t/p_b): zero where the past is uninformative. A token is scored before it is added.
 #pragma once
 #include "query.h"
 #include "vectors.h"
@@ -28,7 +28,7 @@ class Cache {
         }
     }
 
-    // Be where target p of the document that begins at `start` is about to be predicted.
+    // Moves to target p of the document that begins at `start`, right before p is predicted.
     void stand_at(const uint16_t *ids, int64_t start, int64_t p) {
         if (ids == this->ids && start == this->start && p >= at && p - at < model.window) {
             while (at < p) add();
@@ -43,7 +43,7 @@ class Cache {
         look_up();
     }
 
-    // How old the document is, 0 to EVIDENCE − 1.
+    // The age of the document, 0 to EVIDENCE − 1.
     static int age_of(int64_t age) { return age < 30 ? 0 : age < 200 ? 1 : age < 1500 ? 2 : 3; }
 
     // Which exponent a cache gets, 0 to EVIDENCE − 1: by the age of the document, or by the number of matches.

@@ -1,12 +1,12 @@
-// Calibration: what Newton's method needs to know of the features of held-out targets.
+// Calibration: the moments of the features of held-out targets, for Newton's method.
 #include "lookup.h"
 
 #include <vector>
 
 namespace {
 
-// Adds log-likelihood, targets, gradient (J) and covariance (J, J) of one decision among n outputs to `sums`. Of its
-// features φ (parts, n), number j has the exponent with number index[j].
+// Adds log-likelihood, targets, gradient (J), and covariance (J, J) of one decision among n outputs to `sums`. Feature j of
+// φ (parts, n) has exponent index[j].
 void add_moments(const float *features, int stride, int n, int parts, const float *exponents, const int *index, int J,
                  int target, float *p, double *sums) {
     double *gradient = sums + 2, *covariance = gradient + J;

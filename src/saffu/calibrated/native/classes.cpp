@@ -1,4 +1,4 @@
-// For word classes: sparse products, which token vectors come from, and the exchange of tokens between classes.
+// For word classes: sparse products, for token vectors, and the exchange of tokens between classes.
 #include "kernels.h"
 
 #include <cmath>
@@ -52,7 +52,7 @@ int64_t saffu_exchange(const int64_t *begin, const uint16_t *neighbor, const uin
             if (!own[v]) continue;
             int from = class_of[v], to = from;
             uint32_t *here = &joint[(size_t)from * tokens];
-            double best = entropy(total[from] - own[v]) - entropy(total[from]);  // what leaving costs
+            double best = entropy(total[from] - own[v]) - entropy(total[from]);  // the cost of leaving
             for (int64_t e = begin[v]; e < begin[v + 1]; e++)
                 best += entropy(here[neighbor[e]]) - entropy(here[neighbor[e]] - count[e]);
             for (int64_t c = 0; c < n_candidates; c++) {

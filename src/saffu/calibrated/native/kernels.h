@@ -1,4 +1,4 @@
-// What the kernels share. They are called through ctypes: plain C functions over numpy arrays.
+// Shared by all kernels, which are called through ctypes: plain C functions over NumPy arrays.
 #pragma once
 #include <cstdint>
 #include <exception>
@@ -15,7 +15,7 @@ struct Buffer {  // memory that the caller frees with saffu_free
 
 void allocate(int64_t bytes, Buffer *buffer);  // throws std::bad_alloc
 
-// Gives mapped pages back, if need be, after about so many bytes were read or written; looking takes microseconds.
+// Releases mapped pages, if necessary, each time about this many bytes were read or written; a check takes microseconds.
 bool limited();
 extern "C" void saffu_give_back();
 class Pace {

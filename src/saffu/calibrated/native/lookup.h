@@ -1,4 +1,4 @@
-// Where a context is found in the tables, and what the views say of classes and tokens there.
+// Lookup of a context in the tables, and the views' shares of classes and tokens there.
 #pragma once
 #include "cache.h"
 #include "query.h"
@@ -88,7 +88,7 @@ struct Looked {
     Pace pace;
     Match found[MAX_VIEWS];
     int exponent[MAX_VIEWS + CACHES];
-    const Cache *cache = nullptr;  // standing at that position; null if the model has none
+    const Cache *cache = nullptr;  // at that position; null if the model has none
 
     void look_up(const Model &model, const Context &context, const Cache *at_position) {
         int first = 1;  // after the prior's

@@ -2,7 +2,7 @@
 //
 // A model with a recency cache is two models: one without the cache, one with it. Their mixture,
 // p = w·p_cached + (1 − w)·p_plain, follows whichever predicted the last RECENT tokens of the document better:
-// w = σ(trust + Σ ln p_cached − ln p_plain). So text whose lines do not belong together costs nothing.
+// w = σ(trust + Σ ln p_cached − ln p_plain). So the cache costs nothing on text whose lines are unrelated.
 #include "lookup.h"
 
 #include <vector>
@@ -98,7 +98,7 @@ class Reader {
         return log_p;
     }
 
-    // How sure the model is of the next class, whichever it is: the entropy of its distribution, and its largest ln p.
+    // How certain the model is of the next class: the entropy of its distribution, and its largest ln p.
     void certainty(double w, float *out) const {
         float entropy = 0, largest = 0;
         for (int k = 0; k < model.classes; k++) {
@@ -168,8 +168,8 @@ void saffu_score_both(const Model *model, const uint16_t *ids, const int64_t *st
     }
 } OR_FAIL()
 
-// A document of `age` tokens, of which the last n are given, and the ring of trust (RECENT) at their end: moves the ring
-// on by the tokens from place `from` of the tail on.
+// Given the last n tokens (the tail) of a document of `age` tokens, and its ring of trust (RECENT), advances the ring over
+// the tokens from place `from` of the tail on.
 void saffu_read(const Model *model, const uint16_t *tail, int64_t n, int64_t age, int64_t from, float *ring) KERNEL {
     Reader reader(*model);
     reader.trust.load(ring, age - (n - from));
@@ -218,8 +218,8 @@ double saffu_distribution(const Model *model, const uint16_t *tail, int64_t n, i
     return w;
 } OR_FAIL(0)
 
-// A token drawn from that distribution by three numbers from [0, 1): with or without the cache, then a class, then a
-// token of it. The ring moves on by that token.
+// Samples a token from that distribution with three numbers from [0, 1): with or without the cache, then a class, then a
+// token of that class. Advances the ring by that token.
 int32_t saffu_sample(const Model *model, const uint16_t *tail, int64_t n, int64_t age, float *ring, const double *uniform) KERNEL {
     Reader reader(*model);
     reader.trust.load(ring, age);

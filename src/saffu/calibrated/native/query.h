@@ -1,4 +1,4 @@
-// A calibrated model in memory: tables, classes and exponents, as Python lays them out (calibrated/layout.py).
+// A calibrated model in memory: tables, classes, and exponents, as Python lays them out (calibrated/layout.py).
 #pragma once
 #include "kernels.h"
 
@@ -17,7 +17,7 @@ struct Level {
 
 struct View {
     int32_t levels;                     // 0 for unigrams
-    int32_t exact;                      // how many of the nearest tokens it sees exactly, though it has classes
+    int32_t exact;                      // number of nearest tokens that it sees exactly, not by class
     const int32_t *distances;           // of its context tokens, nearest first
     const uint16_t *classes;            // of context tokens; null if it sees the tokens themselves
     const float *unigram;               // by rank
@@ -28,13 +28,13 @@ struct View {
 // Tokens are ranked class by class: class k holds the ranks from class_first[k] to class_first[k + 1].
 struct Model {
     int32_t vocabulary, classes, views;
-    int32_t window;                     // tokens that the recency cache remembers; 0 for no cache
+    int32_t window;                     // tokens in the recency cache; 0 for no cache
     const uint16_t *rank, *token_of_rank, *class_of_rank;
     const int32_t *class_first;
     const float *prior, *class_prior, *log_prior, *log_class_prior;
     const int32_t *is_slot;             // of each view
-    // Exponents of classes and of tokens: of the prior, then of every view (levels, EVIDENCE), then, only where the cache
-    // takes part, of every cache (EVIDENCE).
+    // Exponents of classes and of tokens: of the prior, then of every view (levels, EVIDENCE), then, only with the
+    // cache, of every cache (EVIDENCE).
     const float *plain[2], *cached[2];
     const float *trust;                 // (EVIDENCE) log-odds of the cached model in documents of some age
     const View *view;

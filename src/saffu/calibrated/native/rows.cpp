@@ -29,7 +29,7 @@ template <class Key> Key key_of(const Entry<Key> &entry) { return entry.key; }
 template <class Key> uint32_t count_of(Key) { return 1; }
 template <class Key> uint32_t count_of(const Entry<Key> &entry) { return entry.count; }
 
-// Least-significant-digit radix sort by `bytes` bytes of the key; comparison sort for what is short.
+// Least-significant-digit radix sort by `bytes` bytes of the key; comparison sort for short inputs.
 template <class Item> void sort_items(Item *items, int64_t n, int bytes, std::vector<Item> &scratch) {
     if (n < 512) {
         std::sort(items, items + n, [](const Item &a, const Item &b) { return key_of(a) < key_of(b); });
@@ -50,7 +50,7 @@ template <class Item> void sort_items(Item *items, int64_t n, int bytes, std::ve
 
 template <class Key, class Item> struct Buckets {
     int64_t lo, hi;                   // c1 range
-    std::vector<int64_t> begin;       // of each bucket, and at last the end
+    std::vector<int64_t> begin;       // of each bucket, followed by the end
     std::vector<Item> items;
 
     Buckets(int64_t lo, int64_t hi) : lo(lo), hi(hi), begin(hi - lo + 1, 0) {}
@@ -207,7 +207,7 @@ int32_t saffu_failure() {
     return was;
 }
 
-// Give memory that was freed back to the system.
+// Returns freed memory to the system.
 void saffu_trim() {
 #ifdef __GLIBC__
     malloc_trim(0);

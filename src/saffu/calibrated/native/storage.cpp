@@ -1,7 +1,7 @@
-// Mapped files and the memory they take: kernels give pages back when the process uses more than it may.
+// Mapped files and the memory they take: kernels release pages when the process exceeds its limit.
 //
-// Reading a mapped file brings many pages into memory that are never used, and faster than any other thread could take
-// them away. So kernels look at the memory in use themselves, every so often (see Pace).
+// Reading a mapped file brings many pages into memory that are never used, faster than another thread could release
+// them. So kernels check the memory in use themselves, now and then (see Pace).
 #include "kernels.h"
 
 #include <atomic>
@@ -23,7 +23,7 @@ struct Region {
 };
 
 std::mutex guard;
-std::vector<Region> regions;      // all that saffu_map has mapped
+std::vector<Region> regions;      // everything that saffu_map has mapped
 std::atomic<int64_t> most{0};     // bytes that may be in memory; 0 for no limit
 
 }  // namespace
@@ -56,8 +56,8 @@ void saffu_unmap(void *begin) {
         }
 }
 
-// If more memory is in use than may be: forget an eighth of the mapped pages, those next in turn. Whoever needs one again
-// finds it in its file.
+// If more memory is in use than allowed, releases the next eighth of the mapped pages. A page that is needed again is read
+// from its file.
 void saffu_give_back() {
     static int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
     if (!limited() || file < 0) return;

@@ -2,7 +2,7 @@
 //
 // Level L holds the contexts of L tokens. The contexts that extend context i of level L by one older token are those
 // from child[i] to child[i + 1] of level L + 1, sorted by that token. Its followers are follow[begin[i]] … , sorted,
-// with their discounted shares, mass; what was taken off them is backoff[i], the weight of the shorter context.
+// with their discounted shares, mass; the discounts add up to backoff[i], the weight of the shorter context.
 // Level 1 has a context for every token, level 0 is the unigram distribution.
 #include "kernels.h"
 
@@ -17,7 +17,7 @@ struct Output {  // one level of a table, as far as this range of buckets reache
     float *backoff;
     uint16_t *follow;
     float *mass;
-    int64_t first_context, first_follower;  // how many of each the ranges before this one have
+    int64_t first_context, first_follower;  // numbers of each in the ranges before this one
     int64_t contexts, followers;            // written so far
 };
 

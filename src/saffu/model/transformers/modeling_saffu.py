@@ -126,7 +126,7 @@ class SaffuModel(SaffuPreTrainedModel):
 
 
 class SaffuForCausalLM(SaffuPreTrainedModel, GenerationMixin):
-    """Log-probabilities of the next token. There is no cache: each state of a document holds all that matters of it."""
+    """Log-probabilities of the next token. There is no cache: the state of a document holds everything needed."""
 
     def forward(
         self,
