@@ -445,6 +445,13 @@ def test_a_closed_pipe_loses_no_model(saffu, tmp_path):
     assert saffu("info piped").status == 0
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device")
+def test_a_full_disk_of_the_log_loses_no_model(saffu, tmp_path):
+    command = f"{sys.executable} -m saffu train train.txt --out logged {QUICK} > /dev/full"
+    subprocess.run(["bash", "-c", command], capture_output=True, check=True, cwd=tmp_path)
+    assert saffu("info logged --check").status == 0
+
+
 def test_the_prompt_comes_after_the_first_token(saffu, model, monkeypatch, capsys):
     """Otherwise a progress bar of the first prediction would overwrite it on a terminal."""
     from saffu.model.language_model import SaffuLM

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from saffu.cli import commands
-from saffu.cli.main import as_typed, main
+from saffu.cli.main import as_typed, main, run
 from saffu.errors import SaffuError
 
 
@@ -140,6 +140,14 @@ def test_a_closed_pipe_is_quiet():
     command = f"{sys.executable} -m saffu train --help | true; test ${{PIPESTATUS[0]}} = 0"
     done = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_closed_streams(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert (run(["--version"]), run(["fly"])) == (0, 2)
+    for stream in (sys.stdout, sys.stderr):
+        stream.close()
 
 
 def test_help_is_quick_to_import():

@@ -53,10 +53,10 @@ def warn_of_space(prompt: str, tokenizer: Tokenizer) -> None:
 
 
 def _print_unless_closed(text: str, stream: TextIO) -> None:
-    """Print to a stream whose reader may have exited; work continues without it."""
+    """Print to a stream whose reader may have exited, or whose disk may be full; work continues without it."""
     try:
         print(text, file=stream, flush=True)
-    except BrokenPipeError:
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
