@@ -54,7 +54,7 @@ def page() -> str:
     lines = [
         "# API",
         "",
-        "Generated from the docstrings by `docs/make_api.py`. `import saffu` provides the names without a module.",
+        "Generated from the docstrings by `docs/make_api.py`. Names such as `saffu.load` need only `import saffu`.",
     ]
     for title, names in CONTENTS.items():
         lines += ["", f"## {title}"]
@@ -147,7 +147,7 @@ def table(fields: list[ast.AnnAssign], source: list[str]) -> list[str]:
             before = source[field.lineno - 2].strip()
             after = source[field.lineno - 1].partition("  # ")[2]
             meaning = after or (before.removeprefix("# ") if before.startswith("# ") else "")
-        meaning = meaning.replace("|", "\\|").replace("<", "&lt;")
+        meaning = re.sub("(?<!`)<", "&lt;", meaning.replace("|", "\\|"))  # code keeps its brackets
         rows.append(f"| `{ast.unparse(field.target)}` | {f'`{default}`' if default else ''} | {meaning} |")
     return rows
 

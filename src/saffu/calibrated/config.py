@@ -15,7 +15,7 @@ class CalibratedConfig(Settings):
     preset: ClassVar[str] = "calibrated"
 
     order: int = setting(5, "length of the longest n-gram counted, including the predicted token", low=2, high=9)
-    slots: int = setting(8, "number of preceding tokens that are also counted one at a time", low=0, high=16)
+    slots: int = setting(8, "number of preceding tokens that are also counted individually", low=0, high=16)
     word_classes: int = setting(
         300, "word classes of the finer class views, five for each coarse one; 0 for none", low=2, high=4096, off=True
     )
@@ -26,4 +26,4 @@ class CalibratedConfig(Settings):
     prune: int = setting(
         0, "drop n-grams of three or more tokens counted at most N times from the tables", high=2**32 - 1
     )
-    seed: int = setting(0, "seed of the samples shown while training", high=2**63 - 1)
+    seed: int = setting(0, "random seed: samples shown while training, and the network of --minutes", high=2**63 - 1)

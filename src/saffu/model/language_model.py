@@ -82,7 +82,7 @@ class SaffuLM:
         self.folder: folders.ModelFolder | None = None  # from which unused parts are read on first use
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The arguments of the constructor, as scikit-learn expects them."""
+        """Return the arguments of the constructor, as scikit-learn expects."""
         return dict(self._parameters)
 
     def set_params(self, **parameters: Any) -> SaffuLM:
@@ -146,7 +146,7 @@ class SaffuLM:
         on_fold: OnRow | None = None,
         group: ProcessGroup = SINGLE,
     ) -> SaffuLM:
-        """Train the fitted weights with Adam, stopping early on `dev`; keep the best weights and return self.
+        """Train the weights by backpropagation, stopping early on `dev`; keep the best weights and return self.
 
         With a `folder`, the model and the state of the run are saved there regularly, and `source`, anything JSON can
         hold, is kept for resuming it. `on_fold` is called with each new row of `log_`.
@@ -204,7 +204,7 @@ class SaffuLM:
         return list(score_texts(self.scorer_, texts))
 
     def surprisals(self, text: str) -> list[WordScore]:
-        """Surprisal of each word of a text and of the end of each line, in bits; they add up to the text's bits."""
+        """Return the surprisal in bits of each word of a text and of each line end; they add up to the text's bits."""
         return self.scorer_.words([*checked([text])])[0]
 
     @property
@@ -213,11 +213,11 @@ class SaffuLM:
         return Scorer(self.model_, self.tokenizer_, self.trained_on_["lines"] > 2 * self.trained_on_["documents"])
 
     def perplexity(self, documents: Text) -> float:
-        """Per-token perplexity. To compare models with different vocabularies, use `score(...).bits_per_byte`."""
+        """Return the perplexity per token. To compare vocabularies, use `score(...).bits_per_byte`."""
         return self.score(documents).perplexity
 
     def reference_scores(self, documents: Text) -> dict[str, evaluate.Score]:
-        """Scores of a unigram model and of Kneser–Ney n-gram models of the training text."""
+        """Score documents with the baselines: a unigram model and Kneser–Ney n-gram models of the training text."""
         if self.references_ is None:
             raise SaffuError("this model stores no n-gram baselines; fit it with references=True")
         return evaluate.evaluate_references(self.references_, self.tokenize(documents))
@@ -235,19 +235,19 @@ class SaffuLM:
         return generate.stream_text(self.model_, self.tokenizer_, prompt, generate.Sampling.from_dict(sampling), lines)
 
     def complete_word(self, prompt: str, number: int = 10) -> dict[str, float]:
-        """The words that the last, unfinished word of a prompt may become, and their probabilities; best first."""
+        """Complete the last, unfinished word of a prompt: words with their probabilities, most likely first."""
         return decoding.complete_word(self.model_, self.tokenizer_, prompt, number)
 
     def start(self, prompt: str = "") -> State:
-        """The state of a document that begins with a prompt. States are hashable and never change."""
+        """Return the state of a document that begins with a prompt. States are hashable and immutable."""
         return self.model_.start(generate.encode_prompt(self.tokenizer_, prompt))
 
     def step(self, state: State, token: int) -> tuple[float, State]:
-        """ln p of a token after a state, and the state after that token."""
+        """Return ln p of a token after a state, and the state after that token."""
         return float(self.next(state)[token]), self.model_.advance(state, token)
 
     def next(self, state: State) -> Array:
-        """ln p of every token after a state, (N,) float32."""
+        """Return ln p of every token after a state, (N,) float32."""
         row: Array = self.model_.next_log_probabilities([state])[0]
         return row
 

@@ -100,7 +100,7 @@ PRESETS = {
 
 
 def preset(name: str, **changes: Any) -> Settings:
-    """The settings of a preset, with some of them changed.
+    """Return the settings of a preset, with some of them changed.
 
     >>> preset("paper", radius=5).radius
     5

@@ -119,7 +119,7 @@ class TokenCorpus:
         return TokenCorpus(np.concatenate([self.ids[:0], *(self.ids[lo:hi] for lo, hi in spans)]), starts, sizes)
 
     def head(self, targets: int) -> TokenCorpus:
-        """The first documents, through the one that reaches `targets`."""
+        """The first documents, up to and including the one that reaches `targets`."""
         return self.slice(0, int(np.searchsorted(self.starts, min(targets, self.targets))))
 
     def every_nth(self, step: int) -> TokenCorpus:
@@ -161,7 +161,7 @@ class TokenCorpus:
         return counts
 
     def fingerprint(self) -> str:
-        """Equal for equal corpora."""
+        """A hash that is equal for equal corpora."""
         digest = hashlib.sha256(np.ascontiguousarray(self.starts).tobytes())
         digest.update(np.ascontiguousarray(self.sizes).tobytes())
         for lo in range(0, self.targets, 1 << 22):

@@ -101,7 +101,7 @@ class Tokenizer:
 
     @classmethod
     def from_merges(cls, merges: Sequence[Merge]) -> Tokenizer:
-        """Build the tokenizer that makes these merges, in this order."""
+        """Build a tokenizer with these merges, in this order."""
         backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary(merges), merges=list(merges)))
         backend.pre_tokenizer = _WORDS
         backend.decoder = decoders.ByteLevel()
@@ -152,7 +152,7 @@ class Tokenizer:
         return list(chain.from_iterable(ids))
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """Decode to bytes; special tokens stand for none."""
+        """Decode to bytes, without special tokens."""
         try:
             return b"".join([self._pieces[id] for id in ids])
         except KeyError as error:
@@ -163,7 +163,7 @@ class Tokenizer:
         return self.decode_bytes(ids).decode("utf-8", "replace")
 
     def token(self, id: int) -> str:
-        """Return a token as people read it: " the", or "<eod>"."""
+        """Return a token as people read it: " the", or `<eod>`."""
         return self.decode([id]) or self._names[id]
 
     def name(self, id: int) -> str:

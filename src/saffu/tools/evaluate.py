@@ -34,7 +34,7 @@ class Score:
     """
 
     nll: float  # −Σ ln p, in nats
-    targets: int
+    targets: int  # tokens, including `<eod>`
     bytes: int  # of the text in UTF-8, including one newline per line
 
     @property

@@ -96,7 +96,7 @@ def find_pairs(patterns: Sequence[str | Path]) -> list[Path]:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """The pairs of a JSON Lines file with the fields of one of the `LAYOUTS`."""
+    """Read the pairs of a JSON Lines file with the fields of one of the `LAYOUTS`."""
     try:
         data = path.read_bytes()
         lines = (gzip.decompress(data) if path.suffix == ".gz" else data).removeprefix(b"\xef\xbb\xbf").split(b"\n")
@@ -174,9 +174,9 @@ def evaluate_pairs(
     references: NgramCounts | None = None,
     score_eos: bool = False,
 ) -> list[dict[str, Any]]:
-    """For each file: pairs, tokens scored, accuracy, and tie rate of the model, and of a trigram if it was counted.
+    """Return, for each file, the pairs, tokens scored, accuracy, and tie rate of the model and, if counted, a trigram.
 
-    Without files, those of `own_pairs` are evaluated. Of a model with a network, both sides are evaluated too.
+    Without files, the pairs of `own_pairs` are used. The two sides of a model with a network are evaluated, too.
     """
     from saffu.tools.own_pairs import own_pairs
 

@@ -26,7 +26,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class LineScore:
-    """How well a model predicts one text. Of a blank text, the ratios are NaN."""
+    """How well a model predicts one text. For a blank text, the ratios are NaN."""
 
     bits: float  # −log2 p
     tokens: int  # `<eod>` at the end of each line included

@@ -32,7 +32,7 @@ BATCH = 64  # distributions computed at a time
 
 @dataclass(frozen=True)
 class WordScore:
-    """A word of a text, or the end of one of its lines, for which `word` is "<eod>"."""
+    """A word of a text, or the end of one of its lines, for which `word` is `<eod>`."""
 
     position: int  # in the text, from 1
     word: str
