@@ -3,6 +3,7 @@
 import copy
 import json
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -99,6 +100,19 @@ def test_the_terms_of_an_explanation_add_up(trained, dev):
         shares = explanation.details["gate share"]
         np.testing.assert_allclose(shares[0].values[predicted] + shares[1].values[predicted], 1)
         assert shares[0].values.min() >= 0 and shares[0].values.max() <= 1 + 1e-6
+
+
+def test_without_its_cache(trained, dev, saffu, tmp_path):
+    config = replace(trained.config, cache=50)
+    lm = SaffuLM(config, tokenizer=trained.tokenizer_).fit(["\n".join(texts(1, 300))])
+    cached, alone = lm.model_.log_probabilities(dev), lm.model_.without_cache().log_probabilities(dev)
+    assert np.abs(cached - alone).max() > 0.01
+    assert np.array_equal(alone, lm.model_.counted.without_cache().log_probabilities(dev))
+    assert np.array_equal(trained.model_.without_cache().log_probabilities(dev), trained.model_.log_probabilities(dev))
+    lm.save(tmp_path / "m")
+    (tmp_path / "dev.txt").write_text("\n".join(texts(2, 50)))
+    shown = saffu(f"eval {tmp_path / 'm'} {tmp_path / 'dev.txt'} --no-cache")
+    assert shown.status == 0 and "this model, no cache" in shown.out
 
 
 def test_a_folder_holds_all_of_it(trained, dev, tmp_path):

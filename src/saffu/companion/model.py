@@ -85,6 +85,11 @@ class CompanionModel:
         """The counted model alone, which can forget text exactly."""
         return self.with_side(None)
 
+    def without_cache(self) -> CompanionModel:
+        """The same model, whose counted side does not use its recency cache."""
+        config = replace(self.config, cache=0)
+        return CompanionModel(config, self.counted.without_cache(), self.side, self.device)
+
     def log_probabilities(self, corpus: TokenCorpus, progress: str | None = None) -> Floats:
         """ln p of every target, (targets,). Each sees at least half a window of its document, or all before it."""
         return self.scores_by_part(corpus, progress)[""]
