@@ -90,6 +90,13 @@ def test_held_out_lines_are_not_trained_on(saffu):
     assert "dev_perplexity" not in trained["log"][0]
 
 
+def test_empty_files_are_not_copies_of_each_other(saffu, tmp_path):
+    for name in ("empty-train.txt", "empty-dev.txt"):
+        (tmp_path / name).touch()
+    trained = saffu(f"train train.txt empty-train.txt --dev dev.txt.gz empty-dev.txt --out m {SMALL}")
+    assert trained.status == 0, trained.err
+
+
 def test_max_tokens(saffu):
     trained = facts(saffu(f"train train.txt --out m --max-tokens 1k --json {SMALL}"))
     assert 1000 <= trained["trained_on"]["tokens"] < 1100

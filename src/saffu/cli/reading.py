@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import filecmp
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from saffu.format import plural
 if TYPE_CHECKING:
     from saffu.text.corpus import Line, TokenCorpus
     from saffu.text.records import Skipped
+    from saffu.text.sources import Source
     from saffu.text.tokenizer import Tokenizer
 
 STDIN = "-"
@@ -163,9 +164,14 @@ class TrainingText:
             both = {s.path.resolve() for s in self.text.sources} & {s.path.resolve() for s in self.dev_text.sources}
             if both:
                 raise SaffuError(f"{min(both).name} is both training and held-out text; remove it from one of them")
-            for held_out, source in product(self.dev_text.sources, self.text.sources):
-                if filecmp.cmp(held_out.path, source.path, shallow=False):
-                    raise SaffuError(f"{held_out.name} is a copy of {source.name}, which is training text; remove one")
+            of_size: defaultdict[int, list[Source]] = defaultdict(list)
+            for source in self.text.sources:
+                of_size[source.path.stat().st_size].append(source)
+            for held_out in self.dev_text.sources:
+                size = held_out.path.stat().st_size
+                copies = (s for s in of_size[size] if size and filecmp.cmp(held_out.path, s.path, shallow=False))
+                if copied := next(copies, None):
+                    raise SaffuError(f"{held_out.name} is a copy of {copied.name}, which is training text; remove one")
 
     def __enter__(self) -> TrainingText:
         return self
