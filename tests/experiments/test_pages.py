@@ -10,7 +10,7 @@ from saffu.errors import SaffuError
 from saffu.experiments import companion_results, pages
 from saffu.experiments.claims import FAILS, HOLDS, IN_PART, OPEN
 from saffu.experiments.pages import filled, main
-from saffu.experiments.verdicts import Results, all_verdicts, cells_of, grid_verdicts, verdict_table
+from saffu.experiments.verdicts import Results, all_verdicts, cells_of, grid_verdicts, other_verdicts, verdict_table
 
 STARTS = [("explicit", 8), ("explicit", 128), ("random", 8), ("random", 128)]
 DOCS = Path(__file__).parents[2] / "docs"
@@ -53,9 +53,16 @@ def protocol_run(start="explicit", size="10M", test=50.0, seed=0):
     return facts | sizes | {"test_perplexity": test}
 
 
-def written(folder, readings, runs=(), protocol=()):
+def tuned(text="mixed"):
+    stages = {"init": 99.0, "tune 1": 98.0}
+    facts = {"text": text, "radius": 8, "seed": 0, "tokens": 10**7, "fold_tokens": 10**6, "dev_targets": 5}
+    return facts | {"dev_perplexities": stages, "without_tuning": 97.0}
+
+
+def written(folder, readings, runs=(), protocol=(), tunings=()):
     folder.mkdir()
-    for name, rows in {"readings-spoken": readings, "warm-starts": runs, "protocol": protocol}.items():
+    contents = {"readings-spoken": readings, "warm-starts": runs, "protocol": protocol, "tunings": tunings}
+    for name, rows in contents.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return Results(folder)
 
@@ -112,6 +119,8 @@ def test_every_claim_has_a_verdict(tmp_path):
         (9, 10, 11, 13, 15), HOLDS
     )
     assert found[8].verdict == OPEN and found[9].toy and not found[11].toy
+    results.tunings = [tuned("babylm-small"), tuned()]
+    assert all_verdicts(results)[8].verdict == other_verdicts(results)["mixed, tuned"][8].verdict == IN_PART
     table = verdict_table(results)
     assert "| spoken, 5 tokens counted, toy-sized |" in table
     assert "| **holds** | +84.0% (+143.5%) | ± 5.7 (2) | mixed, 10,000,000 tokens counted |" in table
@@ -134,6 +143,7 @@ def test_command(tmp_path, monkeypatch):
         [row() | {"perplexities": cells}],
         [run("explicit", 8, 50.0)],
         [protocol_run(), protocol_run(seed=1, test=54.0)],
+        [tuned()],
     )
     for name, parts in {
         "ablation.md": ("readings", "readings-published", "grid"),
@@ -145,7 +155,7 @@ def test_command(tmp_path, monkeypatch):
     main([str(tmp_path)])
     page = (tmp_path / "paper.md").read_text()
     assert "| sum/cat, b = 128, r = 8 | 44.9 | 54.6 | 16.0 | 241.9 |" in page
-    assert "| init | 99.00 | 24.17 | 43.33 |" in page and "| train 1 |" not in page
+    assert "| init | 99.00 | 24.17 | 43.33 |" in page and "| all 2 folds, without tuning | 97.00 |" in page
     best, tests = "49.5 (49.5 to 49.5 over 2 seeds)", "52.0 (50.0 to 54.0 over 2 seeds)"
     assert f"| warm, r = 8, rate 0.01 | 99.0 | {best} | 1 | {tests} | 15.5 | 23.84 | 5 |" in page
     assert "| warm, r = 8 | 100.0 | 50.0 | 23.84 |" in (tmp_path / "warm-start.md").read_text()

@@ -21,7 +21,8 @@ from saffu.experiments.agreement import agreement_by_table, printed_perplexities
 from saffu.experiments.learning_curves import Curve
 from saffu.experiments.readings import Row, compare, label, number, perplexities
 from saffu.experiments.run_claims import PRINTED_LOG, PRINTED_TEST, PRINTED_TEST_100M, best_rate, described
-from saffu.experiments.verdicts import TEXTS, Results, verdict_table
+from saffu.experiments.verdicts import PROTOCOL, TEXTS, Results, verdict_table
+from saffu.format import plural
 
 NAMES = {"explicit": "warm", "random": "cold", "cipher": "cold, cipher's embeddings"}
 
@@ -129,14 +130,17 @@ def warm_table(results: Results) -> str:
 
 
 def log_table(results: Results) -> str:
-    """Dev perplexity of explicit-8 as it is initialized and tuned in the paper's protocol, next to the printed log."""
-    run = next((run for run in results.protocol if (run["run"], run["size"]) == ("explicit-8", "10M")), None)
+    """Dev perplexity of the paper's best model as it is initialized and tuned, next to the printed log."""
     lines = tables.head(["step", "dev perplexity", "as 2^nats", "printed"])
-    for row in run["log"] if run else []:
-        if "fold" not in row:
-            dev, printed = row["dev_perplexity"], PRINTED_LOG.get(row["stage"], "–")
-            lines.append(f"| {row['stage']} | {dev:.2f} | {2 ** math.log(dev):.2f} | {printed} |")
-    return "\n".join(lines) + "\n"
+    row = next((row for row in results.tunings if (row["text"], row["radius"]) == (PROTOCOL, 8)), None)
+    if row is None:
+        return "\n".join(lines) + "\n"
+    stages = row["dev_perplexities"]
+    stages = stages | {f"all {plural(len(stages), 'fold')}, without tuning": row["without_tuning"]}
+    for stage, dev in stages.items():
+        lines.append(f"| {stage} | {dev:.2f} | {2 ** math.log(dev):.2f} | {PRINTED_LOG.get(stage, '–')} |")
+    facts = f"Folds of {row['fold_tokens']:,} tokens, {row['dev_targets']:,} held-out targets."
+    return "\n".join([*lines, "", facts, ""])
 
 
 def protocol_table(results: Results) -> str:

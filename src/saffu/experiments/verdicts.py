@@ -101,7 +101,7 @@ def grid_verdicts(rows: Sequence[Row], reading: str = "default") -> dict[int, Ve
 def run_verdicts(results: Results) -> dict[int, Verdict]:
     """Verdicts from runs: tuning, training, vocabulary, and cost."""
     verdicts = [
-        run_claims.tuning(results.tunings),
+        run_claims.tuning(row for row in results.tunings if row["text"] == RUNS),
         *run_claims.training(results.runs),
         run_claims.large_text(results.protocol),
         run_claims.vocabulary(results.protocol),
@@ -127,6 +127,8 @@ def other_verdicts(results: Results) -> dict[str, dict[int, Verdict]]:
     if protocol := results.protocol:
         tests = [run | {"best_dev_perplexity": run["test_perplexity"]} for run in protocol if run["size"] == "10M"]
         found[f"{PROTOCOL}, test"] = {verdict.number: verdict for verdict in run_claims.training(tests)}
+    tuned = [row for row in results.tunings if row["text"] == PROTOCOL]
+    found[f"{PROTOCOL}, tuned"] = {8: run_claims.tuning(tuned)}
     return found
 
 
@@ -135,7 +137,7 @@ def verdict_table(results: Results) -> str:
     verdicts, others = all_verdicts(results), other_verdicts(results)
     lines = head(["", "the paper's claim", "verdict", "effect (paper's)", "spread", "text", "evidence", "elsewhere"])
     for number, verdict in verdicts.items():
-        spread = "–" if verdict.spread is None else f"± {100 * verdict.spread:.2g} ({verdict.seeds})"
+        spread = "–" if verdict.spread is None else f"± {100 * verdict.spread:.2f} ({verdict.seeds})"
         text = PROTOCOL if number in (11, 13) else results.main_text
         size = f"{text}, {verdict.size}" if verdict.tokens else "–"
         values = [verdict.claim, f"**{short(verdict.verdict)}**", effects(verdict), spread, size, verdict.evidence]

@@ -51,7 +51,8 @@ def fit(
     folds = corpus.folds(config.fold_tokens) if config.tune_folds else [corpus]
     counts: dict[str, Counts] = {}  # by layer
     for number in range(config.tune_folds + 1):
-        part = folds[number % len(folds)].share(group.rank, group.size)
+        fold = folds[number % len(folds)]
+        part = fold.share(group.rank, group.size)
         targets = torch.from_numpy(frequencies).to(device) if number == 0 else None
         if targets is None or config.attention == "explicit":
             restart = number == 1 and config.restart_attention
@@ -67,7 +68,7 @@ def fit(
             unit = network.units[name]
             unit.U.copy_(solving.stored(solving.solve_decoder(total, unit.slots, config), config))
         if network.document is not None:
-            new = counting.count_documents(network, part, corpus.documents)
+            new = counting.count_documents(network, part, fold)
             total = _added(counts, "document", new, group, restart)
             network.document.D.copy_(solving.stored(solving.solve_documents(total, config), config))
         F = counting.count_final(network, part)

@@ -268,8 +268,7 @@ def fit(folds: list[Documents], vocabulary: int, config: PaperConfig) -> Iterato
         return new
 
     for stage in range(config.tune_folds + 1):
-        number = stage % len(folds)
-        fold, restart = folds[number], not config.accumulate
+        fold, restart = folds[stage % len(folds)], not config.accumulate
         targets = [token for document in fold for token in document]
         for name, unit in network.units.items():
             K, context = len(unit.W), examples(name, fold, config)
@@ -289,9 +288,8 @@ def fit(folds: list[Documents], vocabulary: int, config: PaperConfig) -> Iterato
             priming = uniform if config.decoder_priming == "paper" else total.norm / total.targets
             unit.U = solution(np.where(total.F.sum(0) > 0, total.F, config.smoothing), priming)
         if config.document_shards:
-            first = sum(len(earlier) for earlier in folds[:number])
-            owners = [first + place for place, document in enumerate(fold) for _ in document]
-            shards = [owner * config.document_shards // len(documents) for owner in owners]
+            owners = [place for place, document in enumerate(fold) for _ in document]
+            shards = [owner * config.document_shards // len(fold) for owner in owners]
             new = count(document_inputs(network, fold), np.eye(config.document_shards)[shards])
             F = add("document", new, restart).F
             network.D = solution(np.where(F.sum(0) > 0, F, config.smoothing), 1)
