@@ -43,10 +43,14 @@ def run(names: list[str], minutes: float, seed: int, place: Path) -> dict[str, d
         (place / folder).mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 60 * minutes
     try:
-        while time.monotonic() < end:
+        while attacks and time.monotonic() < end:
             name = min(attacks, key=lambda name: reports[name]["seconds"] / ATTACKS[name])
             began = time.monotonic()
-            tried, wrong = next(attacks[name])
+            try:
+                tried, wrong = next(attacks[name])
+            except Exception as error:
+                tried, wrong = "the attack itself", f"fails: {error!r}"
+                del attacks[name]
             reports[name]["seconds"] += time.monotonic() - began
             reports[name]["attempts"][tried] += 1
             if wrong:
@@ -75,6 +79,7 @@ def main() -> None:
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs would ignore it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves no disk mounted
     with tempfile.TemporaryDirectory(prefix="torture-") as place:
         reports = run(options.only.split(","), options.minutes, seed, Path(place))
     results = {name: summary(report) for name, report in reports.items()}

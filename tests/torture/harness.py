@@ -116,7 +116,8 @@ def _child(work: Callable[[], object], out: int, err: int, begin: int) -> None:
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
         faulthandler.enable(2)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # outside of the command, Ctrl-C just ends the process
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)  # outside of the command, they just end the process
         os.close(begin)
         work()
         status = 0

@@ -69,7 +69,8 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
         for action in rng.sample(actions, min(len(actions), rng.choice([1, 1, 2]))):
             value = [] if action.nargs == 0 else [next(values)]
             if action.dest == "set" and rng.random() < 0.8:
-                value = [f"{rng.choice(sorted(parser.get_default('rare')))}={value[0]}"]
+                names = sorted(parser.get_default("rare") or ["block_dimension", "hidden_dimension", "smoothing"])
+                value = [f"{rng.choice(names)}={value[0]}"]
             extra += [rng.choice(action.option_strings), *value]
         if name in ("generate", "explain", "embed") and rng.random() < 0.3:
             words = [word if word != "the" else next(values) for word in words]
