@@ -14,6 +14,8 @@ from saffu.format import plural
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM
 
+MEANINGS = {"exponents": "(means, for classes and for tokens)"}
+
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
     add_model(parser)
@@ -35,7 +37,7 @@ def run(options: argparse.Namespace) -> None:
         return
     seen = lm.trained_on_
     text = f"{seen['tokens']:,} tokens, {plural(seen['documents'], 'document')}, {plural(seen['lines'], 'line')}"
-    read = f", split by {lm.source_['split']}" if lm.source_.get("split") else ""
+    read = f", --split {lm.source_['split']}" if lm.source_.get("split") else ""
     can = "can" if facts["changeable"] else "cannot"
     has_network = facts["changeable"] and getattr(lm.model_, "side", None) is not None
     forget = "forget after --drop-network" if has_network else "forget"
@@ -76,7 +78,7 @@ def print_fit(facts: dict[str, Any]) -> None:
     for name, value in facts.items():
         title = name.replace("_", " ")
         if isinstance(value, dict):
-            print(f"\n{title}")
+            print(f"\n{title:<12} {MEANINGS.get(name, '')}".rstrip())
             rows = [
                 [f"  {key}", *map(number, found if isinstance(found, list) else [found])]
                 for key, found in value.items()

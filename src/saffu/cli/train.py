@@ -130,7 +130,7 @@ def add_model_options(parser: Parser, preset: str) -> None:
         usual.append(training_settings()())
         parser.set_defaults(backprop=False, tensorboard=None)
     add_set_option(parser, usual)
-    foreign = [config_class(other)] + ([] if preset == "paper" else [TrainingConfig])
+    foreign = [config_class(other), training_settings() if preset == "paper" else TrainingConfig]
     names = [entry.name for kind in foreign for entry in own_settings(kind)] + [*BACKPROP, "memory_limit"]
     parser.foreign = {
         flag(name): f"{flag(name)} belongs to --preset {other}; add that, or remove {flag(name)}" for name in names
