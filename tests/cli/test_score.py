@@ -152,6 +152,16 @@ def test_records_keep_their_fields(saffu, tmp_path):
     assert words[0]["url"] == "u" and words[0]["word"] == LINES[0].split()[0] and "body" not in words[0]
 
 
+def test_fields_that_scores_replace_are_named(saffu, tmp_path):
+    (tmp_path / "r.jsonl").write_text(json.dumps({"text": "the dog", "bits": "mine", "tokens": 7, "source": "x"}) + "\n")
+    result = saffu("score model r.jsonl --json")
+    assert rows(result)[0]["source"] == "x" and rows(result)[0]["bits"] > 0
+    assert result.err == (
+        "saffu: scores replaced fields of the same name: bits, tokens; rename these fields to keep them\n"
+    )
+    assert saffu("score model r.jsonl").err == ""
+
+
 def test_a_histogram_on_terminals(saffu, monkeypatch):
     assert saffu("score model lines.txt").err == ""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)

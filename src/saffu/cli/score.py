@@ -70,6 +70,9 @@ def run(options: argparse.Namespace) -> None:
         raise SaffuError("there is no text to score; pass at least one line that is not blank")
     for source, malformed in found.skipped.items():
         warn(f"{source}: skipped {malformed}")
+    if found.replaced:
+        names = ", ".join(sorted(found.replaced))
+        warn(f"scores replaced fields of the same name: {names}; rename these fields to keep them")
     if found.blank:
         warn(f"skipped {plural(found.blank, 'blank record')}")
     if found.total and sys.stderr.isatty() and not options.quiet:

@@ -40,6 +40,7 @@ class Found:
     kept: int = 0
     histogram: Histogram = field(default_factory=lambda: Histogram(0.05))
     skipped: dict[str, Skipped] = field(default_factory=dict)
+    replaced: set[str] = field(default_factory=set)  # fields of records with the name of a column
 
 
 def measured(options: argparse.Namespace) -> str:
@@ -70,6 +71,7 @@ def write_rows(
                 found.kept += 1
                 name = fields.get("id", found.number)
                 if options.json:
+                    found.replaced |= fields.keys() & row.keys()
                     held = {options.field or "text": text} if options.unit == "lines" and (fields or conditions) else {}
                     record = {"id": name, **held, **fields, **row}
                     print(json.dumps(record, ensure_ascii=False, default=str), file=out)
