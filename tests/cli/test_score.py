@@ -153,7 +153,9 @@ def test_records_keep_their_fields(saffu, tmp_path):
 
 
 def test_fields_that_scores_replace_are_named(saffu, tmp_path):
-    (tmp_path / "r.jsonl").write_text(json.dumps({"text": "the dog", "bits": "mine", "tokens": 7, "source": "x"}) + "\n")
+    (tmp_path / "r.jsonl").write_text(
+        json.dumps({"text": "the dog", "bits": "mine", "tokens": 7, "source": "x"}) + "\n"
+    )
     result = saffu("score model r.jsonl --json")
     assert rows(result)[0]["source"] == "x" and rows(result)[0]["bits"] > 0
     assert result.err == (
