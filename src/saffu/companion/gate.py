@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-LEAST = 0.005  # value of the gate at the start
+LEAST = 0.005  # weight of either side at the start
 SHUT = -20.0  # logit of a gate that uses only the counts
 CLEAR = 2.0  # standard errors above which a gain counts as real
 OWN_WEIGHT = 0.5  # of the network's own loss
@@ -56,11 +56,13 @@ def constant_gate(trained: Tensor, counted: Tensor, rounds: int = 50) -> float:
     >>> trained, counted = torch.tensor([0.9, 0.1, 0.1, 0.1]).log(), torch.tensor([0.1, 0.9, 0.9, 0.9]).log()
     >>> round(1 / (1 + math.exp(-constant_gate(trained, counted))), 3)
     0.188
+    >>> round(constant_gate(torch.zeros(4), torch.full((4,), -40.0)), 3)  # counts that predict nothing keep a little
+    5.293
     """
     ratio = (counted - trained).double().exp()
     g = 0.5
     for _ in range(rounds):
-        g = max(LEAST, float((g / (g + (1 - g) * ratio)).mean()))
+        g = min(max(LEAST, float((g / (g + (1 - g) * ratio)).mean())), 1 - LEAST)
     return math.log(g / (1 - g))
 
 
