@@ -35,7 +35,7 @@ def test_the_environment_lowers_the_number_of_cores(monkeypatch):
     monkeypatch.delenv("SAFFU_THREADS", raising=False)
     allowed = cores()
     assert allowed >= 1
-    for limit, expected in [("1", 1), ("0", 1), ("100000", allowed), ("many", allowed)]:
+    for limit, expected in [("1", 1), ("0", 1), ("100000", allowed), ("many", allowed), ("²", allowed)]:
         monkeypatch.setenv("SAFFU_THREADS", limit)
         assert cores() == expected
 

@@ -16,7 +16,7 @@ def cores() -> int:
     """The number of cores this process may use; the environment variable SAFFU_THREADS lowers it."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = os.environ.get("SAFFU_THREADS", "")
-    return max(1, min(allowed, int(limit))) if limit.isdigit() else allowed
+    return max(1, min(allowed, int(limit))) if limit.isdecimal() else allowed
 
 
 def run_in_threads(work: Callable[[int, Callable[[], bool]], Result], workers: int) -> list[Result]:

@@ -197,7 +197,7 @@ def connected(address: str, folder: Path) -> Iterator[Cluster]:
 def require_listening(address: str) -> None:
     """Raise OSError if nothing listens at host:port, for which Ray would wait minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
+    if host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
@@ -211,7 +211,7 @@ def remove_scratch() -> None:
     """Remove the folders of local Rays whose process was killed."""
     for left in scratch_place().glob(f"{SCRATCH}*"):
         owner = left.name.removeprefix(SCRATCH).split("-")[0]
-        if owner.isdigit() and not is_running(int(owner)):
+        if owner.isdecimal() and not is_running(int(owner)):
             shutil.rmtree(left, ignore_errors=True)
 
 

@@ -79,7 +79,7 @@ class Guard:
         if not secrets.compare_digest(path[: len(self.prefix)].encode(), self.prefix.encode()):
             return 404, "open the address that saffu play printed, with all of its token"
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > limit:
+        if not length.isdecimal() or int(length) > limit:
             return 413, too_large(limit)
         return None
 
