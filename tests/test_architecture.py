@@ -124,8 +124,6 @@ def test_importing_is_quick(tmp_path):
 
 @pytest.mark.slow
 def test_a_calibrated_model_lives_without_torch(tmp_path):
-    if not (ROOT / "calibrated" / "model.py").exists():
-        pytest.skip("the calibrated model is not there yet")
     text = ["the cat sat on the mat .", "a dog ran to the sea .", "the king found a small house ."]
     (tmp_path / "text.txt").write_text("\n".join(text * 20) + "\n")
     (tmp_path / "one.txt").write_text(text[0] + "\n")
