@@ -145,7 +145,7 @@ class Cache {
             float *row = out + h * stride;
             const double *count = counts[h].data() + lo;
             double weight = 1 / scale[h] / (total[h] + STRENGTH), share = STRENGTH / (total[h] + STRENGTH);
-            for (int i = 0; i < n; i++) row[i] = (float)(share + weight * count[i] / f[i]);
+            for (int i = 0; i < n; i++) row[i] = (float)share + (float)(weight * count[i]) / f[i];
         }
         float *of_bigrams = out + DECAYS * stride, *of_trigrams = of_bigrams + stride;
         const float *middle = out + MIDDLE * stride;

@@ -73,9 +73,7 @@ class Reader {
             float cached = has_cache ? model.cached[outputs.level][looked.exponent[v]] : 0;
             if (plain == 0 && cached == 0) continue;
             outputs.shares(model, looked, v, scratch.data());
-            logarithms(scratch.data(), n);
-            add_scaled(both[0].data(), scratch.data(), plain, n);
-            if (cached != 0) add_scaled(both[1].data(), scratch.data(), cached, n);
+            add_logarithms(both[0].data(), plain, has_cache ? both[1].data() : nullptr, cached, scratch.data(), n);
         }
         if (!has_cache) return;
         outputs.cached(looked, n, scratch.data());
