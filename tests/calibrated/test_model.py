@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -163,6 +166,17 @@ def test_chunks_threads_and_neighbors_do_not_matter(config, monkeypatch):
         assert model.log_probabilities(test) == pytest.approx(expected, abs=1e-6)
     alone = [model.log_probabilities(test.select([number])) for number in range(test.documents)]
     assert np.concatenate(alone) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_kernel_may_outlive_what_holds_the_model():
+    """As when two threads lay out a model at once, and one result is dropped while it is in use."""
+    model = random_model(CACHED, random_corpus(8), 8)
+    structure = model.native.structure
+    arrays = [weakref.ref(array) for array in (*structure.exponents, *model.tables[0].levels[0].values())]
+    arrays += [weakref.ref(array) for kept in structure.kept if isinstance(kept, dict) for array in kept.values()]
+    del model
+    gc.collect()
+    assert len(arrays) > 10 and all(array() is not None for array in arrays)
 
 
 def test_certainty_describes_the_classes():

@@ -68,6 +68,10 @@ class View(Structure):
 
 
 class Model(Structure):
+    """See native/query.h. It holds the arrays it points to, because calls may outlive whatever else holds them."""
+
+    kept: list[object]
+    exponents: list[Array]
     _fields_ = [
         ("vocabulary", c_int32),
         ("classes", c_int32),

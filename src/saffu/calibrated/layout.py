@@ -72,17 +72,17 @@ class NativeModel:
         prior = log_prior(frequencies, ranks)
         of_classes = np.log(ranks.by_class(np.exp(prior)))
         self.views = (kernels.View * len(views))()
-        self.kept: list[object] = [tables, ranks]
+        self.structure = kernels.Model(len(frequencies), ranks.number, len(views), window)
+        self.structure.kept = [tables, ranks]
         for number, (view, table) in enumerate(zip(views, tables, strict=True)):
             classes = context_classes[view.classes] if view.classes else None
             native = table.native(classes, view.exact)
             class_unigram = ranks.by_class(table.unigram).astype(np.float32)
             native.class_unigram = pointer(class_unigram, np.float32)
-            self.kept += [classes, class_unigram]
+            self.structure.kept += [classes, class_unigram]
             for level, native_level in zip(table.levels[:2], native.level, strict=False):
                 self._add_class_rows(level, native_level, ranks)
             self.views[number] = native
-        self.structure = kernels.Model(len(frequencies), ranks.number, len(views), window)
         arrays: dict[str, Array] = {
             "rank": ranks.ranks,
             "token_of_rank": ranks.tokens,
@@ -97,7 +97,7 @@ class NativeModel:
         }
         for name, array in arrays.items():
             setattr(self.structure, name, pointer(array, array.dtype))
-        self.kept.append(arrays)
+        self.structure.kept.append(arrays)
         self.structure.view = self.views
         self.set_exponents(plain, cached)
 
@@ -116,11 +116,11 @@ class NativeModel:
             pointer(rows, np.float32),
         )  # fmt: skip
         native.heavy, native.rows = pointer(heavy, np.int32), pointer(rows, np.float32)
-        self.kept += [heavy, rows]
+        self.structure.kept += [heavy, rows]
 
     def set_exponents(self, plain: Array, cached: Array) -> None:
         """Replace the exponents (2, J), for calibration, which tries many."""
-        self.exponents = [np.ascontiguousarray(exponents, dtype=np.float32) for exponents in (plain, cached)]
+        kept = self.structure.exponents = [np.ascontiguousarray(e, dtype=np.float32) for e in (plain, cached)]
         for level in (0, 1):
-            self.structure.plain[level] = pointer(self.exponents[0][level], np.float32)
-            self.structure.cached[level] = pointer(self.exponents[1][level], np.float32)
+            self.structure.plain[level] = pointer(kept[0][level], np.float32)
+            self.structure.cached[level] = pointer(kept[1][level], np.float32)
