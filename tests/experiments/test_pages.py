@@ -10,7 +10,7 @@ from saffu.errors import SaffuError
 from saffu.experiments import companion_results, pages
 from saffu.experiments.claims import FAILS, HOLDS, IN_PART, OPEN
 from saffu.experiments.pages import filled, main
-from saffu.experiments.verdicts import Results, all_verdicts, cells_of, grid_verdicts, other_verdicts, verdict_table
+from saffu.experiments.verdicts import Results, all_verdicts, cells_of, grid_verdicts, verdict_table
 
 STARTS = [("explicit", 8), ("explicit", 128), ("random", 8), ("random", 128)]
 DOCS = Path(__file__).parents[2] / "docs"
@@ -53,9 +53,9 @@ def protocol_run(start="explicit", size="10M", test=50.0, seed=0):
     return facts | sizes | {"test_perplexity": test}
 
 
-def tuned(text="mixed"):
+def tuned():
     stages = {"init": 99.0, "tune 1": 98.0}
-    facts = {"text": text, "radius": 8, "seed": 0, "tokens": 10**7, "fold_tokens": 10**6, "dev_targets": 5}
+    facts = {"radius": 8, "seed": 0, "tokens": 10**7, "fold_tokens": 10**6, "dev_targets": 5}
     return facts | {"dev_perplexities": stages, "without_tuning": 97.0}
 
 
@@ -119,11 +119,11 @@ def test_every_claim_has_a_verdict(tmp_path):
         (9, 10, 11, 13, 15), HOLDS
     )
     assert found[8].verdict == OPEN and found[9].toy and not found[11].toy
-    results.tunings = [tuned("babylm-small"), tuned()]
-    assert all_verdicts(results)[8].verdict == other_verdicts(results)["mixed, tuned"][8].verdict == IN_PART
+    results.tunings = [tuned()]
+    assert all_verdicts(results)[8].verdict == IN_PART
     table = verdict_table(results)
     assert "| spoken, 5 tokens counted, toy-sized |" in table
-    assert "| **holds** | +84.0% (+143.5%) | ± 5.7 (2) | mixed, 10,000,000 tokens counted |" in table
+    assert "| **holds** | +84.0% (+143.5%) | ± 5.66 (2) | mixed, 10,000,000 tokens counted |" in table
 
 
 def test_other_verdicts_are_listed(tmp_path):

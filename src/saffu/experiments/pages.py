@@ -21,7 +21,7 @@ from saffu.experiments.agreement import agreement_by_table, printed_perplexities
 from saffu.experiments.learning_curves import Curve
 from saffu.experiments.readings import Row, compare, label, number, perplexities
 from saffu.experiments.run_claims import PRINTED_LOG, PRINTED_TEST, PRINTED_TEST_100M, best_rate, described
-from saffu.experiments.verdicts import PROTOCOL, TEXTS, Results, verdict_table
+from saffu.experiments.verdicts import TEXTS, Results, verdict_table
 from saffu.format import plural
 
 NAMES = {"explicit": "warm", "random": "cold", "cipher": "cold, cipher's embeddings"}
@@ -130,17 +130,17 @@ def warm_table(results: Results) -> str:
 
 
 def log_table(results: Results) -> str:
-    """Dev perplexity of the paper's best model as it is initialized and tuned, next to the printed log."""
+    """Dev perplexity of the paper's best model as it is initialized and tuned (means), next to the printed log."""
     lines = tables.head(["step", "dev perplexity", "as 2^nats", "printed"])
-    row = next((row for row in results.tunings if (row["text"], row["radius"]) == (PROTOCOL, 8)), None)
-    if row is None:
+    runs = [row for row in results.tunings if row["radius"] == 8]
+    if not runs:
         return "\n".join(lines) + "\n"
-    stages = row["dev_perplexities"]
-    stages = stages | {f"all {plural(len(stages), 'fold')}, without tuning": row["without_tuning"]}
+    stages = {stage: mean(row["dev_perplexities"][stage] for row in runs) for stage in runs[0]["dev_perplexities"]}
+    stages[f"all {plural(len(stages), 'fold')}, without tuning"] = mean(row["without_tuning"] for row in runs)
     for stage, dev in stages.items():
         lines.append(f"| {stage} | {dev:.2f} | {2 ** math.log(dev):.2f} | {PRINTED_LOG.get(stage, '–')} |")
-    facts = f"Folds of {row['fold_tokens']:,} tokens, {row['dev_targets']:,} held-out targets."
-    return "\n".join([*lines, "", facts, ""])
+    facts = f"Means of {plural(len(runs), 'order')} of the documents; folds of {runs[0]['fold_tokens']:,} tokens; "
+    return "\n".join([*lines, "", f"{facts}{runs[0]['dev_targets']:,} held-out targets.", ""])
 
 
 def protocol_table(results: Results) -> str:

@@ -66,13 +66,11 @@ def joined_head(corpus: TokenCorpus, config: PaperConfig) -> TokenCorpus:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = command("tunings", __doc__.split("\n")[0])
-    parser.add_argument("--text", default="", help="name of the text, noted in the results")
-    options = parser.parse_args(arguments)
+    options = command("tunings", __doc__.split("\n")[0]).parse_args(arguments)
 
     def runs(corpus: TokenCorpus, dev: TokenCorpus, vocabulary: int, device: str) -> Iterator[tuple[Row, str]]:
         for radius, seed in product(RADII, range(options.seeds)):
-            row = {"text": options.text, **run(corpus, dev, vocabulary, tuned_settings(corpus, radius), seed, device)}
+            row = run(corpus, dev, vocabulary, tuned_settings(corpus, radius), seed, device)
             stages = list(row["dev_perplexities"].values())
             yield row, f"r = {radius}, seed {seed}: {stages[0]:.2f} → {stages[-1]:.2f}"
 

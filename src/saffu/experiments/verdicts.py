@@ -101,7 +101,7 @@ def grid_verdicts(rows: Sequence[Row], reading: str = "default") -> dict[int, Ve
 def run_verdicts(results: Results) -> dict[int, Verdict]:
     """Verdicts from runs: tuning, training, vocabulary, and cost."""
     verdicts = [
-        run_claims.tuning(row for row in results.tunings if row["text"] == RUNS),
+        run_claims.tuning(results.tunings),
         *run_claims.training(results.runs),
         run_claims.large_text(results.protocol),
         run_claims.vocabulary(results.protocol),
@@ -127,8 +127,6 @@ def other_verdicts(results: Results) -> dict[str, dict[int, Verdict]]:
     if protocol := results.protocol:
         tests = [run | {"best_dev_perplexity": run["test_perplexity"]} for run in protocol if run["size"] == "10M"]
         found[f"{PROTOCOL}, test"] = {verdict.number: verdict for verdict in run_claims.training(tests)}
-    tuned = [row for row in results.tunings if row["text"] == PROTOCOL]
-    found[f"{PROTOCOL}, tuned"] = {8: run_claims.tuning(tuned)}
     return found
 
 
