@@ -35,9 +35,10 @@ class Buffer(Structure):
     def array(self, dtype: npt.DTypeLike, shape: Sequence[int] = (-1,)) -> Array:
         """A copy of the memory, which is freed."""
         memory = (ctypes.c_char * self.bytes).from_address(self.data or 0)
-        copy = np.frombuffer(bytearray(memory), dtype=dtype).reshape(shape)
-        library.saffu_free(self.data)
-        return copy
+        try:
+            return np.frombuffer(bytearray(memory), dtype=dtype).reshape(shape)
+        finally:
+            library.saffu_free(self.data)
 
 
 class Level(Structure):
