@@ -82,8 +82,18 @@ def test_devices_out_of_memory(status_of):
     assert (status, line.count("\n")) == (2, 1)
 
 
+def test_libraries_that_fail_without_a_reason(status_of):
+    status, line = status_of(raising(SystemError("<function f> returned NULL without setting an exception")))
+    assert (status, line.count("\n"), "lack of memory" in line) == (2, 1, True)
+
+
 def test_programming_errors_stay_loud(monkeypatch):
-    for error in (RuntimeError("shapes"), ValueError("no"), ModuleNotFoundError("no", name="saffu.nothing")):
+    for error in (
+        RuntimeError("shapes"),
+        ValueError("no"),
+        SystemError("no"),
+        ModuleNotFoundError("no", name="saffu.nothing"),
+    ):
         replaced = replace(commands.COMMANDS["info"], run=lambda _, error=error: raising(error)())
         monkeypatch.setitem(commands.COMMANDS, "info", replaced)
         with pytest.raises(type(error)):

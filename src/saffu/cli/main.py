@@ -85,6 +85,10 @@ def run(words: Sequence[str]) -> int:
         if not re.search(NO_MEMORY, str(error)):
             raise
         return complain("not enough memory on the device; use smaller settings or less text")
+    except SystemError as error:  # how Python reports that a library, out of memory, has not reported it
+        if "without setting an exception" not in str(error):
+            raise
+        return complain("a library failed without a reason, most likely for lack of memory; raise the limit on memory")
     except BaseException as error:  # how the tokenizers library reports that it cannot start its threads
         if type(error).__name__ != "PanicException" or not re.search(NO_MEMORY, str(error)):
             raise
