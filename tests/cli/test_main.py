@@ -82,8 +82,11 @@ def test_devices_out_of_memory(status_of):
     assert (status, line.count("\n")) == (2, 1)
 
 
-def test_libraries_that_fail_without_a_reason(status_of):
-    status, line = status_of(raising(SystemError("<function f> returned NULL without setting an exception")))
+@pytest.mark.parametrize(
+    "message", ["<function f> returned NULL without setting an exception", "error return without exception set"]
+)
+def test_libraries_that_fail_without_a_reason(status_of, message):
+    status, line = status_of(raising(SystemError(message)))
     assert (status, line.count("\n"), "lack of memory" in line) == (2, 1, True)
 
 

@@ -86,7 +86,7 @@ def run(words: Sequence[str]) -> int:
             raise
         return complain("not enough memory on the device; use smaller settings or less text")
     except SystemError as error:  # how Python reports that a library, out of memory, has not reported it
-        if "without setting an exception" not in str(error):
+        if not re.search("without (setting an )?exception", str(error)):
             raise
         return complain("a library failed without a reason, most likely for lack of memory; raise the limit on memory")
     except BaseException as error:  # how the tokenizers library reports that it cannot start its threads
