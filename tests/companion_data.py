@@ -11,7 +11,16 @@ from saffu.companion.train import Training
 from saffu.text.corpus import TokenCorpus, lines_of
 
 CONFIG = CompanionConfig(
-    order=2, slots=1, word_classes=0, output_classes=4, cache=0, epochs=12, depth=1, context=32, batch_tokens=512
+    order=2,
+    slots=1,
+    word_classes=0,
+    output_classes=4,
+    cache=0,
+    epochs=12,
+    depth=1,
+    context=32,
+    batch_tokens=512,
+    precision="float32",  # whatever the machine prefers
 )
 NAMES = ("ann", "bob", "cat", "dan", "eve", "fay", "gus", "hal")
 

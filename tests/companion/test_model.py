@@ -45,6 +45,17 @@ def test_the_mixture_is_better_than_the_counts(counted, trained, dev):
     assert rows[-1]["dev_bits_per_byte"] < rows[-1]["counted_bits_per_byte"] - 0.005
 
 
+def test_training_in_bfloat16_is_close_and_scores_in_float32(counted, dev):
+    exact, short = (training(counted, dev, precision=name, network_dropout=0.0) for name in ("float32", "bfloat16"))
+    for run in (exact, short):
+        for _ in range(20):
+            run._step()
+            run.progress.steps += 1
+    assert float(short._loss) != float(exact._loss)
+    assert float(short._loss) == pytest.approx(float(exact._loss), rel=0.01)
+    assert short.side.copy().network.dtype == torch.float32
+
+
 def test_distributions_sum_to_one_and_agree_with_the_scores(trained, dev):
     model, document = trained.model_, dev.slice(2, 3)
     expected = model.log_probabilities(document)

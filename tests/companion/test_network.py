@@ -95,7 +95,7 @@ def test_muon_is_that_of_torch():
     torch.manual_seed(1)
     stacked = torch.nn.Parameter(torch.randn(3, 8, 4))
     single = [torch.nn.Parameter(matrix.clone()) for matrix in stacked.detach()]
-    own = Muon([stacked], torch.tensor(0.01), 0.1)
+    own = Muon([stacked], torch.tensor(0.01), 0.1, dtype=torch.bfloat16)
     reference = torch.optim.Muon(single, lr=0.01, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
     for _ in range(3):
         gradient = torch.randn(3, 8, 4)
@@ -104,7 +104,7 @@ def test_muon_is_that_of_torch():
             matrix.grad = part.clone()
         own.step()
         reference.step()
-    assert torch.allclose(stacked, torch.stack(list(single)), atol=2e-3)  # the reference computes in bfloat16
+    assert torch.allclose(stacked, torch.stack(list(single)), atol=2e-4)
 
 
 @pytest.mark.parametrize("kind", ["muon", "adamw"])

@@ -28,6 +28,9 @@ class CompanionConfig(CalibratedConfig):
     network_start: Literal["counted", "map", "embeddings", "random"] = setting(
         "counted", "initial weights from counts: all, up to the output map, only embeddings, or none", rare=True
     )
+    precision: Literal["auto", "float32", "bfloat16"] = setting(
+        "auto", "of training; auto: bfloat16 on GPUs, and on CPUs with instructions for it", rare=True
+    )
     class_first: bool | None = setting(None, "predict classes before tokens; none: on a CPU only", rare=True)
 
 

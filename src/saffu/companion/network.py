@@ -48,7 +48,7 @@ class Network(nn.Module):
         super().__init__()
         vocabulary, self.heads, self.context, self.dropout = len(log_prior), depth, context, dropout
         self.width = width = HEAD * depth
-        self.dtype = torch.float32  # of the computation; the weights themselves are float32
+        self.training_dtype = self.scoring_dtype = torch.float32  # of the computation; weights are float32
         prior = torch.from_numpy(np.asarray(log_prior, dtype=np.float32))
         self.embedding = nn.Parameter(torch.randn(vocabulary, width) * EMBEDDING_NORM / width**0.5)
         self.attention = nn.Parameter(torch.randn(depth, 4, width, width) / width**0.5)  # query, key, value, output
@@ -77,6 +77,10 @@ class Network(nn.Module):
         share = torch.zeros(number).index_add_(0, of_token, prior[EOD:].exp())
         self.class_map = nn.Parameter(torch.zeros(number, self.width))
         self.class_bias = nn.Parameter(share.log())
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.training_dtype if self.training else self.scoring_dtype
 
     def hidden(self, inputs: Tensor, documents: Tensor) -> Tensor:
         """h (rows, T, d) after each input token (rows, T); tokens of other `documents` (rows, T) are not seen."""

@@ -25,8 +25,16 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Newton–Schulz steps, as in torc
 class Muon(torch.optim.Optimizer):
     """Muon over stacks of matrices; its updates are as large as AdamW's (Liu et al. 2025, as `match_rms_adamw`)."""
 
-    def __init__(self, params: Iterable[Tensor], lr: Tensor, weight_decay: float, momentum: float = 0.95) -> None:
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: Tensor,
+        weight_decay: float,
+        momentum: float = 0.95,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+        self.dtype = dtype  # of Newton–Schulz steps
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -34,16 +42,16 @@ class Muon(torch.optim.Optimizer):
             for weight in group["params"]:
                 average = self.state[weight].setdefault("momentum_buffer", torch.zeros_like(weight))
                 average.lerp_(weight.grad, 1 - group["momentum"])
-                update = orthogonal(weight.grad.lerp(average, group["momentum"]))
+                update = orthogonal(weight.grad.lerp(average, group["momentum"]), self.dtype)
                 scale = 0.2 * max(weight.shape[-2:]) ** 0.5
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
                 weight.sub_(update * (group["lr"] * scale))
 
 
-def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
+def orthogonal(matrices: Tensor, dtype: torch.dtype, steps: int = 5) -> Tensor:
     """About the nearest matrices (…, rows, columns) whose singular values are all one."""
     a, b, c = COEFFICIENTS
-    x = matrices.reshape(-1, *matrices.shape[-2:]).to(torch.bfloat16 if matrices.is_cuda else matrices.dtype)
+    x = matrices.reshape(-1, *matrices.shape[-2:]).to(dtype)
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
@@ -74,7 +82,7 @@ class Optimizer:
         ]
         self.muon: Muon | None = None
         if kind == "muon":
-            self.muon = Muon(matrices, rate(MATRIX_RATE), weight_decay)
+            self.muon = Muon(matrices, rate(MATRIX_RATE), weight_decay, dtype=network.training_dtype)
         else:
             groups.append({"params": matrices, "lr": rate(ADAM_MATRIX_RATE), "weight_decay": weight_decay})
         fused = device.type == "cuda"

@@ -25,7 +25,6 @@ class TrainedSide:
 
     def __init__(self, network: Network, gate: Gate, device: torch.device) -> None:
         self.network, self.gate, self.device = network.to(device), gate.to(device), device
-        network.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
 
     @classmethod
     def plain(cls, config: CompanionConfig, counted: CalibratedModel, device: torch.device) -> TrainedSide:
@@ -34,13 +33,15 @@ class TrainedSide:
         classes = counted.encoder.output_classes if config.class_first else None
         log_prior = np.log(frequencies / frequencies.sum())
         network = Network(log_prior, config.depth, config.context, config.network_dropout or 0.0, classes)
+        network.training_dtype, network.scoring_dtype = dtypes(config.precision, device)
         return cls(network, Gate(network.width), device)
 
     @classmethod
     def start(cls, config: CompanionConfig, counted: CalibratedModel, device: torch.device) -> TrainedSide:
         """The side that training starts from."""
-        side = cls.plain(config, counted, torch.device("cpu"))
+        side = cls.plain(config, counted, torch.device("cpu"))  # the same random weights on every device
         counted_start(side.network, counted, config.network_start)
+        side.network.training_dtype, side.network.scoring_dtype = dtypes(config.precision, device)
         return cls(side.network, side.gate, device)
 
     @classmethod
@@ -82,3 +83,18 @@ class TrainedSide:
     @property
     def size(self) -> int:
         return sum(weight.numel() for weight in self.parameters())
+
+
+def dtypes(precision: str, device: torch.device) -> tuple[torch.dtype, torch.dtype]:
+    """What a network computes with while it is trained, and while it scores.
+
+    A CPU always scores in float32, so that scores do not depend on how text is divided into batches.
+
+    >>> dtypes("bfloat16", torch.device("cpu"))
+    (torch.bfloat16, torch.float32)
+    """
+    on_gpu = device.type == "cuda"
+    fast = on_gpu or getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
+    short = precision == "bfloat16" or (precision == "auto" and fast)
+    training = torch.bfloat16 if short else torch.float32
+    return training, training if on_gpu else torch.float32
