@@ -15,7 +15,7 @@ from saffu.companion.config import CompanionConfig, resolved
 from saffu.companion.rows import excerpt
 from saffu.companion.scoring import score
 from saffu.text.corpus import TokenCorpus, lines_of
-from saffu.tools.evaluate import evaluate
+from saffu.tools.evaluate import Score, evaluate
 from saffu.training.checkpoint import read_checkpoint
 
 
@@ -141,6 +141,19 @@ def test_updating_counts_new_text_and_keeps_the_network(trained, dev):
     lm.update(new)
     assert lm.score(new).bits_per_byte < before
     assert lm.model_.side is trained.model_.side
+
+
+@pytest.mark.parametrize(("step", "ended"), [(-0.01, ""), (0.01, "held-out text was not predicted better in 3 checks")])
+def test_a_run_ends_early_only_if_it_gets_worse(counted, dev, monkeypatch, step, ended):
+    run = training(counted, dev)
+    run._since, run.progress.best = 0.0, 1.0  # of the counts, which the network does not reach
+    run._step()
+    run.progress.steps = round(0.7 * run.steps)
+    for number in range(4):
+        found = Score((5 + number * step) * np.log(2), 1, 1)
+        monkeypatch.setattr(run, "_scores", lambda side, found=found: (found, found))
+        run._check(None)
+    assert (run.progress.ended, run.progress.best) == (ended, 1.0)
 
 
 def test_more_training_never_makes_a_model_worse(trained, counted, dev):

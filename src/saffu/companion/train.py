@@ -42,7 +42,7 @@ from saffu.training.interrupts import deferred_interrupts
 STATE = "optimizer "  # prefix of its arrays in a checkpoint
 DEV_TARGETS = {"cpu": 25_000, "cuda": 100_000}  # held-out targets scored at each check
 CHECKS = (0.05, *(0.1 * k for k in range(1, 11)))  # fractions of a run after which held-out text is scored
-PATIENCE = 3  # checks in a row that are worse than the best end a run …
+PATIENCE = 3  # checks that are worse than an earlier one, without a better one between, end a run …
 PATIENT = 0.6  # … after this fraction of it: much is gained while the learning rate falls
 ROUNDING = 1e-6  # bits per byte: a gate that is shut is not worse than the counts
 WARMUP = 50  # steps
@@ -64,7 +64,8 @@ class Progress:
     limit: float = 0.0  # of these seconds; 0 for none
     best: float = math.inf  # bits per byte of the held-out text
     best_check: int = 0
-    worse: int = 0  # of the checks since the best
+    lowest: float = math.inf  # of what was trained, whether or not it is better than what training started from
+    worse: int = 0  # of the checks since the lowest
     ended: str = ""  # why
 
 
@@ -222,9 +223,10 @@ class Training:
         side = self.division.calibrated(self.side, self.group)
         model = self.model.with_side(side)
         found, alone = self._scores(side)
-        is_best = found.bits_per_byte < progress.best
-        is_worse = found.bits_per_byte > progress.best + ROUNDING
-        progress.worse = 0 if is_best else progress.worse + is_worse
+        is_best, is_lowest = found.bits_per_byte < progress.best, found.bits_per_byte < progress.lowest
+        is_worse = found.bits_per_byte > progress.lowest + ROUNDING
+        progress.worse = 0 if is_lowest else progress.worse + is_worse
+        progress.lowest = min(progress.lowest, found.bits_per_byte)
         if is_best:
             progress.best, progress.best_check, self.best = found.bits_per_byte, progress.checks, model
         self._read_clock()
