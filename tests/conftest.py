@@ -42,6 +42,7 @@ MODELS = tuple(CONFIGS)
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: starts processes or kills them; left out by -m 'not slow'")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background, and their children, ignore it
+    os.fsync = lambda _: None  # no test outlasts a power failure, and thousands of waits for a disk take a minute
 
 
 def sentences(seed: int, number: int) -> list[str]:

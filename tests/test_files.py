@@ -46,6 +46,15 @@ def test_a_folder_is_read_back(folder):
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 
+def test_files_are_on_the_disk_before_they_appear(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino))
+    files.write_folder(tmp_path / "model", {}, {"text": b"abc", "arrays": {"x": np.arange(3)}})
+    files.write_file(tmp_path / "file", b"abc")
+    written = [*(tmp_path / "model").iterdir(), tmp_path / "file"]
+    assert len(written) == 4 and {path.stat().st_ino for path in written} == {*synced}
+
+
 def test_no_folder_and_no_model(tmp_path):
     with pytest.raises(SaffuError, match="no model in"):
         files.read_manifest(tmp_path / "nowhere")

@@ -435,6 +435,7 @@ sys.meta_path.insert(0, Hider())
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["calibrated"], indirect=True)
 def test_without_saffu_its_name_is_reported(folder, tmp_path):
     missing = run_python(LOAD.format(before=HIDE_SAFFU, folder=str(folder), text=""), tmp_path)
     assert missing.returncode == 1
