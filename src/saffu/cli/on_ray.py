@@ -34,7 +34,7 @@ def fit(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConfi
             "--ray counts only; the paper's preset and training a network use torchrun; remove --ray, or count first"
         )
     from saffu.calibrated.config import CalibratedConfig
-    from saffu.cluster.engine import connected
+    from saffu.cluster.engine import connected, require_usable
     from saffu.cluster.train import stages
     from saffu.cluster.work import described_sources, work_folder
     from saffu.model import fitting
@@ -42,6 +42,7 @@ def fit(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConfi
     from saffu.model.living import fingerprints
     from saffu.processes import SINGLE
 
+    require_usable(options.ray)
     require_output(options)
     with locked(options.out, SINGLE):
         encoder = read_encoder(options, SINGLE) if options.encoder else None
@@ -123,7 +124,7 @@ def sources_of(text: TrainingText, folder: Path) -> list[Source]:
 def score(options: argparse.Namespace) -> Found:
     """Score each text file on a cluster, into a file of rows in --out; files that were scored before are skipped."""
     from saffu.cli.scoring import Found
-    from saffu.cluster.engine import connected
+    from saffu.cluster.engine import connected, require_usable
     from saffu.cluster.work import described_sources, is_begun, shared_sources, work_folder
     from saffu.files import read_manifest
     from saffu.text.records import Skipped
@@ -131,6 +132,7 @@ def score(options: argparse.Namespace) -> Found:
 
     if not (options.ray and options.out):
         raise SaffuError("scoring on a cluster needs both --ray and --out DIR; pass both, or neither to print the rows")
+    require_usable(options.ray)
     out: Path = options.out
     asked = {name: getattr(options, name) for name in ("unit", "against", "keep", "below", "above", "json", "field")}
     asked |= {"model": options.model.resolve(), "against": options.against and options.against.resolve()}

@@ -18,6 +18,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -156,17 +157,21 @@ def appearing(path: Path, mode: str) -> Iterator[Any]:
         fresh.unlink(missing_ok=True)
 
 
+def require_usable(address: str) -> None:
+    """Fail before any work if what --ray names cannot be a cluster."""
+    if address != LOCAL and Path(address).exists():
+        raise SaffuError(f"{address} is a path, not the address of a cluster; put --ray last, or write --ray=local")
+    if find_spec("ray") is None:
+        raise SaffuError("`ray` needs the package ray; install it with `pip install 'saffu[cluster]'`")
+
+
 @contextmanager
 def connected(address: str, folder: Path) -> Iterator[Cluster]:
     """A cluster to run tasks on: the one at an address, or one on this machine that ends with the `with` statement."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-    except ImportError:
-        raise SaffuError("`ray` needs the package ray; install it with `pip install 'saffu[cluster]'`") from None
-    if address != LOCAL and Path(address).exists():
-        raise SaffuError(f"{address} is a path, not the address of a cluster; put --ray last, or write --ray=local")
+    import ray
+
     remove_scratch()
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     with tempfile.TemporaryDirectory(
@@ -185,6 +190,8 @@ def connected(address: str, folder: Path) -> Iterator[Cluster]:
             raise SaffuError(
                 f"no Ray cluster at {address} ({reason}); start one with `ray start --head`, or use --ray=local"
             ) from None
+        except SystemExit:  # how Ray, which has put its own handlers in place, answers SIGTERM
+            raise SystemExit(143) from None
         if threading.current_thread() is threading.main_thread():  # Ray has put its own in their place
             for number, handler in handlers.items():
                 signal.signal(number, handler)
