@@ -287,20 +287,21 @@ def test_signals_while_importing(texts, number, allowed, module):
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_torch_is_imported():
+@pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_signals_while_torch_is_imported(name, status):
     pytest.importorskip("torch")
     script = (
         "import sys, signal\n"
         "class Finder:\n"
         "    def find_spec(self, name, *rest):\n"
-        "        if name == 'torch._C': signal.raise_signal(signal.SIGINT)\n"
+        f"        if name == 'torch._C': signal.raise_signal(signal.{name})\n"
         "sys.meta_path.insert(0, Finder())\n"
         "from saffu.cli import commands, main; commands.parse = lambda words: __import__('torch')\n"
         "main.os._exit = lambda status: (print('exit', status), sys.stdout.flush(), sys.exit(9))\n"
         "main.main(['info', 'x'])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False, text=True)
-    assert done.stdout == "exit 130\n"
+    assert done.stdout == f"exit {status}\n"
 
 
 def test_a_cluster_that_does_not_answer_is_not_waited_for():

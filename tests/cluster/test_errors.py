@@ -49,6 +49,14 @@ def test_one_line_and_nothing_left(saffu, folder, line, message):
     assert left_over(folder) == ["text.txt"]
 
 
+def test_termination_while_ray_starts(saffu, folder, monkeypatch):
+    """Ray has put its own handler in place by then, which exits with another status."""
+    ray = pytest.importorskip("ray", reason="ray is not installed")
+    monkeypatch.setattr(ray, "init", lambda *_, **__: sys.exit(15))
+    assert saffu("train text.txt --out model --ray").status == 143
+    assert not (folder / "model").exists()
+
+
 def refused_by_node(kept, version="1.0"):
     return engine.on_node()(version, str(kept), "saffu.cluster.work", "named", b"")
 

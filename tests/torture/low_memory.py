@@ -43,7 +43,7 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
             shutil.copytree(made["model"], copy)
             memory = int(2 ** rng.uniform(20, 30))
             ended = command(line, memory=memory, limit=180)  # the tokenizers library slows down before it gives up
-            wrong = ended.problem()
+            wrong = ended.problem(megabytes=1 << 10)  # it is limited
             if any(abort in ended.err for abort in ABORTS) or (ended.status in (-6, -11) and name in TORCH):
                 name, wrong = f"{name}, a library aborts", ""  # nothing that Python could catch
             right = 340 if line.startswith("update") and ended.status == 0 else 300

@@ -125,12 +125,17 @@ def as_typed(message: str, options: argparse.Namespace | None) -> str:
 
 
 def _interrupt(*_: object) -> None:
-    """Raise KeyboardInterrupt, or exit while torch is being imported, which would abort the process otherwise."""
-    torch = sys.modules.get("torch")
-    if torch is not None and getattr(torch.__spec__, "_initializing", False):
+    """Raise KeyboardInterrupt on SIGINT."""
+    if _importing_torch():
         complain(INTERRUPTED)
         os._exit(130)
     raise KeyboardInterrupt
+
+
+def _importing_torch() -> bool:
+    """Whether torch is being imported, which aborts the process instead of passing an exception on."""
+    torch = sys.modules.get("torch")
+    return torch is not None and getattr(torch.__spec__, "_initializing", False)
 
 
 def _stop_behind(error: BaseException) -> BaseException | None:
@@ -145,6 +150,8 @@ def _stop_behind(error: BaseException) -> BaseException | None:
 def _terminate(*_: object) -> NoReturn:
     """Exit on SIGTERM, removing scratch folders; a second SIGTERM kills at once."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if _importing_torch():
+        os._exit(143)
     sys.exit(143)
 
 
