@@ -149,9 +149,10 @@ class Training:
     def _run(self, save: Any, on_fold: Any, interrupts: list[int]) -> None:
         progress = self.progress
         if not progress.steps:
-            progress.best = self.counted_score.bits_per_byte
-            if self.model.side is not None:  # trained before
-                progress.best = self._scores(self.model.side)[0].bits_per_byte
+            found, alone = self._scores(self.side)
+            start = found if self.model.side else self.counted_score  # trained before, or not
+            progress.best = start.bits_per_byte
+            self._log(on_fold, self.model, start, alone)
         self._since = saved = time.perf_counter()
         with progress_bar("train", total=1000, unit="‰") as bar:
             while not progress.ended:
@@ -234,8 +235,13 @@ class Training:
             progress.ended = "the budget is spent"
         elif progress.worse >= PATIENCE and fraction >= PATIENT:
             progress.ended = f"held-out text was not predicted better in {PATIENCE} checks"
-        row: Row = {"stage": f"train {fraction:.0%}", "fold": progress.checks, "step": progress.steps}
+        self._log(on_fold, model, found, alone, is_best)
+
+    def _log(self, on_fold: Any, model: CompanionModel, found: Score, alone: Score, is_best: bool = False) -> None:
+        """Report how well held-out text is predicted by the model as it is now, and by its network alone."""
+        progress = self.progress
         tokens = progress.steps * self.rows * self.division.length
+        row: Row = {"stage": f"train {min(1.0, self.fraction):.0%}", "fold": progress.checks, "step": progress.steps}
         row |= {"tokens": tokens, "tokens_per_second": round(tokens / max(progress.seconds, 1e-9))}
         row |= {"dev_perplexity": found.perplexity, "dev_bits_per_byte": found.bits_per_byte, "best": is_best}
         row |= {"network_bits_per_byte": alone.bits_per_byte}

@@ -59,7 +59,8 @@ def run(
 
     def note(row: dict[str, Any], _: CompanionModel) -> None:
         names = ("step", "tokens", *SIDES.values())
-        curve.append({"seconds": round(training.progress.seconds, 2)} | {name: row[name] for name in names})
+        if row["step"]:
+            curve.append({"seconds": round(training.progress.seconds, 2)} | {name: row[name] for name in names})
 
     model = training.run(on_fold=note)
     log_p, certainty = counted.log_probabilities_and_certainty(dev)

@@ -35,10 +35,12 @@ class Curve:
 
     @classmethod
     def read(cls, run: Path, name: str = "") -> Curve:
-        """Read a model folder written by `saffu train --backprop`, or its log.jsonl."""
+        """Read the folder of a trained model, or its log.jsonl."""
         log = run / "log.jsonl" if run.is_dir() else run
         if not log.is_file():
-            raise SaffuError(f"no run at {run}; pass folders written by `saffu train --backprop`")
+            raise SaffuError(
+                f"no run at {run}; pass folders written by `saffu train` with --minutes, --epochs, or --backprop"
+            )
         try:
             rows = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
             rows = [row for row in rows if "fold" in row and "dev_perplexity" in row]
@@ -47,7 +49,7 @@ class Curve:
             raise SaffuError(f"{log} is damaged; restore it or train again") from None
         if not rows:
             raise SaffuError(
-                f"{run} was not trained by backpropagation, so it has no learning curve; pass one that was"
+                f"{run} was counted, not trained, so it has no learning curve; pass a run that was trained"
             )
         return cls(name or (run.name if run.is_dir() else run.parent.name or run.stem), rows)
 
