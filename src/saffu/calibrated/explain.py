@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from saffu.calibrated.kernels import CACHES, EVIDENCE
+from saffu.calibrated.kernels import AGES, CACHES, EVIDENCE
 from saffu.calibrated.layout import exponent_slices, log_prior
 from saffu.calibrated.views import MEMORY, View
 from saffu.format import plural
 from saffu.interface import Explanation, Floats, Term
 from saffu.text.tokenizer import EOD, PAD
 
-HALF_LIVES, STRENGTH, AGES = (30, 200, 1500), 5.0, (30, 200, 1500)  # as in native/cache.h
+HALF_LIVES, STRENGTH = (30, 200, 1500), 5.0  # as in native/cache.h
 
 if TYPE_CHECKING:
     from saffu.calibrated.model import CalibratedModel

@@ -11,7 +11,7 @@ import numpy as np
 from saffu.calibrated.classes import Company, context_classes, near_pairs, output_classes, vectors_of_pairs
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.exponents import Moments, calibrated
-from saffu.calibrated.kernels import CACHES, EVIDENCE, Array, library, pointer
+from saffu.calibrated.kernels import AGES, CACHES, EVIDENCE, Array, library, pointer
 from saffu.calibrated.layout import exponent_slices
 from saffu.calibrated.model import CalibratedModel, Encoder
 from saffu.calibrated.ngrams import NgramCounts
@@ -26,7 +26,6 @@ HELD_OUT = 20  # every 20th part is held out to fit exponents, and counted after
 FEWEST = 400  # documents; a corpus with fewer is cut into this many parts
 SHORTEST = 8  # targets in such a part
 CALIBRATION_TARGETS = 6_000, 30_000  # few, for one exponent per view; many, for all of them
-AGES = (30, 200, 1500)  # of documents, in tokens: trust in the cache depends on them, as in native/cache.h
 DISTRUST = 3.0  # log-odds against the cache where it was not measured
 SHARES = 16  # of the targets, summed one by one
 MEASURED = 200  # targets needed to measure it

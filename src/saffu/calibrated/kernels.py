@@ -22,6 +22,7 @@ MAX_LEVELS, EVIDENCE = 9, 4  # as in native/query.h
 OUT_OF_MEMORY, COUNT_TOO_LARGE = 1, 2  # as in native/kernels.h
 TOO_OFTEN = "an n-gram occurs more than four billion times, more than a count can hold; use less text"
 RECENT = 128  # tokens that the trust in the cache depends on, as in native/query.cpp
+AGES = (30, 200, 1500)  # of documents, in tokens: trust in the cache depends on them, as in native/cache.h
 CACHES = ("cache, half-life 30", "cache, half-life 200", "cache, half-life 1500", "bigram cache", "trigram cache")
 SUFFIX = {"win32": "dll", "darwin": "dylib"}.get(sys.platform, "so")
 LIBRARY = Path(__file__).parent / "native" / f"libsaffu.{SUFFIX}"
