@@ -36,7 +36,7 @@ def started(command: Sequence[object], size: int = 2) -> Iterator[list[subproces
 def run_processes(script: str, *arguments: object) -> list[tuple[int, str, str]]:
     """Run a script as two processes; return the exit status, output, and errors of each."""
     with started(["-c", script, *arguments]) as processes:
-        ends = [process.communicate(timeout=120) for process in processes]
+        ends = [process.communicate(timeout=300) for process in processes]
     return [(process.returncode, out, err) for process, (out, err) in zip(processes, ends, strict=True)]
 
 
