@@ -98,7 +98,11 @@ def forked(work: Callable[[], object], stop: tuple[float, int] | None = None, li
         os.read(ready, 1)  # signals are meant for the work, not for the fork
         os.close(ready)
         began = time.monotonic()
-        status, usage = _waited(child, began, stop, limit)
+        try:
+            status, usage = _waited(child, began, stop, limit)
+        except BaseException:  # the suite itself is stopped
+            os.kill(child, signal.SIGKILL)
+            raise
         texts = []
         for file in (out, err):
             file.seek(0)
