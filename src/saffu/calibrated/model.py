@@ -76,7 +76,8 @@ class Encoder:
         for exponents, with_cache in ((encoder.plain, False), (encoder.cached, True)):
             sound = sound and exponents.shape == (2, exponent_slices(views, with_cache)[-1].stop)
             sound = sound and bool(np.isfinite(exponents).all()) and exponents.dtype == np.float64
-        if not (sound and encoder.trust.shape == (EVIDENCE,) and encoder.trust.dtype == np.float64):
+        sound = sound and encoder.trust.shape == (EVIDENCE,) and encoder.trust.dtype == np.float64
+        if not (sound and np.isfinite(encoder.trust).all()):
             raise SaffuError("the model's classes or exponents are damaged; restore the folder or train again")
         return encoder
 
