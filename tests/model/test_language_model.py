@@ -16,7 +16,6 @@ from saffu import SaffuError, SaffuLM, Tokenizer, TokenizerConfig
 from saffu.errors import NotFittedError
 from saffu.text.corpus import TokenCorpus, lines_of
 from saffu.text.tokenizer import EOD
-from saffu.tools.evaluate import line_scores
 from toy_model import ToyConfig
 
 
@@ -47,18 +46,6 @@ def test_score_is_the_sum_over_single_targets(lm, dev_text):
     assert score.bytes == sum(len(document.encode()) + 1 for document in dev_text[:5])
     assert score.perplexity == pytest.approx(math.exp(nll / targets), rel=1e-4)
     assert score.bits_per_byte == pytest.approx(nll / math.log(2) / score.bytes, rel=1e-5)
-
-
-def test_line_scores_add_up(lm, dev_text):
-    document = "\n".join(dev_text[:3])
-    scores = line_scores(lm.model_, lm.tokenize([document, dev_text[3]]))
-    whole = lm.score([document, dev_text[3]])
-    assert len(scores) == 4
-    assert sum(score.nll for score in scores) == pytest.approx(whole.nll)
-    assert sum(score.targets for score in scores) == whole.targets
-    assert sum(score.bytes for score in scores) == whole.bytes
-    assert scores[0].nll == pytest.approx(lm.score(dev_text[:1]).nll, rel=1e-6)
-    assert [score.bytes for score in scores] == [len(text) + 1 for text in dev_text[:4]]
 
 
 def test_facts_of_the_training_text(lm, train_text, dev_text):

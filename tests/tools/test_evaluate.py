@@ -7,7 +7,7 @@ import pytest
 
 from saffu import SaffuError
 from saffu.calibrated.kneser_ney import KneserNey
-from saffu.tools.evaluate import Score, count_references, evaluate, evaluate_references, line_scores
+from saffu.tools.evaluate import Score, count_references, evaluate, evaluate_references
 
 
 def test_a_hopeless_score_is_infinite():
@@ -38,22 +38,10 @@ def test_a_unigram_is_the_relative_frequency(fitted, dev_text):
     assert unigram.nll == pytest.approx(-np.log(shares[corpus.ids]).sum(), rel=1e-2)  # which smooths a little
 
 
-def test_lines_are_those_of_the_corpus(fitted, dev_text):
-    lm = fitted("toy")
-    corpus = lm.tokenize(["\n".join(dev_text[:3]), dev_text[3]])
-    log_p = lm.model_.log_probabilities(corpus)
-    starts = corpus.line_starts()
-    expected = [-log_p[starts[line] : starts[line + 1]].sum() for line in range(4)]
-    scores = line_scores(lm.model_, corpus)
-    assert [score.nll for score in scores] == pytest.approx(expected)
-    assert sum(score.targets for score in scores) == evaluate(lm.model_, corpus).targets
-
-
 def test_nothing_to_score_is_an_error(fitted):
     lm = fitted("toy")
     nothing = lm.tokenize([])
-    for use in (evaluate, line_scores):
-        with pytest.raises(SaffuError, match="no text to score"):
-            use(lm.model_, nothing)
+    with pytest.raises(SaffuError, match="no text to score"):
+        evaluate(lm.model_, nothing)
     with pytest.raises(SaffuError, match="no text to score"):
         evaluate_references(lm.references_, nothing)

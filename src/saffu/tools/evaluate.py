@@ -58,16 +58,6 @@ def evaluate(model: Model, corpus: TokenCorpus, progress: str | None = "evaluate
     return Score(-float(log_p.sum()), corpus.targets, corpus.bytes)
 
 
-def line_scores(model: Model, corpus: TokenCorpus, progress: str | None = "score") -> list[Score]:
-    """Score every line of a corpus. The context of a line reaches back to the start of its document."""
-    require_text(corpus)
-    starts = corpus.line_starts()
-    log_p = model.log_probabilities(corpus, progress if corpus.targets >= LONG else None)
-    nll = -np.add.reduceat(log_p, starts[:-1])
-    lines = zip(nll.tolist(), pairwise(starts.tolist()), corpus.sizes.tolist(), strict=True)
-    return [Score(loss, hi - lo, size) for loss, (lo, hi), size in lines]
-
-
 def dev_facts(score: Score) -> dict[str, float]:
     """The scores of held-out text for a row of a training log."""
     return {"dev_perplexity": score.perplexity, "dev_bits_per_byte": score.bits_per_byte, "dev_targets": score.targets}
