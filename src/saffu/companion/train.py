@@ -63,7 +63,6 @@ class Progress:
     seconds: float = 0.0  # of training, over all resumptions
     limit: float = 0.0  # of these seconds; 0 for none
     best: float = math.inf  # bits per byte of the held-out text
-    best_check: int = 0
     lowest: float = math.inf  # of what was trained, whether or not it is better than what training started from
     worse: int = 0  # of the checks since the lowest
     ended: str = ""  # why
@@ -229,7 +228,7 @@ class Training:
         progress.worse = 0 if is_lowest else progress.worse + is_worse
         progress.lowest = min(progress.lowest, found.bits_per_byte)
         if is_best:
-            progress.best, progress.best_check, self.best = found.bits_per_byte, progress.checks, model
+            progress.best, self.best = found.bits_per_byte, model
         self._read_clock()
         if fraction >= 1:
             progress.ended = "the budget is spent"
