@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from saffu.tools.generate import Sampling
     from saffu.training.config import TrainingConfig
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 __all__ = [
     "CalibratedConfig",
     "CompanionConfig",
