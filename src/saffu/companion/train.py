@@ -151,7 +151,7 @@ class Training:
             found, alone = self._scores(self.side)
             start = found if self.model.side else self.counted_score  # trained before, or not
             progress.best = start.bits_per_byte
-            self._log(on_fold, self.model, start, alone)
+            self._log(on_fold, self.model, start, alone, 0.0)
         self._since = saved = time.perf_counter()
         with progress_bar("train", total=1000, unit="‰") as bar:
             while not progress.ended:
@@ -234,13 +234,15 @@ class Training:
             progress.ended = "the budget is spent"
         elif progress.worse >= PATIENCE and fraction >= PATIENT:
             progress.ended = f"held-out text was not predicted better in {PATIENCE} checks"
-        self._log(on_fold, model, found, alone, is_best)
+        self._log(on_fold, model, found, alone, fraction, is_best)
 
-    def _log(self, on_fold: Any, model: CompanionModel, found: Score, alone: Score, is_best: bool = False) -> None:
+    def _log(
+        self, on_fold: Any, model: CompanionModel, found: Score, alone: Score, fraction: float, is_best: bool = False
+    ) -> None:
         """Report how well held-out text is predicted by the model as it is now, and by its network alone."""
         progress = self.progress
         tokens = progress.steps * self.rows * self.division.length
-        row: Row = {"stage": f"train {min(1.0, self.fraction):.0%}", "fold": progress.checks, "step": progress.steps}
+        row: Row = {"stage": f"train {fraction:.0%}", "fold": progress.checks, "step": progress.steps}
         row |= {"tokens": tokens, "tokens_per_second": round(tokens / max(progress.seconds, 1e-9))}
         row |= {"dev_perplexity": found.perplexity, "dev_bits_per_byte": found.bits_per_byte, "best": is_best}
         row |= {"network_bits_per_byte": alone.bits_per_byte}
