@@ -112,6 +112,8 @@ def recover(folder: Path) -> None:
     for left in sorted(folder.parent.glob(f".{glob.escape(folder.name)}.writing-*")):
         if left.name.endswith(OLD) and not folder.exists():
             left.rename(folder)
+        elif left.is_file():
+            left.unlink(missing_ok=True)
         else:
             shutil.rmtree(left, ignore_errors=True)
 

@@ -112,6 +112,12 @@ def test_names_have_no_white_space_and_are_not_reserved():
     assert "‹s>" in names and "<s>" not in names and "Ġa" in names
 
 
+def test_what_a_killed_writer_left_is_removed(model, tmp_path):
+    (tmp_path / ".a.writing-1").write_text("half")
+    write_arpa(model.references_, model.tokenizer_, tmp_path / "a", 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
 def test_misuse(model, fitted, tmp_path):
     for order in (1, 7):
         with pytest.raises(SaffuError, match="from 2 to 6"):

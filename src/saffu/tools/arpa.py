@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 import numpy as np
 
 from saffu.errors import SaffuError
+from saffu.files import changing
 from saffu.interface import Array
 from saffu.progress import progress_bar
 from saffu.text.tokenizer import EOD, UNKNOWN, Tokenizer, WordTokenizer
@@ -48,12 +49,13 @@ def write_arpa(
     table = Table.solve(counts.lower_order(order), range(1, order), ranks_in_order(counts.vocabulary), prune)
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.writing-{os.getpid()}")
-    try:
-        with fresh.open("w", encoding="utf-8", newline="\n") as file:
-            sizes = Arpa(table, token_names(tokenizer)).write(file)
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
+    with changing(path, wait=False):  # which removes what a killed writer left
+        try:
+            with fresh.open("w", encoding="utf-8", newline="\n") as file:
+                sizes = Arpa(table, token_names(tokenizer)).write(file)
+            fresh.replace(path)
+        finally:
+            fresh.unlink(missing_ok=True)
     return sizes
 
 
