@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from saffu import files
-from saffu.experiments import companion_study, figures
+from saffu.experiments import companion_study, figures, tables
 from saffu.experiments.companion_study import SIDES
 from saffu.experiments.readings import Row, read_rows
 
@@ -29,19 +29,9 @@ def read_runs(results: Path) -> list[Row]:
 
 def run_table(rows: Sequence[Row]) -> str:
     """Single runs: seconds of each step, and bits per byte of all held-out text."""
-    head = [
-        "device",
-        "text",
-        "tokens",
-        "start",
-        "counting",
-        "cross-fitting",
-        "training",
-        "counted",
-        "network",
-        "mixture",
-    ]
-    lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
+    lines = tables.head(
+        ["device", "text", "tokens", "start", "counting", "cross-fitting", "training", "counted", "network", "mixture"]
+    )
     for row in rows:
         bits = row["bits_per_byte"]
         cells = [

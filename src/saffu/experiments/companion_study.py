@@ -31,6 +31,7 @@ from saffu.companion.model import CompanionModel
 from saffu.companion.scoring import Flat, score
 from saffu.companion.train import Training
 from saffu.errors import SaffuError
+from saffu.experiments import tables
 from saffu.experiments.readings import Row, read_rows
 from saffu.text.corpus import TokenCorpus
 from saffu.text.documents import read_lines
@@ -112,16 +113,17 @@ def mean_curve(rows: Sequence[Row]) -> list[Row]:
 
 def table(rows: Sequence[Row]) -> str:
     """Means and spread over seeds, in Markdown, and the seconds after which a start equals the random one's end."""
-    head = [
-        "optimizer",
-        "start",
-        "seeds",
-        "network alone",
-        "mixture",
-        "alone, as random after",
-        "mixture, as random after",
-    ]
-    lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
+    lines = tables.head(
+        [
+            "optimizer",
+            "start",
+            "seeds",
+            "network alone",
+            "mixture",
+            "alone, as random after",
+            "mixture, as random after",
+        ]
+    )
     for optimizer in OPTIMIZERS:
         groups = {start: [r for r in rows if (r["optimizer"], r["start"]) == (optimizer, start)] for start in STARTS}
         random = mean_curve(groups[STARTS[0]])
