@@ -23,8 +23,8 @@ demo: setup
 	$(BIN)/saffu generate demo-model --samples 3 --seed 1
 
 test: setup
-	$(BIN)/ruff check src tests benchmarks docs/*.py hatch_build.py
-	$(BIN)/ruff format --check src tests benchmarks docs/*.py hatch_build.py
+	$(BIN)/ruff check src tests lab benchmarks docs/*.py hatch_build.py
+	$(BIN)/ruff format --check src tests lab benchmarks docs/*.py hatch_build.py
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
@@ -55,12 +55,11 @@ bench: setup
 
 # Numbers, tables, and figures of README.md and docs/, from docs/results.
 numbers: setup
-	$(BIN)/python -m saffu.experiments.pages
-	$(BIN)/python docs/make_numbers.py
+	$(BIN)/python -m lab pages
 
 format: setup
-	$(BIN)/ruff check --fix src tests benchmarks docs/*.py hatch_build.py
-	$(BIN)/ruff format src tests benchmarks docs/*.py hatch_build.py
+	$(BIN)/ruff check --fix src tests lab benchmarks docs/*.py hatch_build.py
+	$(BIN)/ruff format src tests lab benchmarks docs/*.py hatch_build.py
 	$(BIN)/python docs/make_api.py
 
 clean:

@@ -210,36 +210,6 @@ def test_the_api_page_is_up_to_date():
     assert (ROOT / "docs" / "api.md").read_text("utf-8") == page, "run `python docs/make_api.py`, or `make format`"
 
 
-def test_the_numbers_of_the_pages_are_those_of_the_result_files():
-    numbers = runpy.run_path(str(ROOT / "docs" / "make_numbers.py"))
-    for page in numbers["PAGES"]:
-        text = page.read_text("utf-8")
-        assert numbers["filled"](text) == text, f"{page.name} is out of date; run `make numbers`"
-
-
-def test_markers_are_filled_in(tmp_path):
-    filled = runpy.run_path(str(ROOT / "docs" / "make_numbers.py"))["filled"]
-    found = {"a case": {"fit_s": [2.5, 2.04], "tokens_per_s": [980.4, 1234.5], "tokens": 1500}, "date": "2026-01-02"}
-    (tmp_path / "bench.json").write_text(json.dumps(found))
-    (tmp_path / "demo.txt").write_text("$ saffu\n")
-    for marker, expected in {
-        "bench.a_case.fit_s": "2.0",
-        "bench.a_case.fit_s 3": "2.04",
-        "bench.a_case.tokens_per_s": "1,230",
-        "bench.a_case.tokens": "1,500",
-        "bench.a_case.tokens 2/1e3": "1.5",
-        "bench.a_case.tokens 2/bench.a_case.fit_s": "740",
-        "bench.date": "2026-01-02",
-    }.items():
-        assert filled(f"| <!--{marker}-->old<!----> |", tmp_path) == f"| <!--{marker}-->{expected}<!----> |"
-    page = "a <!-- part -->old<!-- /part -->\n<!--file demo.txt-->\n{}<!--/file-->\n"
-    assert filled(page.format("old"), tmp_path) == page.format("```\n$ saffu\n```\n")
-    with pytest.raises(KeyError):
-        filled("a <!--bench.speed-->1<!---->", tmp_path)
-    with pytest.raises(ValueError, match="line that begins"):
-        filled("<!--bench.date-->1<!---->", tmp_path)
-
-
 def test_all_public_names_are_on_the_api_page():
     page = (ROOT / "docs" / "api.md").read_text("utf-8")
     for name in saffu.__all__:

@@ -87,7 +87,7 @@ def test_compare(saffu, runs, tmp_path):
 
 
 def test_download_reports_files_and_checksums(saffu, monkeypatch):
-    from saffu.text import download
+    from saffu.experiments import download
 
     manifest = {
         "files": {"train": {"a.train": {"bytes": 5}, "b.train": {"bytes": 7}}},
@@ -99,7 +99,7 @@ def test_download_reports_files_and_checksums(saffu, monkeypatch):
 
 
 def test_an_interrupted_download_says_how_to_resume(saffu, monkeypatch):
-    from saffu.text import download
+    from saffu.experiments import download
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt

@@ -6,7 +6,7 @@ import pytest
 
 from conftest import sentences
 from saffu.errors import SaffuError
-from saffu.experiments import reproduce, tunings
+from saffu.experiments import reproduce
 from saffu.experiments.grid import grid
 from saffu.experiments.reproduce import Protocol, figure, logs, model_settings, tables, tokenized, training_settings
 from saffu.model.language_model import SaffuLM
@@ -23,7 +23,7 @@ def protocol(tmp_path, monkeypatch):
             (tmp_path / name / f"{part}.{name}").write_text(text)
     monkeypatch.setattr(reproduce, "BLOCK", 4)
     monkeypatch.setattr(reproduce, "RADII", (2, 3))
-    monkeypatch.setattr(tunings, "TUNINGS", 2)
+    monkeypatch.setattr(reproduce, "TUNINGS", 2)
     monkeypatch.setattr(reproduce, "DOCUMENT_SHARDS", 3)
     splits = {name: sorted((tmp_path / name).iterdir()) for name in ("train", "dev", "test")}
     return Protocol(**splits, out=tmp_path / "paper", learning_rate=0.01, max_folds=1)
@@ -70,13 +70,13 @@ def test_a_finished_run_is_not_repeated(protocol, monkeypatch):
 
 
 def test_no_fold_is_counted_twice(protocol, monkeypatch):
-    monkeypatch.setattr(tunings, "TUNINGS", 10)
+    monkeypatch.setattr(reproduce, "TUNINGS", 10)
     with tokenized(protocol) as corpora:
         config = model_settings(protocol, corpora.train, "explicit", 2)
         assert config.tune_folds == 10
         assert len(corpora.train.folds(config.fold_tokens)) == 11
         assert model_settings(protocol, corpora.train, "random", 2).tune_folds == 0
-        monkeypatch.setattr(tunings, "TUNINGS", 10**6)
+        monkeypatch.setattr(reproduce, "TUNINGS", 10**6)
         config = model_settings(protocol, corpora.train, "explicit", 2)
         assert config.tune_folds == len(corpora.train.folds(config.fold_tokens)) - 1
 

@@ -27,7 +27,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu.text import download
+    from saffu.experiments import download
 
     try:
         manifest = download.fetch_babylm(

@@ -31,7 +31,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from saffu.experiments import reproduce
-    from saffu.text.download import find_splits
+    from saffu.experiments.download import find_splits
 
     splits = find_splits(options.data, options.size)
     protocol = reproduce.Protocol(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from saffu.calibrated.ngrams import NgramCounts
 
 TIE = 1e-5  # nats: a smaller difference may be rounding
+OWN_PAIRS = Path(__file__).with_name("own_pairs.jsonl")  # made by the repository's lab/own_pairs.py
 SUFFIXES = ("jsonl", "json", "jsonl.gz", "json.gz")
 
 LAYOUTS = {
@@ -115,6 +116,20 @@ def read_pairs(path: Path) -> list[Pair]:
     return pairs
 
 
+def own_pairs() -> dict[str, list[Pair]]:
+    """The 400 pairs that come with saffu, 40 of each phenomenon.
+
+    >>> pair = own_pairs()["islands of coordination"][0]
+    >>> pair.good, pair.bad
+    ('Who did the man see the dog with?', 'Who did the man see the dog and?')
+    """
+    pairs: dict[str, list[Pair]] = {}
+    for line in OWN_PAIRS.read_text("utf-8").splitlines():
+        record = json.loads(line)
+        pairs.setdefault(record["phenomenon"], []).append(Pair(record["sentence_good"], record["sentence_bad"]))
+    return pairs
+
+
 def _pair(record: Any, where: str) -> Pair:
     """The pair in one record."""
     if not isinstance(record, dict):
@@ -178,8 +193,6 @@ def evaluate_pairs(
 
     Without files, the pairs of `own_pairs` are used. The two sides of a model with a network are evaluated, too.
     """
-    from saffu.tools.own_pairs import own_pairs
-
     read = {str(path): read_pairs(path) for path in files} if files else own_pairs()
     corpus = PairCorpus((pair for pairs in read.values() for pair in pairs), tokenizer, score_eos)
     if isinstance(model, Mixture):

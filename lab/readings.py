@@ -1,6 +1,6 @@
 """A search over readings of the paper: which settings reproduce the pattern of its printed tables?
 
-    python -m saffu.experiments.readings --train FILES --tokens 1e6 --out results.jsonl [--dev FILES] [--device cuda]
+    python -m lab readings --train FILES --tokens 1e6 --out results.jsonl [--dev FILES] [--device cuda]
 
 Each reading is a grid of its own. Half of the cells select a reading, the other half checks the selection.
 """
@@ -8,9 +8,7 @@ Each reading is a grid of its own. Half of the cells select a reading, the other
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import sys
 import tempfile
 import zlib
 from collections.abc import Iterable, Sequence
@@ -20,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from saffu import files
+from lab.rows import Row, append_row, read_rows
 from saffu.errors import SaffuError
 from saffu.experiments.agreement import Agreement, Perplexities, agreement, agreement_by_table, printed_perplexities
 from saffu.experiments.grid import DOCUMENT_SHARDS, MODES, SIZES, CellKey, grid
@@ -58,8 +56,6 @@ READINGS: dict[str, dict[str, Any]] = {
     "radius-over-document": {"radius_span": "document"},
     "tuned-once": {"tune_folds": 1, "fold_tokens": 500_000},
 }
-Row = dict[str, Any]
-"""One reading of one text, as JSON values."""
 
 
 def changes_of(reading: str) -> dict[str, Any]:
@@ -112,8 +108,7 @@ def run_readings(
     for name, changes in settings.items():
         if name not in done:
             done[name] = run_reading(corpus, name, changes, shape, device) | {"draw": draw}
-            lines = [json.dumps(row, separators=(",", ":")) + "\n" for row in [*read_rows(out), done[name]]]
-            files.write_file(out, "".join(lines).encode())
+            append_row(out, done[name])
         rows.append(done[name])
         print(summary(done[name]), flush=True)
     return rows
@@ -155,16 +150,6 @@ def unigram_perplexities(corpus: GridCorpus) -> dict[str, float]:
 def perplexities(row: Row) -> Perplexities:
     """The train and dev perplexities of a row, by cell."""
     return {(modes, document, b, r): (train, dev) for modes, document, b, r, train, dev in row["perplexities"]}
-
-
-def read_rows(path: Path) -> list[Row]:
-    """The lines of a results file."""
-    if not path.is_file():
-        return []
-    try:
-        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    except ValueError:
-        raise SaffuError(f"{path} is damaged; delete it and run the readings again") from None
 
 
 def number(found: Agreement | None, name: str) -> float:
@@ -253,8 +238,7 @@ def joined(corpora: Sequence[TokenCorpus]) -> TokenCorpus:
     return TokenCorpus(ids, starts, sizes)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m saffu.experiments.readings", description=__doc__.split("\n")[0])
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--train", nargs="+", required=True, metavar="FILE", help="training text")
     parser.add_argument("--dev", nargs="+", default=[], metavar="FILE", help="held-out text (default: other documents)")
     parser.add_argument("--tokens", type=float, default=1e6, help="number of tokens to count (default: 1e6)")
@@ -267,18 +251,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--readings", default=",".join(READINGS), help="names separated by commas, a+b for both changes (default: all)"
     )
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="values of b and r (default: 2,4,…,128)")
-    options = parser.parse_args(arguments)
-    try:
-        train, dev = ([path for name in names for path in find_files([name])] for names in (options.train, options.dev))
-        device = usable_device(options.device)
-        tokens, eval_tokens, draw = int(options.tokens), int(options.eval_tokens), options.draw
-        corpus = build_corpus(train, dev, tokens, eval_tokens, options.first, draw)
-        sizes = [int(size) for size in options.sizes.split(",")]
-        rows = run_readings(options.out, corpus, options.readings.split(","), sizes, sizes, device=device, draw=draw)
-    except SaffuError as error:
-        sys.exit(f"error: {error}")
+
+
+def run_command(options: argparse.Namespace) -> None:
+    train, dev = ([path for name in names for path in find_files([name])] for names in (options.train, options.dev))
+    device = usable_device(options.device)
+    corpus = build_corpus(train, dev, int(options.tokens), int(options.eval_tokens), options.first, options.draw)
+    sizes = [int(size) for size in options.sizes.split(",")]
+    names = options.readings.split(",")
+    rows = run_readings(options.out, corpus, names, sizes, sizes, device=device, draw=options.draw)
     print(markdown(rows))
-
-
-if __name__ == "__main__":
-    main()

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lab import run_claims
+from lab.readings import perplexities
+from lab.rows import Row, read_rows
 from saffu.errors import SaffuError
-from saffu.experiments import run_claims
 from saffu.experiments.claims import FAILS, HOLDS, IN_PART, OPEN, Verdict, judge, merged
 from saffu.experiments.grid import DOCUMENT_SHARDS, radius_unit
-from saffu.experiments.readings import Row, perplexities, read_rows
 from saffu.experiments.report import effects
 from saffu.experiments.results import Cell
 from saffu.experiments.scoring import left_side
@@ -56,7 +57,7 @@ class Results:
         for text in MAIN:
             if self.row(text):
                 return text
-        raise SaffuError("no results of the default reading; run `python -m saffu.experiments.readings`")
+        raise SaffuError("no results of the default reading; run `python -m lab readings`")
 
     @property
     def main(self) -> Row:

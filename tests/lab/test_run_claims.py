@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from saffu.experiments import run_claims
+from lab import run_claims
 from saffu.experiments.claims import FAILS, HOLDS, IN_PART, OPEN
 
 

@@ -11,12 +11,10 @@ from statistics import mean
 from typing import Any
 
 from saffu.experiments.claims import FAILS, GROSS, HOLDS, IN_PART, NEAR, OPEN, Verdict, both, compared, over_seeds
+from saffu.experiments.reproduce import PRINTED_LOG, PRINTED_TEST, PRINTED_TEST_100M
 from saffu.format import plural
 
 Row = Mapping[str, Any]
-PRINTED_LOG = {"init": 43.33, "tune 1": 42.87, "tune 2": 42.67, "tune 3": 42.58, "tune 9": 42.46, "tune 10": 42.44}
-PRINTED_TEST = {"explicit-8": 23.84, "explicit-128": 30.35, "random-8": 63.98, "random-128": 63.98}
-PRINTED_TEST_100M = {"explicit-8": 58.05}
 PRINTED_VOCABULARIES = (26_693, 2_848)
 LEAST_REDUCTION = 5  # factor by which a vocabulary "shrinks" as the printed one did, by 9.4
 
@@ -37,7 +35,7 @@ def tuning(rows: Iterable[Row]) -> Verdict:
     claim = "Tuning, which solves attention from V instead of V̂, improves on initialization (43.33 → 42.44, or 2.1%)."
     runs = [row for row in rows if row["radius"] == 8]
     if not runs:
-        return Verdict(8, claim, OPEN, "Needs runs of `python -m saffu.experiments.tunings`.")
+        return Verdict(8, claim, OPEN, "Needs runs of `python -m lab tunings`.")
     stages = [list(row["dev_perplexities"].values()) for row in runs]
     first, last = (mean(found[place] for found in stages) for place in (0, -1))
     plain = mean(row["without_tuning"] for row in runs)

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from conftest import sentences
-from saffu.experiments import warm_starts
+from lab import warm_starts
+from lab.__main__ import main
 
 
 def test_command(tmp_path, monkeypatch, capsys):
@@ -16,7 +17,7 @@ def test_command(tmp_path, monkeypatch, capsys):
     out = tmp_path / "rows.jsonl"
     arguments = ["--train", tmp_path / "train.txt", "--dev", tmp_path / "dev.txt", "--out", out]
     arguments += ["--max-folds", "2", "--seeds", "2"]
-    warm_starts.main([str(argument) for argument in arguments])
+    main(["warm-starts", *map(str, arguments)])
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [(row["start"], row["seed"]) for row in rows] == [(s, n) for n in (0, 1) for s in warm_starts.STARTS]
     warm, cold, cipher = rows[:3]
@@ -29,4 +30,4 @@ def test_command(tmp_path, monkeypatch, capsys):
     assert cold["curve"][0]["dev_perplexity"] != rows[4]["curve"][0]["dev_perplexity"]
     assert "explicit start, r = 8, rate 0.01, seed 1: " in capsys.readouterr().out
     with pytest.raises(SystemExit, match="error: "):
-        warm_starts.main(["--train", str(tmp_path / "none.txt"), "--dev", str(out), "--out", str(out)])
+        main(["warm-starts", "--train", str(tmp_path / "none.txt"), "--dev", str(out), "--out", str(out)])

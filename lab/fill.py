@@ -1,14 +1,11 @@
-"""Fill in the numbers of README.md and docs/*.md from the files of docs/results: run by `make numbers`.
+"""Computed parts of a page: numbers, tables, and whole files, each between comments that name its source.
 
-    python docs/make_numbers.py            rewrite the pages
-    python docs/make_numbers.py --check    only name what is out of date
-    python docs/make_numbers.py --demo     run the commands of README's demo again, too
-
-A page holds `<!--bench-mixed.machine.date-->2026-11-16<!---->`: the file docs/results/bench-mixed.json, its keys (`_`
-stands for what is not a letter or a digit), and the value. `<!--mixed.fit_s 3-->32.5<!---->` uses a name of SHORT and
-shows 3 significant digits (the default is in DIGITS); `3/1e6` also divides, by a number or by another value. Of a list,
-the measurements of repeated runs, the best is shown: the largest of those per second, the smallest of others.
-`<!--file demo.txt-->` … `<!--/file-->` holds a whole file.
+`<!--bench-mixed.machine.date-->2026-11-16<!---->` shows a value of the file bench-mixed.json in docs/results: the names
+are its keys (`_` stands for what is not a letter or a digit). `<!--mixed.fit_s 3-->32.5<!---->` uses a name of SHORT
+and shows 3 significant digits (the default is in DIGITS); `3/1e6` also divides, by a number or by another value. Of a
+list, the measurements of repeated runs, the best is shown: the largest of those per second, the smallest of others.
+`<!--file demo.txt-->` … `<!--/file-->` holds a whole file, and `<!-- name -->` … `<!-- /name -->` a part that
+`lab.pages` computes.
 """
 
 from __future__ import annotations
@@ -16,17 +13,12 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
-import sys
-import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from saffu import files
+from saffu.errors import SaffuError
 
-ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "docs" / "results"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHORT = {
     "counted": "bench-babylm-small.cases.calibrated",
     "lines": "bench-babylm-small.cases.calibrated_split_line",
@@ -36,24 +28,21 @@ SHORT = {
 DIGITS = {"bits_per_byte": 4, "per_s": 3, "_s": 2, "_mb": 3}  # significant ones, by how a name ends
 NUMBER = re.compile(r"<!--([\w-]+(?:\.[\w-]+)+)(?: (\d+)(?:/(\S+?))?)?-->(.*?)<!---->")
 FILE = re.compile(r"(<!--file (\S+?)-->\n)(.*?)(<!--/file-->)", re.DOTALL)
-DEMO = ["train --out demo-model --force", "eval demo-model", "generate demo-model --samples 3 --seed 1"]
-WIDTH = 110  # of the demo's lines
 
 
-def main() -> None:
-    if "--demo" in sys.argv:
-        write_demo()
-    stale = [page for page in PAGES if filled(text := page.read_text("utf-8")) != text]
-    if "--check" in sys.argv:
-        sys.exit(f"out of date: {', '.join(page.name for page in stale)}; run `make numbers`" if stale else 0)
-    for page in stale:
-        files.write_file(page, filled(page.read_text("utf-8")).encode())
+def filled(page: str, results: Path, parts: Mapping[str, str]) -> str:
+    """The page with the numbers and files that its markers name, and with its computed parts.
 
-
-def filled(page: str, results: Path = RESULTS) -> str:
-    """The page with the numbers and files that its markers name."""
+    >>> filled("a <!-- n -->old<!-- /n --> b", Path(), {"n": "new"})
+    'a <!-- n -->\\nnew<!-- /n --> b'
+    """
     if re.search(r"^<!--[\w-]+\.", page, re.MULTILINE):
         raise ValueError("Markdown takes a line that begins with <!-- for HTML: move a word before the number")
+    for name, content in parts.items():
+        pattern = re.compile(f"(<!-- {name} -->).*?(<!-- /{name} -->)", re.DOTALL)
+        if not pattern.search(page):
+            raise SaffuError(f"the page has no part <!-- {name} -->")
+        page = pattern.sub(lambda match, content=content: f"{match[1]}\n{content}{match[2]}", page)  # type: ignore[misc]
 
     def number(match: re.Match[str]) -> str:
         path, digits, divisor, shown = match.groups()
@@ -91,19 +80,3 @@ def significant(value: float, digits: int) -> str:
     rounded = float(f"{value:.{digits - 1}e}")
     places = digits - 1 - (math.floor(math.log10(abs(rounded))) if rounded else 0)
     return f"{rounded:,.{max(0, places)}f}"
-
-
-def write_demo() -> None:
-    """Run the demo, and keep what it prints; long lines are cut."""
-    lines = []
-    with tempfile.TemporaryDirectory() as folder:
-        for line in DEMO:
-            command = [sys.executable, "-m", "saffu", *line.split()]
-            done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
-            lines += [f"$ saffu {line}", *done.stdout.splitlines()]
-    lines = [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in lines]
-    files.write_file(RESULTS / "demo.txt", ("\n".join(lines) + "\n").encode())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Ten tunings of the paper's best model, fold after fold, and what the same text gives without tuning.
 
-    python -m saffu.experiments.tunings --train FILES --dev FILES --out results.jsonl [--device cuda]
+    python -m lab tunings --train FILES --dev FILES --out results.jsonl [--device cuda]
 
 Every tuning adds a fold of text, so a model that is initialized on all folds at once shows how much of a gain is due to
 the text alone.
@@ -8,34 +8,22 @@ the text alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import argparse
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
-from saffu.experiments.grid import DOCUMENT_SHARDS
-from saffu.experiments.readings import Row
-from saffu.experiments.warm_starts import BLOCK, command, run_all
+from lab.rows import Row
+from lab.warm_starts import add_common_options, run_all
+from saffu.experiments.reproduce import tuned_settings
 from saffu.paper.config import PaperConfig
 from saffu.paper.fit import fit
 from saffu.text.corpus import TokenCorpus
 from saffu.tools.evaluate import evaluate
 
-TUNINGS = 10
 RADII = (8, 128)
-
-
-def tuned_settings(corpus: TokenCorpus, radius: int, block: int = BLOCK, shards: int = DOCUMENT_SHARDS) -> PaperConfig:
-    """The paper's best shape, with its document model, tuned on ten folds after the one that initializes it.
-
-    A text of ten folds or fewer is divided into eleven, so that no fold is counted twice.
-    """
-    fold = PaperConfig().fold_tokens
-    if len(corpus.folds(fold)) <= TUNINGS:
-        fold = max(2, corpus.targets // (TUNINGS + 1))
-    tunings = min(TUNINGS, len(corpus.folds(fold)) - 1)
-    return PaperConfig(block=block, radius=radius, document_shards=shards, tune_folds=tunings, fold_tokens=fold)
 
 
 def run(corpus: TokenCorpus, dev: TokenCorpus, vocabulary: int, config: PaperConfig, seed: int, device: str) -> Row:
@@ -65,9 +53,11 @@ def joined_head(corpus: TokenCorpus, config: PaperConfig) -> TokenCorpus:
     return corpus.slice(0, sum(fold.documents for fold in folds))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = command("tunings", __doc__.split("\n")[0]).parse_args(arguments)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_common_options(parser)
 
+
+def run_command(options: argparse.Namespace) -> None:
     def runs(corpus: TokenCorpus, dev: TokenCorpus, vocabulary: int, device: str) -> Iterator[tuple[Row, str]]:
         for radius, seed in product(RADII, range(options.seeds)):
             row = run(corpus, dev, vocabulary, tuned_settings(corpus, radius), seed, device)
@@ -75,7 +65,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
             yield row, f"r = {radius}, seed {seed}: {stages[0]:.2f} → {stages[-1]:.2f}"
 
     run_all(options, runs)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Explicit (warm) against random (cold) starts of the paper's best models, at several learning rates.
 
-    python -m saffu.experiments.warm_starts --train FILES --dev FILES --out results.jsonl [--device cuda]
+    python -m lab warm-starts --train FILES --dev FILES --out results.jsonl [--device cuda]
 
 Unlike `saffu reproduce figure`, which follows the paper's protocol, this neither tunes nor waits for early stopping: it
 shows all starts after the same number of folds.
@@ -9,17 +9,14 @@ shows all starts after the same number of folds.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from saffu import files
-from saffu.errors import SaffuError
-from saffu.experiments.readings import Row, read_rows
+from lab.rows import Row, append_row
+from saffu.experiments.reproduce import STARTS
 from saffu.paper.config import PaperConfig
 from saffu.paper.devices import usable_device
 from saffu.paper.model import PaperModel
@@ -33,11 +30,6 @@ from saffu.training.start import start
 
 BLOCK = 128
 RATES = {8: (0.01, 0.003), 128: (0.003, 0.001)}
-STARTS: dict[str, dict[str, Any]] = {
-    "explicit": {"init": "explicit"},
-    "random": {"init": "random"},  # as in the paper: all layers, embeddings included
-    "cipher": {"init": "random", "init_embeddings": "cipher"},
-}
 
 
 def run(
@@ -88,35 +80,30 @@ def read_corpora(train: Sequence[str], dev: Sequence[str]) -> tuple[Tokenizer, T
     return tokenizer, corpus, scored
 
 
-def command(name: str, description: str) -> argparse.ArgumentParser:
-    """The options that experiments on runs have in common."""
-    parser = argparse.ArgumentParser(prog=f"python -m saffu.experiments.{name}", description=description)
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """The options that studies of runs have in common."""
     parser.add_argument("--train", nargs="+", required=True, metavar="FILE", help="training text, a document per line")
     parser.add_argument("--dev", nargs="+", required=True, metavar="FILE", help="held-out text")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="results, one line of JSON per run")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default: 3)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, or cuda:N (default: cpu)")
-    return parser
 
 
 def run_all(options: argparse.Namespace, runs: Callable[..., Iterator[tuple[Row, str]]]) -> None:
     """Append the rows of `runs`(corpus, dev, vocabulary, device) to a file, one by one, and print their summaries."""
-    try:
-        device = str(usable_device(options.device))
-        tokenizer, corpus, dev = read_corpora(options.train, options.dev)
-        for row, summary in runs(corpus, dev.sample(DEV_TARGETS), len(tokenizer), device):
-            lines = [json.dumps(line) + "\n" for line in [*read_rows(options.out), row]]
-            files.write_file(options.out, "".join(lines).encode())
-            print(summary, flush=True)
-    except SaffuError as error:
-        sys.exit(f"error: {error}")
+    device = str(usable_device(options.device))
+    tokenizer, corpus, dev = read_corpora(options.train, options.dev)
+    for row, summary in runs(corpus, dev.sample(DEV_TARGETS), len(tokenizer), device):
+        append_row(options.out, row)
+        print(summary, flush=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = command("warm_starts", __doc__.split("\n")[0])
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_common_options(parser)
     parser.add_argument("--max-folds", type=int, default=6, help="folds of a million targets per run (default: 6)")
-    options = parser.parse_args(arguments)
 
+
+def run_command(options: argparse.Namespace) -> None:
     def runs(corpus: TokenCorpus, dev: TokenCorpus, vocabulary: int, device: str) -> Iterator[tuple[Row, str]]:
         for seed, (radius, rates), name in product(range(options.seeds), RATES.items(), STARTS):
             for rate in rates:
@@ -126,7 +113,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 yield row, f"{name} start, r = {radius}, rate {rate:g}, seed {seed}: {best}"
 
     run_all(options, runs)
-
-
-if __name__ == "__main__":
-    main()

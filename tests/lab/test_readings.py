@@ -1,30 +1,27 @@
 """The search over readings, on a tiny grid."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from conftest import sentences
-from saffu.errors import SaffuError
-from saffu.experiments import readings
-from saffu.experiments.agreement import printed_perplexities
-from saffu.experiments.grid import SWEPT, grid
-from saffu.experiments.readings import (
+from lab import readings
+from lab.__main__ import main
+from lab.readings import (
     READINGS,
     build_corpus,
     changes_of,
     compare,
     in_first_half,
     joined,
-    main,
     markdown,
     perplexities,
     run_readings,
 )
+from saffu.errors import SaffuError
+from saffu.experiments.agreement import printed_perplexities
+from saffu.experiments.grid import SWEPT, grid
 
 
 @pytest.fixture(scope="module")
@@ -112,18 +109,8 @@ def test_command(files, tmp_path, capsys):
     train, dev = files
     arguments = ["--train", train, "--dev", dev, "--tokens", "1e3", "--eval-tokens", "200", "--sizes", "2,4"]
     arguments = [*map(str, arguments), "--out", str(tmp_path / "rows.jsonl")]
-    main([*arguments, "--readings", "hidden-64"])
+    main(["readings", *arguments, "--readings", "hidden-64"])
     assert "| hidden_dimension 64 |" in capsys.readouterr().out
     assert json.loads((tmp_path / "rows.jsonl").read_text())["draw"] == 0
     with pytest.raises(SystemExit, match="error: unknown reading 'x'"):
-        main([*arguments, "--readings", "x"])
-
-
-def test_imports_need_only_torch_numpy_tokenizers_safetensors_and_tqdm():
-    code = (
-        "import sys\n"
-        "for name in ('matplotlib', 'transformers', 'scipy', 'pandas', 'sklearn'):\n"
-        "    sys.modules[name] = None\n"
-        "import saffu.experiments.readings"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        main(["readings", *arguments, "--readings", "x"])

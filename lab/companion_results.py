@@ -7,10 +7,11 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from lab import companion_study
+from lab.companion_study import SIDES
+from lab.rows import Row, read_rows
 from saffu import files
-from saffu.experiments import companion_study, figures, tables
-from saffu.experiments.companion_study import SIDES
-from saffu.experiments.readings import Row, read_rows
+from saffu.experiments import figures, tables
 
 TEXTS = {
     "running": "babylm-small, files as running text",

@@ -1,15 +1,13 @@
 """The study of starts and optimizers, and what the pages show of it."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from companion_data import CONFIG, counted_model, dev_corpus, texts
+from lab import companion_results
+from lab.companion_study import run, table
 from saffu.companion.cross_fit import cross_fitted
-from saffu.experiments import companion_results
-from saffu.experiments.companion_study import run, table
-from saffu.experiments.pages import filled
 
 
 def row(start: str, ends: tuple[float, float], **more: object) -> dict[str, object]:
@@ -47,9 +45,3 @@ def test_a_run_reports_its_curve_and_all_held_out_text():
     assert found["curve"][-1]["step"] > found["curve"][0]["step"] > 0
     assert found["bits_per_byte"]["mixture"] < found["bits_per_byte"]["counted"]
     assert found["bits_per_byte"]["counted"] == pytest.approx(lm.score(texts(2, 120)).bits_per_byte)
-
-
-def test_the_page_shows_the_result_files():
-    docs = Path(__file__).parents[2] / "docs"
-    page = (docs / "companion.md").read_text("utf-8")
-    assert filled(page, companion_results.parts(docs / "results")) == page

@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from saffu.errors import SaffuError
-from saffu.text import download
-from saffu.text.download import Archive, fetch_babylm, find_splits
+from saffu.experiments import download
+from saffu.experiments.download import Archive, fetch_babylm, find_splits
 from saffu.text.sources import find_files
 
 NAMES_2023 = ["aochildes", "bnc_spoken", "cbt", "children_stories", "gutenberg", "open_subtitles", "qed"]

@@ -1,4 +1,4 @@
-"""Minimal pairs of our own, in the words of stories and conversations: agreement, anaphors, licensing, and islands.
+"""The minimal pairs that come with saffu: agreement, anaphors, licensing, and islands, in the words of stories.
 
 Each phenomenon has 40 pairs, made from a few sentence patterns. The two sentences of a pair differ in one or two words,
 or in the order of their words, and the words that decide between them are usually several words away.
@@ -6,11 +6,14 @@ or in the order of their words, and the words that decide between them are usual
 
 from __future__ import annotations
 
+import argparse
+import json
 from collections.abc import Callable, Iterator
 from itertools import product
 from random import Random
 
-from saffu.tools.minimal_pairs import Pair
+from saffu.files import write_file
+from saffu.tools.minimal_pairs import OWN_PAIRS, Pair
 
 NUMBER = 40  # pairs of each phenomenon
 
@@ -129,12 +132,30 @@ PHENOMENA: list[Callable[[], Pairs]] = [
 ]
 
 
-def own_pairs() -> dict[str, list[Pair]]:
+def generate_pairs() -> dict[str, list[Pair]]:
     """The pairs of each phenomenon.
 
-    >>> pair = own_pairs()["islands of coordination"][0]
+    >>> pair = generate_pairs()["islands of coordination"][0]
     >>> pair.good, pair.bad
     ('Who did the man see the dog with?', 'Who did the man see the dog and?')
     """
     names = [phenomenon.__name__.replace("_", " ") for phenomenon in PHENOMENA]
     return {name: Random(0).sample(list(made()), NUMBER) for name, made in zip(names, PHENOMENA, strict=True)}
+
+
+def lines() -> str:
+    """The pairs as JSON Lines, in the layout of BLiMP."""
+    records = (
+        {"phenomenon": name, "sentence_good": pair.good, "sentence_bad": pair.bad}
+        for name, pairs in generate_pairs().items()
+        for pair in pairs
+    )
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def add_options(_: argparse.ArgumentParser) -> None:
+    pass
+
+
+def run_command(_: argparse.Namespace) -> None:
+    write_file(OWN_PAIRS, lines().encode())

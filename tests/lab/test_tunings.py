@@ -5,19 +5,21 @@ import json
 import pytest
 
 from conftest import sentences
-from saffu.experiments import tunings
+from lab import tunings
+from lab.__main__ import main
+from saffu.experiments import reproduce
 
 
 def test_command(tmp_path, monkeypatch, capsys):
     for name, seed, number in (("train.txt", 1, 80), ("dev.txt", 2, 10)):
         (tmp_path / name).write_text("\n".join(sentences(seed, number)) + "\n")
     monkeypatch.setattr(tunings, "RADII", (3,))
-    monkeypatch.setattr(tunings, "TUNINGS", 3)
+    monkeypatch.setattr(reproduce, "TUNINGS", 3)
     small = tunings.tuned_settings
     monkeypatch.setattr(tunings, "tuned_settings", lambda corpus, radius: small(corpus, radius, 16, 5))
     out = tmp_path / "rows.jsonl"
     arguments = ["--train", tmp_path / "train.txt", "--dev", tmp_path / "dev.txt", "--out", out, "--seeds", "2"]
-    tunings.main([str(argument) for argument in arguments])
+    main(["tunings", *map(str, arguments)])
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["seed"] for row in rows] == [0, 1]
     for row in rows:
@@ -27,7 +29,7 @@ def test_command(tmp_path, monkeypatch, capsys):
     assert rows[0]["tokens"] == rows[1]["tokens"]
     assert "r = 3, seed 1: " in capsys.readouterr().out
     with pytest.raises(SystemExit, match="error: "):
-        tunings.main(["--train", str(tmp_path / "none.txt"), "--dev", str(out), "--out", str(out)])
+        main(["tunings", "--train", str(tmp_path / "none.txt"), "--dev", str(out), "--out", str(out)])
 
 
 def test_only_the_folds_that_tuning_sees_are_counted(monkeypatch):
@@ -36,7 +38,7 @@ def test_only_the_folds_that_tuning_sees_are_counted(monkeypatch):
 
     texts = sentences(1, 60)
     corpus = TokenCorpus.build(lines_of(texts), Tokenizer.train(texts))
-    monkeypatch.setattr(tunings, "TUNINGS", 2)
+    monkeypatch.setattr(reproduce, "TUNINGS", 2)
     config = tunings.tuned_settings(corpus, 2)
     assert config.tune_folds == 2 and len(corpus.folds(config.fold_tokens)) == 3
     assert tunings.joined_head(corpus, config).targets == corpus.targets

@@ -1,30 +1,38 @@
-"""Fills in the numbers of docs/: tables and verdicts between markers, and figures, all from docs/results.
+"""Fill in README.md and docs/: numbers, tables, and verdicts between markers, and figures, all from docs/results.
 
-    python -m saffu.experiments.pages [docs]
+    python -m lab pages [--check] [--demo]
 
-A page holds `<!-- name -->` and `<!-- /name -->` around each part that is computed.
+The markers are explained in `lab.fill`.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
-import re
+import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean
 
+from lab import companion_results
+from lab.fill import filled
+from lab.readings import compare, label, number, perplexities
+from lab.rows import Row
+from lab.run_claims import best_rate, described
+from lab.verdicts import TEXTS, Results, verdict_table
 from saffu import files
 from saffu.errors import SaffuError
-from saffu.experiments import companion_results, figures, learning_curves, tables
+from saffu.experiments import figures, learning_curves, tables
 from saffu.experiments.agreement import agreement_by_table, printed_perplexities
 from saffu.experiments.learning_curves import Curve
-from saffu.experiments.readings import Row, compare, label, number, perplexities
-from saffu.experiments.run_claims import PRINTED_LOG, PRINTED_TEST, PRINTED_TEST_100M, best_rate, described
-from saffu.experiments.verdicts import TEXTS, Results, verdict_table
+from saffu.experiments.reproduce import PRINTED_LOG, PRINTED_TEST, PRINTED_TEST_100M
 from saffu.format import plural
 
 NAMES = {"explicit": "warm", "random": "cold", "cipher": "cold, cipher's embeddings"}
+DEMO = ["train --out demo-model --force", "eval demo-model", "generate demo-model --samples 3 --seed 1"]
+WIDTH = 110  # of the demo's lines
 
 
 def readings_table(results: Results, texts: Iterable[str]) -> str:
@@ -195,20 +203,6 @@ def draw_figures(results: Results, folder: Path) -> None:
             learning_curves.draw(drawn, folder / name, over=("tokens",))[0].unlink()  # the SVG alone is shown
 
 
-def filled(page: str, parts: Mapping[str, str]) -> str:
-    """The page with its computed parts replaced.
-
-    >>> filled("a <!-- n -->old<!-- /n --> b", {"n": "new"})
-    'a <!-- n -->\\nnew<!-- /n --> b'
-    """
-    for name, content in parts.items():
-        pattern = re.compile(f"(<!-- {name} -->).*?(<!-- /{name} -->)", re.DOTALL)
-        if not pattern.search(page):
-            raise SaffuError(f"the page has no part <!-- {name} -->")
-        page = pattern.sub(lambda match, content=content: f"{match[1]}\n{content}{match[2]}", page)  # type: ignore[misc]
-    return page
-
-
 def pages(results: Results) -> dict[str, dict[str, str]]:
     """The computed parts of each page."""
     held_out, published = (
@@ -231,16 +225,46 @@ def pages(results: Results) -> dict[str, dict[str, str]]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    folder = Path(*(sys.argv[1:] if arguments is None else arguments) or ["docs"])
-    results = Results(folder / "results")
-    computed = pages(results) | {"companion.md": companion_results.parts(folder / "results")}
-    for name, parts in computed.items():
-        page = filled((folder / name).read_text("utf-8"), parts)
-        files.write_file(folder / name, page.encode())
-    draw_figures(results, folder / "figures")
-    companion_results.draw(folder / "results", folder / "figures")
+def write_demo(results: Path) -> None:
+    """Run the demo, and keep what it prints; long lines are cut."""
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        for line in DEMO:
+            command = [sys.executable, "-m", "saffu", *line.split()]
+            done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+            lines += [f"$ saffu {line}", *done.stdout.splitlines()]
+    lines = [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in lines]
+    files.write_file(results / "demo.txt", ("\n".join(lines) + "\n").encode())
 
 
-if __name__ == "__main__":
-    main()
+def stale_pages(docs: Path) -> dict[Path, str]:
+    """The pages that are not what docs/results says, and what they should be."""
+    computed = pages(Results(docs / "results")) | {"companion.md": companion_results.parts(docs / "results")}
+    fresh: dict[Path, str] = {}
+    for path in [docs.parent / "README.md", *sorted(docs.glob("*.md"))]:
+        page = path.read_text("utf-8")
+        content = filled(page, docs / "results", computed.get(path.name, {}))
+        if content != page:
+            fresh[path] = content
+    return fresh
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("docs", nargs="?", type=Path, default=Path("docs"), help="the folder of the pages [docs]")
+    parser.add_argument("--check", action="store_true", help="only name what is out of date")
+    parser.add_argument("--demo", action="store_true", help="run the commands of README's demo again, too")
+
+
+def run_command(options: argparse.Namespace) -> None:
+    results = options.docs / "results"
+    if options.demo:
+        write_demo(results)
+    stale = stale_pages(options.docs)
+    if options.check:
+        if stale:
+            raise SaffuError(f"out of date: {', '.join(path.name for path in stale)}; run `make numbers`")
+        return
+    for path, content in stale.items():
+        files.write_file(path, content.encode())
+    draw_figures(Results(results), options.docs / "figures")
+    companion_results.draw(results, options.docs / "figures")

@@ -1,6 +1,6 @@
 """Starts and optimizers of the network next to the counts: what each counted part is worth, and for how long.
 
-    python -m saffu.experiments.companion_study --train FILES --dev FILES --out results.jsonl [--seconds 180]
+    python -m lab companion-study --train FILES --dev FILES --out results.jsonl [--seconds 180]
 
 All runs have the same time, the same counts, and the same cross-fitted numbers. A start is one of `STARTS`, each of
 which has one more counted part than the one before.
@@ -9,18 +9,16 @@ which has one more counted part than the one before.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
 
-from saffu import files
+from lab.rows import Row, append_row
+from lab.warm_starts import add_common_options
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.fit import fit
 from saffu.calibrated.model import CalibratedModel
@@ -30,9 +28,7 @@ from saffu.companion.cross_fit import CrossFit, cross_fitted
 from saffu.companion.model import CompanionModel
 from saffu.companion.scoring import Flat, score
 from saffu.companion.train import Training
-from saffu.errors import SaffuError
 from saffu.experiments import tables
-from saffu.experiments.readings import Row, read_rows
 from saffu.text.corpus import TokenCorpus
 from saffu.text.documents import read_lines
 from saffu.text.sources import find_files
@@ -144,41 +140,22 @@ def spread(rows: Sequence[Row], side: str) -> str:
     return f"{mean(values):.4f}" + (f" ± {stdev(values):.4f}" if len(values) > 1 else "")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m saffu.experiments.companion_study", description=__doc__.split("\n")[0]
-    )
-    parser.add_argument("--train", nargs="+", required=True, metavar="FILE", help="training text")
-    parser.add_argument("--dev", nargs="+", required=True, metavar="FILE", help="held-out text")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="results, one line of JSON per run")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_common_options(parser)
     parser.add_argument("--split", choices=("file", "line"), default="file", help="what a document is (default: file)")
     parser.add_argument("--seconds", type=float, default=180.0, help="of training per run (default: 180)")
-    parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default: 3)")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, or cuda:N (default: cpu)")
-    options = parser.parse_args(arguments)
-    try:
-        paths, held_out = (find_files(names) for names in (options.train, options.dev))
-        tokenizer = Tokenizer.train((text for _, text in read_lines(paths, options.split)), TokenizerConfig())
-        corpus, dev = (TokenCorpus.build(read_lines(found, options.split), tokenizer) for found in (paths, held_out))
-        (stage,) = fit(corpus, len(tokenizer), CalibratedConfig())
-        assert isinstance(stage.model, CalibratedModel)
-        cross_fit = cross_fitted(stage.model, corpus, "cross-fit")
-        for seed, optimizer, start in product(range(options.seeds), OPTIMIZERS, STARTS):
-            settings = {"seed": seed, "optimizer": optimizer, "network_start": start}
-            config = CompanionConfig.from_dict(settings)
-            row = run(stage.model, corpus, dev, config, options.seconds, cross_fit, options.device)
-            lines = [json.dumps(line) + "\n" for line in [*read_rows(options.out), row]]
-            files.write_file(options.out, "".join(lines).encode())
-            print(
-                optimizer,
-                start,
-                seed,
-                {side: round(bits, 4) for side, bits in row["bits_per_byte"].items()},
-                flush=True,
-            )
-    except SaffuError as error:
-        sys.exit(f"error: {error}")
 
 
-if __name__ == "__main__":
-    main()
+def run_command(options: argparse.Namespace) -> None:
+    paths, dev_paths = (find_files(names) for names in (options.train, options.dev))
+    tokenizer = Tokenizer.train((text for _, text in read_lines(paths, options.split)), TokenizerConfig())
+    corpus = TokenCorpus.build(read_lines(paths, options.split), tokenizer)
+    dev = TokenCorpus.build(read_lines(dev_paths, options.split), tokenizer)
+    (stage,) = fit(corpus, len(tokenizer), CalibratedConfig())
+    assert isinstance(stage.model, CalibratedModel)
+    cross_fit = cross_fitted(stage.model, corpus, "cross-fit")
+    for seed, optimizer, start in product(range(options.seeds), OPTIMIZERS, STARTS):
+        config = CompanionConfig.from_dict({"seed": seed, "optimizer": optimizer, "network_start": start})
+        row = run(stage.model, corpus, dev, config, options.seconds, cross_fit, options.device)
+        append_row(options.out, row)
+        print(optimizer, start, seed, {side: round(bits, 4) for side, bits in row["bits_per_byte"].items()}, flush=True)

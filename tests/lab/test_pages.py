@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from lab import companion_results
+from lab.__main__ import main
+from lab.pages import stale_pages
+from lab.verdicts import Results, all_verdicts, cells_of, grid_verdicts, verdict_table
 from saffu.errors import SaffuError
-from saffu.experiments import companion_results, pages
 from saffu.experiments.claims import FAILS, HOLDS, IN_PART, OPEN
-from saffu.experiments.pages import filled, main
-from saffu.experiments.verdicts import Results, all_verdicts, cells_of, grid_verdicts, verdict_table
 
 STARTS = [("explicit", 8), ("explicit", 128), ("random", 8), ("random", 128)]
 DOCS = Path(__file__).parents[2] / "docs"
@@ -68,9 +69,7 @@ def written(folder, readings, runs=(), protocol=(), tunings=()):
 
 
 def test_the_pages_are_up_to_date():
-    for name, parts in pages.pages(Results(DOCS / "results")).items():
-        page = (DOCS / name).read_text("utf-8")
-        assert filled(page, parts) == page, "run `python -m saffu.experiments.pages`"
+    assert not stale_pages(DOCS), "run `make numbers`"
 
 
 def test_every_figure_of_these_pages_exists():
@@ -135,11 +134,14 @@ def test_other_verdicts_are_listed(tmp_path):
 
 
 def test_command(tmp_path, monkeypatch):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (tmp_path / "README.md").write_text("no numbers\n")
     monkeypatch.setattr(companion_results, "parts", lambda results: {})
     monkeypatch.setattr(companion_results, "draw", lambda results, figures: None)
     cells = row()["perplexities"] + [["sum/cat", False, 128, 8, 90.0, math.e**4]]
     written(
-        tmp_path / "results",
+        docs / "results",
         [row() | {"perplexities": cells}],
         [run("explicit", 8, 50.0)],
         [protocol_run(), protocol_run(seed=1, test=54.0)],
@@ -151,21 +153,22 @@ def test_command(tmp_path, monkeypatch):
         "warm-start.md": ("warm-starts",),
         "companion.md": (),
     }.items():
-        (tmp_path / name).write_text("\n".join(f"<!-- {part} --> outdated <!-- /{part} -->" for part in parts))
-    main([str(tmp_path)])
-    page = (tmp_path / "paper.md").read_text()
+        (docs / name).write_text("\n".join(f"<!-- {part} --> outdated <!-- /{part} -->" for part in parts))
+    with pytest.raises(SystemExit, match=r"error: out of date: ablation\.md, paper\.md, warm-start\.md"):
+        main(["pages", str(docs), "--check"])
+    main(["pages", str(docs)])
+    main(["pages", str(docs), "--check"])
+    page = (docs / "paper.md").read_text()
     assert "| sum/cat, b = 128, r = 8 | 44.9 | 54.6 | 16.0 | 241.9 |" in page
     assert "| init | 99.00 | 24.17 | 43.33 |" in page and "| all 2 folds, without tuning | 97.00 |" in page
     best, tests = "49.5 (49.5 to 49.5 over 2 seeds)", "52.0 (50.0 to 54.0 over 2 seeds)"
     assert f"| warm, r = 8, rate 0.01 | 99.0 | {best} | 1 | {tests} | 15.5 | 23.84 | 5 |" in page
-    assert "| warm, r = 8 | 100.0 | 50.0 | 23.84 |" in (tmp_path / "warm-start.md").read_text()
+    assert "| warm, r = 8 | 100.0 | 50.0 | 23.84 |" in (docs / "warm-start.md").read_text()
     for name in ("warm-cold.svg", "protocol.svg"):
-        assert (tmp_path / "figures" / name).is_file()
-    assert "outdated" not in (tmp_path / "ablation.md").read_text()
+        assert (docs / "figures" / name).is_file()
+    assert "outdated" not in (docs / "ablation.md").read_text()
 
 
-def test_missing_parts_and_results_are_errors(tmp_path):
-    with pytest.raises(SaffuError, match="no part <!-- n -->"):
-        filled("nothing here", {"n": ""})
+def test_missing_results_are_an_error(tmp_path):
     with pytest.raises(SaffuError, match="no results of the default reading"):
         _ = written(tmp_path / "none", []).main

@@ -1,0 +1,1 @@
+"""The lab: searches, studies, and verdicts on the results of this repository, and the pages that show them."""
