@@ -155,6 +155,7 @@ def _views(buffer: Array, layout: Mapping[str, Place]) -> dict[str, Array]:
 
 def _view(data: Array, dtype: str) -> Array:
     array = data.view(DTYPES[dtype])
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)  # a copy only on big-endian machines
     if dtype == "BF16":  # the upper half of a float32
-        return (array.astype("<u4") << 16).view("<f4")
+        return (array.astype(np.uint32) << 16).view(np.float32)
     return array if array.flags.aligned else array.copy()

@@ -30,6 +30,7 @@ from saffu.calibrated.rows import (
     merged,
     regroup_rows,
     regrouped_sizes,
+    tokens_of,
 )
 from saffu.errors import SaffuError
 from saffu.text.corpus import TokenCorpus
@@ -38,7 +39,6 @@ from saffu.threads import in_parallel
 
 MAX_VOCABULARY = 1 << 16  # a token id takes two bytes of a row
 MAX_ORDER = 9
-KEY_BYTES = 16  # of a key of two words, which kernels read as one
 COUNT = 4  # bytes of a count
 
 
@@ -106,8 +106,7 @@ class NgramCounts:
 
     def rows(self) -> Array:
         """Every row as its tokens, (rows, order) uint16: the context, nearest token first, and then the target."""
-        words = self.keys if self.keys.ndim == 2 else self.keys[:, None]
-        digits = np.ascontiguousarray(words).view(np.uint16)[:, : max(1, self.order - 1)]  # the target first
+        digits = tokens_of(self.keys)[:, : max(1, self.order - 1)]
         nearest = np.repeat(np.arange(self.vocabulary, dtype=np.uint16), np.diff(self.offsets))
         return np.column_stack([nearest, digits[:, ::-1]]) if self.order > 1 else digits
 
@@ -189,8 +188,6 @@ class NgramCounts:
         fits = fits and keys.dtype == key_type(order)[0] and keys.shape[1:] == tuple(key_type(order)[1][1:])
         if not fits or not keys_are_sound(order, vocabulary, offsets, keys):
             raise SaffuError("n-gram counts are damaged; restore the folder or train again")
-        if keys.ndim > 1 and keys.ctypes.data % KEY_BYTES:  # from a file that is mapped elsewhere
-            keys = keys.copy()
         return cls(order, vocabulary, offsets, keys, storage.converted(counts, np.uint32))
 
 
@@ -209,7 +206,7 @@ def in_parts(
 def keys_are_sound(order: int, vocabulary: int, offsets: Array, keys: Array) -> bool:
     """Whether every token of every row is in the vocabulary, and the rows of a bucket ascend."""
     words = keys if keys.ndim == 2 else keys[:, None]  # the lowest word first
-    digits = np.ascontiguousarray(words).view(np.uint16)  # (rows, tokens), the target first
+    digits = tokens_of(keys)
     used = max(1, order - 1)
     if len(keys) and (digits[:, used:].any() or int(digits[:, :used].max()) >= vocabulary):
         return False

@@ -182,6 +182,16 @@ def key_type(order: int) -> tuple[Any, tuple[int, ...]]:
     return {2: (np.uint16, (-1,)), 8: (np.uint64, (-1,)), 16: (np.uint64, (-1, 2))}[key_width(order)]
 
 
+def tokens_of(keys: Array) -> Array:
+    """The digits of keys, (rows, tokens) uint16: the target first, and zeros after the oldest token.
+
+    >>> tokens_of(np.array([5 << 16 | 7], dtype=np.uint64)).tolist()
+    [[7, 5, 0, 0]]
+    """
+    words = keys if keys.ndim == 2 else keys[:, None]  # the lowest first
+    return np.ascontiguousarray(words, dtype=words.dtype.newbyteorder("<")).view("<u2")
+
+
 def checked_buckets(buckets: tuple[int, int], vocabulary: int) -> tuple[int, int]:
     if not 0 <= buckets[0] <= buckets[1] <= vocabulary:
         raise ValueError(f"buckets {buckets} of a vocabulary of {vocabulary}")

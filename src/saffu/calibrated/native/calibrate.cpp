@@ -39,8 +39,8 @@ extern "C" {
 
 // Moments of both levels at the given targets, in order, without or with the cache: (2, 2 + J + J²), J the number of
 // exponents.
-void saffu_moments(const Model *model, const uint16_t *ids, const int64_t *starts, int64_t documents,
-                   const int64_t *targets, int64_t n_targets, int32_t with_cache, int32_t J, double *out) KERNEL {
+EXPORT void saffu_moments(const Model *model, const uint16_t *ids, const int64_t *starts, int64_t documents,
+                          const int64_t *targets, int64_t n_targets, int32_t with_cache, int32_t J, double *out) KERNEL {
     int widest = model->classes, parts = 1 + model->views + (with_cache ? CACHES : 0);
     for (int k = 0; k < model->classes; k++)
         widest = std::max(widest, model->class_first[k + 1] - model->class_first[k]);

@@ -6,7 +6,11 @@
 
 constexpr int64_t PAD = 0, EOD = 3;  // as in saffu/text/tokenizer.py
 
-using Wide = unsigned __int128;
+#ifdef _WIN32
+#define EXPORT __declspec(dllexport)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
 
 struct Buffer {  // memory that the caller frees with saffu_free
     void *data;
@@ -17,11 +21,12 @@ void allocate(int64_t bytes, Buffer *buffer);  // throws std::bad_alloc
 
 // Releases mapped pages, if necessary, each time about this many bytes were read or written; a check takes microseconds.
 bool limited();
-extern "C" void saffu_give_back();
+extern "C" EXPORT void saffu_give_back();
 class Pace {
   public:
     void step(int64_t bytes) {
-        if ((done += bytes) < 1 << 22) return;
+        done += bytes;
+        if (done < 1 << 22) return;
         done = 0;
         if (on) saffu_give_back();
     }

@@ -136,8 +136,8 @@ class Reader {
 extern "C" {
 
 // ln p of each target from lo to hi, into out[0 … hi − lo), and unless null its certainty (hi − lo, 2).
-void saffu_score(const Model *model, const uint16_t *ids, const int64_t *starts, int64_t documents, int64_t lo,
-                 int64_t hi, double *out, float *features) KERNEL {
+EXPORT void saffu_score(const Model *model, const uint16_t *ids, const int64_t *starts, int64_t documents, int64_t lo,
+                        int64_t hi, double *out, float *features) KERNEL {
     Reader reader(*model);
     int64_t document = *(std::upper_bound(starts, starts + documents + 1, lo) - 1), current = -1;
     int64_t warm = model->window ? std::max(document, lo - RECENT) : lo;  // so that trust does not depend on lo
@@ -155,8 +155,8 @@ void saffu_score(const Model *model, const uint16_t *ids, const int64_t *starts,
 } OR_FAIL()
 
 // ln p of the given targets, in order, without and with the cache: (n_targets, 2).
-void saffu_score_both(const Model *model, const uint16_t *ids, const int64_t *starts, int64_t documents,
-                      const int64_t *targets, int64_t n_targets, double *out) KERNEL {
+EXPORT void saffu_score_both(const Model *model, const uint16_t *ids, const int64_t *starts, int64_t documents,
+                             const int64_t *targets, int64_t n_targets, double *out) KERNEL {
     Reader reader(*model);
     for (int64_t t = 0; t < n_targets; t++) {
         reader.stand_at(ids, *(std::upper_bound(starts, starts + documents + 1, targets[t]) - 1), targets[t]);
@@ -168,7 +168,7 @@ void saffu_score_both(const Model *model, const uint16_t *ids, const int64_t *st
 
 // Given the last n tokens (the tail) of a document of `age` tokens, and its ring of trust (RECENT), advances the ring over
 // the tokens from place `from` of the tail on.
-void saffu_read(const Model *model, const uint16_t *tail, int64_t n, int64_t age, int64_t from, float *ring) KERNEL {
+EXPORT void saffu_read(const Model *model, const uint16_t *tail, int64_t n, int64_t age, int64_t from, float *ring) KERNEL {
     Reader reader(*model);
     reader.trust.load(ring, age - (n - from));
     for (int64_t p = from; p < n; p++) {
@@ -180,8 +180,8 @@ void saffu_read(const Model *model, const uint16_t *tail, int64_t n, int64_t age
 
 // ln p of every token after such a document; −inf for what is never predicted. `parts` gets ln p without and with the
 // cache too, unless null (2, vocabulary), and `features` the certainty (2). Returns w.
-double saffu_distribution(const Model *model, const uint16_t *tail, int64_t n, int64_t age, const float *ring, float *out,
-                          float *parts, float *features) KERNEL {
+EXPORT double saffu_distribution(const Model *model, const uint16_t *tail, int64_t n, int64_t age, const float *ring, float *out,
+                                 float *parts, float *features) KERNEL {
     Reader reader(*model);
     reader.trust.load(ring, age);
     reader.stand_at(tail, n - age, n);
@@ -218,7 +218,8 @@ double saffu_distribution(const Model *model, const uint16_t *tail, int64_t n, i
 
 // Samples a token from that distribution with three numbers from [0, 1): with or without the cache, then a class, then a
 // token of that class. Advances the ring by that token.
-int32_t saffu_sample(const Model *model, const uint16_t *tail, int64_t n, int64_t age, float *ring, const double *uniform) KERNEL {
+EXPORT int32_t saffu_sample(const Model *model, const uint16_t *tail, int64_t n, int64_t age, float *ring,
+                            const double *uniform) KERNEL {
     Reader reader(*model);
     reader.trust.load(ring, age);
     reader.stand_at(tail, n - age, n);
@@ -244,8 +245,8 @@ int32_t saffu_sample(const Model *model, const uint16_t *tail, int64_t n, int64_
 } OR_FAIL(0)
 
 // ln p of each target from lo to hi under one view alone.
-void saffu_view_score(const View *view, const uint16_t *rank, const uint16_t *ids, const int64_t *starts,
-                      int64_t documents, int64_t lo, int64_t hi, double *out) KERNEL {
+EXPORT void saffu_view_score(const View *view, const uint16_t *rank, const uint16_t *ids, const int64_t *starts,
+                             int64_t documents, int64_t lo, int64_t hi, double *out) KERNEL {
     Pace pace;
     each_target(starts, documents, lo, hi, [&](int64_t p, int64_t start) {
         pace.step(1 << 16);
@@ -264,8 +265,8 @@ void saffu_view_score(const View *view, const uint16_t *rank, const uint16_t *id
 } OR_FAIL()
 
 // Sums of the followers' shares by class for chosen contexts of a level: (contexts, classes).
-void saffu_class_rows(const uint32_t *begin, const uint16_t *follow, const float *mass, const uint16_t *class_of_rank,
-                      const uint32_t *contexts, int64_t n, int32_t classes, float *out) KERNEL {
+EXPORT void saffu_class_rows(const uint32_t *begin, const uint16_t *follow, const float *mass, const uint16_t *class_of_rank,
+                             const uint32_t *contexts, int64_t n, int32_t classes, float *out) KERNEL {
     std::vector<double> sums(classes);
     Pace pace;
     for (int64_t row = 0; row < n; row++) {

@@ -4,9 +4,11 @@
 // its bucket a row is a key, the digits c2 … t in base 2^16, so that sorting keys sorts rows. All functions work on a
 // range of buckets, so that several threads can share the work and memory stays bounded.
 #include "kernels.h"
+#include "wide.h"
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <vector>
 
@@ -16,16 +18,21 @@
 
 namespace {
 
-#pragma pack(push, 4)
-template <class Key> struct Entry {
-    Key key;
+template <class Key> struct Entry {  // the key as bytes, so that no padding follows it
+    unsigned char key[sizeof(Key)];
     uint32_t count;
+
+    Entry() = default;
+    Entry(Key key, uint32_t count) : count(count) { std::memcpy(this->key, &key, sizeof(Key)); }
 };
-#pragma pack(pop)
 
 // What is sorted: keys that stand for one occurrence each, or entries with counts.
 template <class Key> Key key_of(Key item) { return item; }
-template <class Key> Key key_of(const Entry<Key> &entry) { return entry.key; }
+template <class Key> Key key_of(const Entry<Key> &entry) {
+    Key key;
+    std::memcpy(&key, entry.key, sizeof(Key));
+    return key;
+}
 template <class Key> uint32_t count_of(Key) { return 1; }
 template <class Key> uint32_t count_of(const Entry<Key> &entry) { return entry.count; }
 
@@ -39,10 +46,11 @@ template <class Item> void sort_items(Item *items, int64_t n, int bytes, std::ve
     Item *from = items, *to = scratch.data();
     for (int byte = 0; byte < bytes; byte++) {
         int64_t place[257] = {0};
-        for (int64_t i = 0; i < n; i++) place[((key_of(from[i]) >> (8 * byte)) & 255) + 1]++;
+        auto digit_of = [byte](const Item &item) { return (uint64_t)(key_of(item) >> (8 * byte)) & 255; };
+        for (int64_t i = 0; i < n; i++) place[digit_of(from[i]) + 1]++;
         if (std::find(place + 1, place + 257, n) != place + 257) continue;  // all the same
         for (int digit = 0; digit < 256; digit++) place[digit + 1] += place[digit];
-        for (int64_t i = 0; i < n; i++) to[place[(key_of(from[i]) >> (8 * byte)) & 255]++] = from[i];
+        for (int64_t i = 0; i < n; i++) to[place[digit_of(from[i])]++] = from[i];
         std::swap(from, to);
     }
     if (from != items) std::copy(from, from + n, items);
@@ -135,7 +143,7 @@ void regroup_rows(const int64_t *offsets, const From *keys, const uint32_t *coun
     // Column `place` of a new row; the first `exact` columns keep their tokens, the others become classes if given.
     auto column = [&](int64_t c1, From key, int place) -> int64_t {
         int number = chosen[place];
-        int64_t token = number == 1 ? c1 : (int64_t)((key >> (16 * (columns - number))) & 0xffff);
+        int64_t token = number == 1 ? c1 : (uint16_t)(key >> (16 * (columns - number)));
         return classes && place >= exact ? classes[token] : token;
     };
     Pace pace;
@@ -148,7 +156,7 @@ void regroup_rows(const int64_t *offsets, const From *keys, const uint32_t *coun
                 if (first < lo || first >= hi) continue;
                 Key key = 0;
                 for (int k = 1; k < out_columns - 1; k++) key = (key << 16) | (Key)column(c1, keys[i], k);
-                visit(first, (Key)((key << 16) | (Key)(keys[i] & 0xffff)), counts[i]);
+                visit(first, (Key)((key << 16) | (Key)(uint16_t)keys[i]), counts[i]);
             }
             pace.step((offsets[bucket + 1] - offsets[bucket]) * (sizeof(From) + sizeof(uint32_t)));
         }
@@ -198,17 +206,17 @@ void allocate(int64_t bytes, Buffer *buffer) {
 
 extern "C" {
 
-void saffu_free(void *data) { std::free(data); }
+EXPORT void saffu_free(void *data) { std::free(data); }
 
 // Why the last kernel of this thread failed, if it did.
-int32_t saffu_failure() {
+EXPORT int32_t saffu_failure() {
     Failure was = failure;
     failure = NONE;
     return was;
 }
 
 // Returns freed memory to the system.
-void saffu_trim() {
+EXPORT void saffu_trim() {
 #ifdef __GLIBC__
     malloc_trim(0);
 #endif
@@ -220,18 +228,18 @@ void saffu_trim() {
     else if (width == 8) { using Key = uint64_t; call; } \
     else { using Key = Wide; call; }
 
-void saffu_count_rows(const uint16_t *ids, const int64_t *starts, int64_t documents, const int64_t *ranges,
-                      int64_t n_ranges, const int32_t *distances, int32_t columns, int32_t width, int64_t lo,
-                      int64_t hi, int64_t *offsets, Buffer *keys, Buffer *counts) KERNEL {
+EXPORT void saffu_count_rows(const uint16_t *ids, const int64_t *starts, int64_t documents, const int64_t *ranges,
+                             int64_t n_ranges, const int32_t *distances, int32_t columns, int32_t width, int64_t lo,
+                             int64_t hi, int64_t *offsets, Buffer *keys, Buffer *counts) KERNEL {
     BY_WIDTH(width, count_rows<Key>(ids, starts, documents, ranges, n_ranges, distances, columns, lo, hi, offsets, keys,
                                     counts))
 } OR_FAIL()
 
 // The source rows are those of `n_buckets` buckets from `first` on.
-void saffu_regroup_rows(const int64_t *offsets, const void *keys, const uint32_t *counts, int64_t first,
-                        int64_t n_buckets, int32_t columns, int32_t width, const int32_t *chosen, int32_t out_columns,
-                        int32_t out_width, const uint16_t *classes, int32_t exact, int64_t lo, int64_t hi,
-                        int64_t *out_offsets, Buffer *out_keys, Buffer *out_counts) KERNEL {
+EXPORT void saffu_regroup_rows(const int64_t *offsets, const void *keys, const uint32_t *counts, int64_t first,
+                               int64_t n_buckets, int32_t columns, int32_t width, const int32_t *chosen, int32_t out_columns,
+                               int32_t out_width, const uint16_t *classes, int32_t exact, int64_t lo, int64_t hi,
+                               int64_t *out_offsets, Buffer *out_keys, Buffer *out_counts) KERNEL {
     BY_WIDTH(width, {
         using From = Key;
         const From *from = (const From *)keys;
@@ -242,9 +250,9 @@ void saffu_regroup_rows(const int64_t *offsets, const void *keys, const uint32_t
 } OR_FAIL()
 
 // Returns the number of rows, or −1 if a count would fall below zero.
-int64_t saffu_merge_rows(const int64_t *offsets_a, const void *a, const uint32_t *counts_a, const int64_t *offsets_b,
-                         const void *b, const uint32_t *counts_b, int64_t n_buckets, int32_t width, int32_t sign,
-                         int64_t *offsets, void *keys, uint32_t *counts) KERNEL {
+EXPORT int64_t saffu_merge_rows(const int64_t *offsets_a, const void *a, const uint32_t *counts_a, const int64_t *offsets_b,
+                                const void *b, const uint32_t *counts_b, int64_t n_buckets, int32_t width, int32_t sign,
+                                int64_t *offsets, void *keys, uint32_t *counts) KERNEL {
     BY_WIDTH(width, return merge_rows(offsets_a, (const Key *)a, counts_a, offsets_b, (const Key *)b, counts_b,
                                       n_buckets, sign, offsets, (Key *)keys, counts))
     return -1;

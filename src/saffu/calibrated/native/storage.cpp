@@ -5,18 +5,21 @@
 #include "kernels.h"
 
 #include <atomic>
-#include <mutex>
-#include <vector>
 
 #ifdef __linux__
 #include <cstdlib>
 #include <fcntl.h>
+#include <mutex>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <vector>
 #endif
 
 namespace {
 
+std::atomic<int64_t> most{0};     // bytes that may be in memory; 0 for no limit
+
+#ifdef __linux__
 struct Region {
     void *begin;
     int64_t bytes;
@@ -24,7 +27,7 @@ struct Region {
 
 std::mutex guard;
 std::vector<Region> regions;      // everything that saffu_map has mapped
-std::atomic<int64_t> most{0};     // bytes that may be in memory; 0 for no limit
+#endif
 
 }  // namespace
 
@@ -32,11 +35,11 @@ bool limited() { return most.load(std::memory_order_relaxed) > 0; }
 
 extern "C" {
 
-void saffu_limit(int64_t bytes) { most = bytes; }
+EXPORT void saffu_limit(int64_t bytes) { most = bytes; }
 
 #ifdef __linux__
 // Maps a file, to be read and written; null if that is not possible.
-void *saffu_map(int32_t file, int64_t bytes) KERNEL {
+EXPORT void *saffu_map(int32_t file, int64_t bytes) KERNEL {
     std::lock_guard<std::mutex> lock(guard);
     regions.reserve(regions.size() + 1);
     void *begin = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -45,7 +48,7 @@ void *saffu_map(int32_t file, int64_t bytes) KERNEL {
     return begin;
 } OR_FAIL(nullptr)
 
-void saffu_unmap(void *begin) {
+EXPORT void saffu_unmap(void *begin) {
     std::lock_guard<std::mutex> lock(guard);
     for (Region &region : regions)
         if (region.begin == begin) {
@@ -58,7 +61,7 @@ void saffu_unmap(void *begin) {
 
 // If more memory is in use than allowed, releases the next eighth of the mapped pages. A page that is needed again is read
 // from its file.
-void saffu_give_back() {
+EXPORT void saffu_give_back() {
     static int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
     if (!limited() || file < 0) return;
     char text[128] = {0}, *end;
@@ -76,8 +79,8 @@ void saffu_give_back() {
     }
 }
 #else
-void *saffu_map(int32_t, int64_t) { return nullptr; }
-void saffu_unmap(void *) {}
-void saffu_give_back() {}
+EXPORT void *saffu_map(int32_t, int64_t) { return nullptr; }
+EXPORT void saffu_unmap(void *) {}
+EXPORT void saffu_give_back() {}
 #endif
 }

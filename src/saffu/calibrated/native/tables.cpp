@@ -5,6 +5,7 @@
 // with their discounted shares, mass; the discounts add up to backoff[i], the weight of the shorter context.
 // Level 1 has a context for every token, level 0 is the unigram distribution.
 #include "kernels.h"
+#include "wide.h"
 
 #include <algorithm>
 #include <vector>
@@ -44,17 +45,17 @@ template <class Key> struct Builder {
         Output &here = levels[level];
         int64_t children = level < depth ? levels[level + 1].contexts : 0;
         if (level == depth) {
-            for (; i < j; i++) add(level, rank[keys[i] & 0xffff], counts[i]);
+            for (; i < j; i++) add(level, rank[(uint16_t)keys[i]], counts[i]);
         } else {
             int shift = 16 * (columns - level - 1);
             while (i < j) {
                 Key older = keys[i] >> shift;
                 int64_t end = i + 1;
                 while (end < j && (keys[end] >> shift) == older) end++;
-                if ((older & 0xffff) == PAD) {  // the document begins here: no older token, raw counts
-                    for (; i < end; i++) add(level, rank[keys[i] & 0xffff], counts[i]);
+                if ((uint16_t)older == PAD) {  // the document begins here: no older token, raw counts
+                    for (; i < end; i++) add(level, rank[(uint16_t)keys[i]], counts[i]);
                 } else {
-                    build(level + 1, i, end, (uint16_t)(older & 0xffff));
+                    build(level + 1, i, end, (uint16_t)older);
                     for (uint16_t follower : touched[level + 1]) add(level, follower, 1);
                     clear(level + 1);
                     i = end;
@@ -147,9 +148,9 @@ extern "C" {
 // Rows of some consecutive buckets. Without discounts: counts of counts into `statistics` and (contexts, followers) of each
 // level into `sizes`. With discounts: writes the levels into `arrays`, which hold this range alone; `sizes` are those of
 // all ranges before it, so that offsets are those of the whole table.
-void saffu_build_levels(const int64_t *offsets, const void *keys, const uint32_t *counts, int64_t buckets,
-                        int32_t columns, int32_t width, const uint16_t *rank, int64_t vocabulary, const uint32_t *prune,
-                        const double *discounts, int64_t *statistics, int64_t *sizes, void **arrays) KERNEL {
+EXPORT void saffu_build_levels(const int64_t *offsets, const void *keys, const uint32_t *counts, int64_t buckets,
+                               int32_t columns, int32_t width, const uint16_t *rank, int64_t vocabulary,
+                               const uint32_t *prune, const double *discounts, int64_t *statistics, int64_t *sizes, void **arrays) KERNEL {
     auto build = [&](auto *keys) {
         build_table(offsets, keys, counts, buckets, columns, rank, vocabulary, prune, discounts, statistics, sizes, arrays);
     };
@@ -161,9 +162,9 @@ void saffu_build_levels(const int64_t *offsets, const void *keys, const uint32_t
 // Whether kernels can follow a level that came from a file: offsets that ascend from zero to `followers` and, unless null,
 // to `children`; followers within the vocabulary and sorted; the tokens of siblings, if given, sorted; shares and backoffs
 // that are proper numbers. `parent` holds the offsets by which the level above finds its contexts here; null at level 1.
-int32_t saffu_check_level(const uint16_t *token, const uint32_t *child, const uint32_t *begin, const float *backoff,
-                          const uint16_t *follow, const float *mass, int64_t contexts, int64_t followers,
-                          int64_t children, const uint32_t *parent, int64_t parents, int64_t vocabulary) KERNEL {
+EXPORT int32_t saffu_check_level(const uint16_t *token, const uint32_t *child, const uint32_t *begin, const float *backoff,
+                                 const uint16_t *follow, const float *mass, int64_t contexts, int64_t followers,
+                                 int64_t children, const uint32_t *parent, int64_t parents, int64_t vocabulary) KERNEL {
     if (begin[0] != 0 || begin[contexts] != followers) return 0;
     if (child && (child[0] != 0 || child[contexts] != children)) return 0;
     for (int64_t i = 0; i < contexts; i++) {

@@ -69,8 +69,8 @@ VECTORIZED void logarithms(float *x, int n) {
 }
 
 // out += weight · ln x, and other += other_weight · ln x unless it is null.
-VECTORIZED void add_logarithms(float *__restrict out, float weight, float *__restrict other, float other_weight,
-                               const float *__restrict x, int n) {
+[[maybe_unused]] VECTORIZED void add_logarithms(float *__restrict out, float weight, float *__restrict other,
+                                                float other_weight, const float *__restrict x, int n) {
     if (other)
         for (int i = 0; i < n; i++) {
             float log_x = fast_log(x[i]);
