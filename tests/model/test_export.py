@@ -36,7 +36,7 @@ KINDS = ("calibrated", "companion", "paper")
 STRANGE = [
     "",
     "a  b   c ",
-    "tab\there, CRLF\r\nhere\r\n\r\nand\n\nnewlines\n",
+    "tab\there, CRLF\r\nhere\r\n\r\nand\n \t\nnewlines\n",
     "emoji 👩‍👩‍👧‍👦 🏳️‍🌈, e\u0301 n\u0303 combining, ﷽, עברית, \u200b\ufeff",
     "NUL \x00\x00 and \x01\x1c\x7f\x85 bytes",
     "very long " * 5000 + "x" * 20_000,
@@ -206,9 +206,9 @@ def test_greedy_generation_is_saffus(model, tokenizer, lm):
         given = tokenizer(prompt, return_tensors="pt")
         for use_cache in ({}, {"use_cache": True}):  # there is none, and asking for it changes nothing
             written = model.generate(**given, do_sample=False, max_new_tokens=12, **use_cache)[0]
-            assert tokenizer.decode(written, skip_special_tokens=True) == prompt + lm.generate(
-                prompt, temperature=0, max_tokens=12
-            )
+            line = lm.generate(prompt, temperature=0, max_tokens=12)
+            end = "\n" if written[-1] == EOD else ""
+            assert tokenizer.decode(written, skip_special_tokens=True) == prompt + line + end
 
 
 def test_what_was_generated_is_not_read_again(model, tokenizer, monkeypatch):
@@ -272,13 +272,14 @@ def test_pipeline(folder):
 
 def test_tokenizer_is_saffus_after_sod(folder, tokenizer, lm):
     assert tokenizer.is_fast
-    assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (PAD, SOD, EOD)
+    assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (PAD, SOD, PAD)
     assert len(tokenizer) == len(lm.tokenizer_)
     for text in STRANGE:
-        ids = lm.tokenizer_.encode(text)
+        ids = lm.encode(text)
         assert tokenizer(text)["input_ids"] == tokenizer.encode(text) == [SOD, *ids]
         assert tokenizer(text, add_special_tokens=False)["input_ids"] == ids
-        assert tokenizer.decode(ids) == text
+        for skip in (False, True):
+            assert tokenizer.decode(ids, skip_special_tokens=skip) == text.replace("\r", "").replace("\n \t\n", "\n\n")
     assert list(tokenizer("the")) == ["input_ids", "attention_mask"]
     processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True, padding_side="right")
     assert processor(["the", "the old king"], padding=True)["input_ids"][0][-1] == PAD
@@ -291,6 +292,43 @@ def test_special_tokens_in_text_and_pairs(tokenizer, lm):
     assert tokenizer("the", "the")["input_ids"] == [SOD, the, EOD, the]
     offsets = tokenizer("the", return_offsets_mapping=True)["offset_mapping"]
     assert [tuple(pair) for pair in offsets] == [(0, 0), (0, 3)]
+
+
+@pytest.fixture(scope="module")
+def running(train_text):
+    """A model of running text, in which most lines follow others."""
+    return SaffuLM(CONFIGS["calibrated"]()).fit(["\n".join(train_text[at : at + 50]) for at in range(0, 600, 50)])
+
+
+@pytest.fixture(scope="module")
+def running_folder(running, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("running") / "hf"
+    running.export_hf(folder)
+    return folder
+
+
+def test_text_of_several_lines_has_the_same_score(running, running_folder, dev_text):
+    model, tokenizer = load_model(running_folder), load_tokenizer(running_folder)
+    one, two, three = dev_text[:3]
+    for text in (f"{one}\n{two}\n{three}", f"{one}\r\n\n \t\n{two}", f"  {one}\n\t{two}"):
+        row = tokenizer(text + "\n", return_tensors="pt")["input_ids"]
+        score = running.score([text])
+        assert row.shape[1] - 1 == score.targets
+        assert float(model(row, labels=row).loss) * score.targets == pytest.approx(score.nll, rel=1e-5)
+
+
+def test_running_text_is_generated_beyond_the_end_of_a_line(running, running_folder):
+    """Where lines are documents, a text ends with its line; in running text, lines follow."""
+    model, tokenizer = load_model(running_folder), load_tokenizer(running_folder)
+    assert model.generation_config.eos_token_id is None
+    written = model.generate(**tokenizer("the\nold", return_tensors="pt"), do_sample=False, max_new_tokens=60)[0]
+    text = tokenizer.decode(written, skip_special_tokens=True)
+    assert len(written) == 64
+    assert text.count("\n") > 2
+    assert text == "the\nold" + running.generate("the\nold", temperature=0, max_tokens=60, lines=60)
+    write = transformers.pipeline("text-generation", model=str(running_folder), trust_remote_code=True)
+    (one,) = write("the\nold", max_new_tokens=60, do_sample=False, clean_up_tokenization_spaces=False)
+    assert one["generated_text"] == text
 
 
 def contents(folder: Path) -> dict[str, bytes]:

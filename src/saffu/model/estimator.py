@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM
 
 
+def set_params(self: SaffuLM, **parameters: Any) -> SaffuLM:
+    """Change arguments of the constructor and discard everything learned."""
+    fresh = type(self)(**self.get_params() | parameters)  # fails, if it does, before anything is discarded
+    for name in [name for name in vars(self) if name.endswith("_")]:
+        delattr(self, name)
+    vars(self).update(vars(fresh))
+    return self
+
+
 def is_fitted(lm: SaffuLM) -> bool:
     """For `sklearn.utils.validation.check_is_fitted`."""
     return "model_" in vars(lm)

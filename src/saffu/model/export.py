@@ -1,7 +1,8 @@
 """Export to transformers: a folder that `AutoModelForCausalLM`, `AutoModel`, and `AutoTokenizer` load, and saffu too.
 
 An export is a saffu model folder without counts and ledger, plus what transformers needs: more keys in config.json, a
-tokenizer that puts `<sod>` in front, `modeling_saffu.py`, which calls saffu for predictions, and a model card.
+tokenizer that puts `<sod>` in front and reads newlines as `<eod>`, `modeling_saffu.py`, which calls saffu for
+predictions, and a model card.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+from tokenizers import AddedToken, Regex, decoders, normalizers
 from tokenizers.processors import TemplateProcessing
 
 from saffu.calibrated.model import CalibratedModel
@@ -31,7 +33,7 @@ from saffu.text.tokenizer import EOD, FRG, PAD, SOD, SPECIAL_TOKENS, Tokenizer, 
 
 MODELING = "modeling_saffu.py"
 TOKENIZER_CLASS = "PreTrainedTokenizerFast"
-TOKEN_IDS = {"pad_token_id": PAD, "bos_token_id": SOD, "eos_token_id": EOD}
+NEWLINE = Regex(r"\r?\n(?:[^\S\n]+(?=\n))?")  # with the white space of a blank line after it, as in a corpus
 DESCRIPTIONS = {
     "calibrated": "a calibrated product of counted views of the context: Kneser–Ney models of single tokens, of the "
     "nearest tokens together, and of their classes, each with a fitted exponent",
@@ -50,18 +52,18 @@ def export_hf(lm: SaffuLM, folder: str | Path) -> None:
     if isinstance(lm.tokenizer_, WordTokenizer):
         raise SaffuError("models of words cannot be exported to transformers; train without `words_as_tokens`")
     folders.settle(lm)
-    model = predicting(lm.model_)
+    model, running = predicting(lm.model_), lm.scorer_.follows
     vectors = model.vectors()["company"] if isinstance(model, CalibratedModel) else None
     files: dict[str, Content] = {
         folders.TOKENIZER: tokenizer_json(lm.tokenizer_).encode(),
         MODELING: resources.files("saffu.model.transformers").joinpath(MODELING).read_bytes(),
-        "generation_config.json": as_json(generation_settings()),
+        "generation_config.json": as_json(generation_settings(running)),
         "tokenizer_config.json": as_json(tokenizer_settings()),
         "README.md": model_card(lm, Path(folder).resolve().name).encode(),
     }
     if vectors is not None:
         files[VECTORS] = {"vectors": vectors}
-    settings = model_settings(len(lm.tokenizer_), hidden_size(model, vectors))
+    settings = model_settings(len(lm.tokenizer_), hidden_size(model, vectors), running)
     folders.write(without_counts(lm), Path(folder), files, settings)
 
 
@@ -73,7 +75,12 @@ def without_counts(lm: SaffuLM) -> SaffuLM:
     return bare
 
 
-def model_settings(vocabulary: int, hidden: int) -> dict[str, Any]:
+def token_ids(running: bool) -> dict[str, int | None]:
+    """Special tokens by role. In running text, where most lines are followed by others, no token ends a text."""
+    return {"pad_token_id": PAD, "bos_token_id": SOD, "eos_token_id": None if running else EOD}
+
+
+def model_settings(vocabulary: int, hidden: int, running: bool) -> dict[str, Any]:
     """The keys of config.json in addition to saffu's own."""
     module = Path(MODELING).stem
     classes = {"AutoConfig": "SaffuConfig", "AutoModel": "SaffuModel", "AutoModelForCausalLM": "SaffuForCausalLM"}
@@ -82,25 +89,30 @@ def model_settings(vocabulary: int, hidden: int) -> dict[str, Any]:
         "auto_map": {auto: f"{module}.{name}" for auto, name in classes.items()},
         "vocab_size": vocabulary,
         "hidden_size": hidden,
-        **TOKEN_IDS,
+        **token_ids(running),
         "tokenizer_class": TOKENIZER_CLASS,
         "tie_word_embeddings": False,
         "use_cache": False,
     }
 
 
-def generation_settings() -> dict[str, Any]:
-    return {"_from_model_config": False, **TOKEN_IDS, "use_cache": False, "suppress_tokens": [PAD, SOD, FRG]}
+def generation_settings(running: bool) -> dict[str, Any]:
+    settings = {"use_cache": False, "suppress_tokens": [PAD, SOD, FRG]}
+    return {"_from_model_config": False, **token_ids(running), **settings}
 
 
 def tokenizer_settings() -> dict[str, Any]:
-    """`<sod>` and the other special tokens are recognized in text, as evaluation code expects."""
-    pad, sod, frg, eod = SPECIAL_TOKENS
+    """`<sod>` and the other special tokens are recognized in text, as evaluation code expects.
+
+    `<eod>` must not be the EOS token, which transformers leaves out of the text it decodes. lm_eval needs one, though,
+    so it is `<pad>`, which nothing predicts.
+    """
+    pad, sod, frg, _ = SPECIAL_TOKENS
     return {
         "tokenizer_class": TOKENIZER_CLASS,
         "pad_token": pad,
         "bos_token": sod,
-        "eos_token": eod,
+        "eos_token": pad,
         "additional_special_tokens": [frg],
         "clean_up_tokenization_spaces": False,
         "split_special_tokens": False,
@@ -110,9 +122,15 @@ def tokenizer_settings() -> dict[str, Any]:
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> str:
-    """saffu's tokenizer.json, with `<sod>` in front of a text and `<eod>` between the texts of a pair."""
+    """saffu's tokenizer.json, with `<sod>` in front of a text, and `<eod>` for newlines and between texts of a pair.
+
+    `<eod>` is text, not a special token that is left out of what is decoded: it is decoded as a newline.
+    """
     backend = tokenizers.Tokenizer.from_str(tokenizer.to_json())
     sod, eod = SPECIAL_TOKENS[SOD], SPECIAL_TOKENS[EOD]
+    backend.normalizer = normalizers.Replace(NEWLINE, eod)
+    backend.add_tokens([AddedToken(eod, normalized=True, special=False)])
+    backend.decoder = decoders.Sequence([decoders.Replace(Regex(rf"\A{eod}\z"), "\n"), decoders.ByteLevel()])
     backend.post_processor = TemplateProcessing(
         single=f"{sod} $A", pair=f"{sod} $A {eod} $B", special_tokens=[(sod, SOD), (eod, EOD)]
     )
@@ -173,7 +191,7 @@ print(tokenizer.decode(model.generate(**prompt, do_sample=True, max_new_tokens=4
 ```
 With saffu alone: `saffu.load("{name}")`.
 
-The tokenizer puts `<sod>` in front of a text, so that its first token is predicted too. Lines end with `<eod>`.
+The tokenizer puts `<sod>` in front of a text, so that its first token is predicted too. A newline is the token `<eod>`.
 `AutoModel` gives hidden states for classifiers. `use_cache` has no effect: what was read in the latest call is
 not read again.
 

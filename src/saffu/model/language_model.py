@@ -85,18 +85,11 @@ class SaffuLM:
         """Return the arguments of the constructor, as scikit-learn expects."""
         return dict(self._parameters)
 
-    def set_params(self, **parameters: Any) -> SaffuLM:
-        """Change arguments of the constructor and discard everything learned."""
-        fresh = type(self)(**self._parameters | parameters)  # fails, if it does, before anything is discarded
-        for name in [name for name in vars(self) if name.endswith("_")]:
-            delattr(self, name)
-        vars(self).update(vars(fresh))
-        return self
-
     def __sklearn_clone__(self) -> SaffuLM:
         """An unfitted copy; an `encoder` stays fitted."""
         return type(self)(**self._parameters)
 
+    set_params = estimator.set_params
     __sklearn_is_fitted__, __sklearn_tags__ = estimator.is_fitted, estimator.tags
     __copy__, __reduce__ = estimator.shallow_copy, estimator.reduced
 
@@ -238,9 +231,13 @@ class SaffuLM:
         """Complete the last, unfinished word of a prompt: words with their probabilities, most likely first."""
         return decoding.complete_word(self.model_, self.tokenizer_, prompt, number)
 
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a text; a newline is `<eod>`. The end of the text is not encoded."""
+        return generate.encode_prompt(self.tokenizer_, text)
+
     def start(self, prompt: str = "") -> State:
         """Return the state of a document that begins with a prompt. States are hashable and immutable."""
-        return self.model_.start(generate.encode_prompt(self.tokenizer_, prompt))
+        return self.model_.start(self.encode(prompt))
 
     def step(self, state: State, token: int) -> tuple[float, State]:
         """Return ln p of a token after a state, and the state after that token."""
@@ -258,7 +255,7 @@ class SaffuLM:
 
     def explain(self, prompt: str = "") -> Explanation:
         """Split the prediction of the token after the prompt into what each part of the context adds."""
-        return self.model_.explain(generate.encode_prompt(self.tokenizer_, prompt))
+        return self.model_.explain(self.encode(prompt))
 
     @property
     def word_vectors_(self) -> WordVectors:

@@ -45,7 +45,7 @@ class CtcLanguageModel:
     """
 
     def __init__(self, scorer: Scorer, alpha: float = 0.5, beta: float = 1.5):
-        self.model, self.tokenizer, self.follows = scorer.model, scorer.tokenizer, scorer.follows
+        self.model, self.tokenizer, self.start = scorer.model, scorer.tokenizer, scorer.start
         self.alpha, self.beta = alpha, beta
 
     @property
@@ -55,7 +55,7 @@ class CtcLanguageModel:
 
     def get_start_state(self) -> WordState:
         """The state before the first word."""
-        return WordState(self.model.start([EOD] if self.follows else []))
+        return WordState(self.start())
 
     def score_partial_token(self, partial_token: str) -> float:
         """An unfinished word is not scored until it ends."""

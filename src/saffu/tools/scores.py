@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from saffu.errors import SaffuError
-from saffu.interface import Floats, Model
+from saffu.interface import Floats, Model, State
 from saffu.text.corpus import Integers, TokenCorpus, lines_of
-from saffu.text.tokenizer import Tokenizer
+from saffu.text.tokenizer import EOD, Tokenizer
 from saffu.tools.words import WordScore, word_scores
 
 FIRST_BATCH, LARGEST_BATCH = 64, 1 << 14  # texts scored at a time: few at first, for early results
@@ -63,6 +63,10 @@ class Scorer:
     model: Model
     tokenizer: Tokenizer
     follows: bool = False
+
+    def start(self) -> State:
+        """The state in which a text of one line begins."""
+        return self.model.start([EOD] if self.follows else [])
 
     def lines(self, texts: Sequence[str]) -> list[LineScore]:
         """Score each text as a whole."""
