@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from lab import companion_study, own_pairs, pages, readings, tunings, warm_starts
+from lab import companion_study, golden_folders, own_pairs, pages, readings, recorded_runs, tunings, warm_starts
 from saffu.errors import SaffuError
 
 COMMANDS = {
@@ -16,6 +16,8 @@ COMMANDS = {
     "companion-study": companion_study,
     "pages": pages,
     "own-pairs": own_pairs,
+    "golden-folders": golden_folders,
+    "recorded-runs": recorded_runs,
 }
 
 

@@ -25,7 +25,8 @@ from saffu.errors import SaffuError
 Content = bytes | Mapping[str, Array] | Callable[[], bytes | Mapping[str, Array]]
 """What a file holds: bytes, or arrays by name, which are written as safetensors."""
 
-FORMAT = 2  # of a model folder; raised when the files change their meaning
+FORMAT = 2  # of a model folder; raised when the files change their meaning (see saffu.model.formats)
+OLDEST_FORMAT = 2  # that can be read
 MANIFEST = "config.json"
 OLD = "-old"  # ends the name of a folder that has been moved aside
 LARGEST_MANIFEST = 100_000_000  # bytes
@@ -165,7 +166,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         recorded[MANIFEST] = _digest(document)
     if not isinstance(version, int) or not isinstance(recorded, dict):
         raise SaffuError(f"{path} is damaged; {RESTORE}")
-    if version < FORMAT:
+    if version < OLDEST_FORMAT:
         raise SaffuError(f"{folder} was written by an older saffu (format {version}); train it again")
     if version > FORMAT:
         raise SaffuError(f"{folder} has format {version}, newer than this saffu's {FORMAT}; upgrade saffu to read it")

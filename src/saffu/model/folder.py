@@ -1,4 +1,4 @@
-"""The model folder, format 2: a fitted model as config.json and its other files, and back.
+"""The model folder: a fitted model as config.json and its other files, and back.
 
     config.json             settings, sizes, and checksums of the other files
     model.safetensors       the model: everything needed to predict
@@ -8,7 +8,8 @@
     tokenizer.json          for the `tokenizers` library
     log.jsonl               one row per stage
 
-Files that predicting does not need are opened when they are first used.
+Files that predicting does not need are opened when they are first used. `saffu.model.formats` translates folders that
+an older version has written.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from saffu import files
 from saffu.arrays import RESTORE, checksum, open_regular
 from saffu.errors import SaffuError
 from saffu.interface import Array
+from saffu.model.formats import migrated_arrays, migrated_manifest
 from saffu.model.ledger import Ledger
 from saffu.model.solutions import solution
 from saffu.model.statistics import Statistics
@@ -41,16 +43,16 @@ class ModelFolder:
     def __init__(self, path: Path, check: bool) -> None:
         """With `check`, files are read into memory and their checksums verified; otherwise they are memory-mapped."""
         self.path, self.check = path, check
-        self.manifest = files.read_manifest(path)
+        self.recorded = files.read_manifest(path)
+        self.manifest = migrated_manifest(self.recorded)
 
     def __contains__(self, name: str) -> bool:
         return name in self.manifest["checksums"]
 
     def arrays(self, name: str) -> dict[str, Array]:
         """The arrays of a safetensors file."""
-        if self.check:
-            return files.read_arrays(self.path, name, self.manifest)
-        return files.map_arrays(self.path / name)
+        read = files.read_arrays(self.path, name, self.recorded) if self.check else files.map_arrays(self.path / name)
+        return migrated_arrays(self.recorded, name, read)
 
     def text(self, name: str) -> str:
         """A small file, always verified."""
@@ -86,7 +88,7 @@ class ModelFolder:
         self.require_unchanged()
 
     def was_replaced(self) -> bool:
-        return files.read_manifest(self.path) != self.manifest
+        return files.read_manifest(self.path) != self.recorded
 
     def require_unchanged(self) -> None:
         if self.was_replaced():

@@ -1,0 +1,46 @@
+"""Folders of older formats, read as if they had been written today.
+
+`saffu.files.FORMAT` numbers the format of model folders. It is raised when a file changes its meaning, and then
+`MIGRATIONS` gets an entry here, under the number that it reads: nothing else knows of older formats. Every release
+reads the folders of all formats from `saffu.files.OLDEST_FORMAT` on; tests/golden holds folders of each release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from saffu.files import FORMAT
+from saffu.interface import Array
+
+Manifest = dict[str, Any]
+Arrays = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Migration:
+    """From one format to the next."""
+
+    manifest: Callable[[Manifest], Manifest]  # what config.json says
+    arrays: Callable[[Manifest, str, Arrays], Arrays]  # the arrays of a file, given config.json and the file's name
+
+
+MIGRATIONS: dict[int, Migration] = {}  # by the format that they read
+
+
+def migrated_manifest(manifest: Mapping[str, Any]) -> Manifest:
+    """What config.json would say in today's format."""
+    today = dict(manifest)
+    for number in range(today["format"], FORMAT):
+        today = MIGRATIONS[number].manifest(today) | {"format": number + 1}
+    return today
+
+
+def migrated_arrays(manifest: Mapping[str, Any], file: str, arrays: Arrays) -> Arrays:
+    """What a file would hold in today's format; `manifest` is config.json as it was written."""
+    document = dict(manifest)
+    for number in range(document["format"], FORMAT):
+        arrays = MIGRATIONS[number].arrays(document, file, arrays)
+        document = MIGRATIONS[number].manifest(document) | {"format": number + 1}
+    return arrays
