@@ -12,6 +12,7 @@ import sys
 import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import saffu as package
@@ -201,7 +202,7 @@ def test_arrays_that_do_not_fit_are_one_line(saffu, copied, tmp_path, kind, file
         elif change == "flatten":
             arrays[name] = arrays[name].reshape(1, -1)
         elif change == "scalar":
-            arrays[name] = arrays[name].reshape(-1)[:1].reshape(())
+            arrays[name] = np.ones((), arrays[name].dtype)
         elif change == "empty":
             arrays[name] = arrays[name].reshape(-1)[:0]
         else:

@@ -21,7 +21,8 @@ import saffu as package
 from conftest import CONFIGS, corpus_of, sentences
 from saffu import SaffuError, SaffuLM, TokenizerConfig, TrainingConfig, files
 from saffu.model import living
-from saffu.model.ledger import Ledger, counted_parts
+from saffu.model.ledger import Ledger
+from saffu.model.matching import Matches, counted_parts
 from toy_model import ToyConfig
 
 SHARDS = [sentences(1, 200), [*sentences(3, 60), "the zyx quaffed wvut ."], sentences(4, 40)]
@@ -160,14 +161,16 @@ def test_a_ledger_is_a_multiset(one, other, struck, merged):
     assert ledger.documents == held.total()
     counted = ledger.counted(corpus(struck))
     assert Counter(struck[number] for number in counted) == held & requested
+    matches = Matches.of(corpus(struck), ledger, every=0)
     if requested <= held:
-        left = ledger.without(corpus(struck))
+        matches.require_exact() if struck else None
+        _, left = matches.left()
         assert left.documents == held.total() - requested.total()
         assert len(left.counted(corpus(one + other))) == left.documents
     else:
         some = rf"{(requested - held).total()} of {len(struck)} documents"
         with pytest.raises(SaffuError, match=some if requested & held else "none of these documents"):
-            ledger.without(corpus(struck))
+            matches.require_exact()
 
 
 def test_hashes_are_salted():
@@ -215,7 +218,7 @@ def test_counts_below_zero_are_refused(lm):
     lm.ledger_ = lm.ledger_.with_added(lm.tokenize(["zzz zzz"]))
     with pytest.raises(SaffuError, match=r"(never|not) counted"):
         lm.forget(["zzz zzz"])
-    lm.ledger_ = lm.ledger_.without(lm.tokenize(["zzz zzz"]))
+    _, lm.ledger_ = lm.ledger_.strike(lm.tokenize(["zzz zzz"]), "counted")
     assert everything(lm) == before
 
 

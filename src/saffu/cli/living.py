@@ -29,6 +29,7 @@ from saffu.format import plural
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM
+    from saffu.model.living import Removal
     from saffu.text.corpus import TokenCorpus
 
 TOKENS_STAY = (
@@ -36,9 +37,6 @@ TOKENS_STAY = (
     "token in tokenizer.json; to rule that out, train with --tokenizer DIR, a model of other text"
 )
 ENCODER_STAYS = "note: the encoder stays as it was fitted, on text that may have included the removed documents"
-HELD_OUT = (
-    "some of this model's text was held out and never counted (train with --dev FILE or --hold-out 0 to prevent it)"
-)
 
 
 def add_change_options(parser: Parser, _: Sequence[str]) -> None:
@@ -59,7 +57,7 @@ def add_update_options(parser: Parser, words: Sequence[str]) -> None:
 
 def add_forget_options(parser: Parser, words: Sequence[str]) -> None:
     add_change_options(parser, words)
-    help = "skip documents that were never counted instead of failing"
+    help = "skip documents and parts that were not counted like this instead of failing"
     parser.add_argument("--skip-uncounted", action="store_true", help=help)
     help = "remove the network trained next to the counts, because it cannot forget"
     parser.add_argument("--drop-network", action="store_true", help=help)
@@ -118,27 +116,30 @@ def train_further(options: argparse.Namespace, lm: SaffuLM, corpus: TokenCorpus,
 
 
 def forget(options: argparse.Namespace) -> None:
-    from saffu.model.living import as_counted
+    from saffu.model import living
 
     with changed_model(options) as (lm, corpus):
-        parts = as_counted(lm, corpus)
-        try:
-            forgotten = lm.forget(parts, options.skip_uncounted, options.drop_network)
-        except SaffuError as error:
-            if lm.source_.get("hold_out"):
-                raise SaffuError(f"{error}; {HELD_OUT}") from None
-            raise
-    some = f"{forgotten:,} of " if forgotten < parts.documents else ""
-    held_out = corpus.lines - parts.lines
-    done = f"removed {some}{plural(parts.documents, 'document')}"
-    if held_out:
-        done = f"removed {some}{parts.documents:,} parts of {plural(corpus.documents, 'document')}; "
-        done += f"{plural(held_out, 'line')} had been held out"
-    finish(options, lm, done, {"removed": forgotten, "held_out_lines": held_out})
+        removal = living.forget(lm, corpus, options.skip_uncounted, options.drop_network)
+    facts = {"removed": removal.parts, "held_out_lines": removal.held_out, "skipped_lines": removal.skipped}
+    finish(options, lm, described(removal), facts)
     if lm.tokenizer_settings_:  # of a tokenizer learned from the model's own text
         say(options, TOKENS_STAY)
     elif not lm.log_ or lm.log_[0]["stage"] != "recount":  # with the encoder of another model
         say(options, ENCODER_STAYS)
+
+
+def described(removal: Removal) -> str:
+    """What was removed and what was not."""
+    some = f"{removal.documents:,} of " if removal.documents < removal.passed else ""
+    done = f"removed {some}{plural(removal.passed, 'document')}"
+    if removal.parts > removal.documents:
+        done = f"removed {plural(removal.parts, 'part')} of {some}{plural(removal.passed, 'document')}"
+    if removal.held_out:
+        done += f"; {plural(removal.held_out, 'line')} had been held out"
+    if removal.skipped:
+        done += f"; skipped {plural(removal.skipped, 'line')} that {'was' if removal.skipped == 1 else 'were'} not "
+        done += "counted like this"
+    return done
 
 
 def merge(options: argparse.Namespace) -> None:

@@ -191,10 +191,13 @@ class TrainingText:
 
         return self.text if self.dev_text is not None else hold_out(self.text, self.choice.hold_out, held_out=False)
 
-    def held_out_lines(self) -> Iterable[Line]:
+    def held_out_lines(self, flags: bytearray | None = None) -> Iterable[Line]:
+        """The lines that are held out; `flags` receives those of every line of a text that is divided."""
         from saffu.text.documents import hold_out
 
-        return self.dev_text if self.dev_text is not None else hold_out(self.text, self.choice.hold_out, held_out=True)
+        if self.dev_text is not None:
+            return self.dev_text
+        return hold_out(self.text, self.choice.hold_out, held_out=True, flags=flags)
 
     def tokenized(self, tokenizer: Tokenizer) -> tuple[TokenCorpus, TokenCorpus]:
         """Both as token ids in temporary files; the held-out corpus may be empty."""
@@ -202,8 +205,9 @@ class TrainingText:
 
         choice, folder = self.choice, Path(tempfile.gettempdir())
         corpus = TokenCorpus.build(self.training_lines(), tokenizer, folder, choice.max_tokens, "tokenize")
-        dev = TokenCorpus.build(self.held_out_lines(), tokenizer, folder, None, "tokenize held-out text")
-        return self.checked(corpus, dev)
+        flags = bytearray()
+        dev = TokenCorpus.build(self.held_out_lines(flags), tokenizer, folder, None, "tokenize held-out text")
+        return self.checked(corpus.divided(dev, flags), dev)
 
     def checked(self, corpus: TokenCorpus, dev: TokenCorpus) -> tuple[TokenCorpus, TokenCorpus]:
         """Training and held-out text, if there is enough of both; warns of what was left out."""

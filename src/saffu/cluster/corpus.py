@@ -42,13 +42,15 @@ class Shard:
     every: int = 0  # what is held out
     after: Position = (0, 0)
 
-    def lines(self, held_out: bool = False, skipped: dict[str, Skipped] | None = None) -> Iterator[Line]:
-        """The lines to train on, or those that are held out."""
+    def lines(
+        self, held_out: bool = False, skipped: dict[str, Skipped] | None = None, flags: bytearray | None = None
+    ) -> Iterator[Line]:
+        """The lines to train on, or those that are held out; `flags` receives those of all lines."""
         if held_out and not self.every:
             return iter(())
         sources = [Source(Path(path), name, spooled) for path, name, spooled in self.sources]
         lines = read_lines(sources, skipped=skipped, **self.how)
-        return hold_out(lines, self.every, held_out, after=self.after)
+        return hold_out(lines, self.every, held_out, after=self.after, flags=flags)
 
 
 @dataclass
@@ -151,7 +153,8 @@ def tokenized(cluster: Cluster, shards: Sequence[Shard], tokenizer: Tokenizer, m
     corpus = joined(cluster, "train", [paths[n] for n in kept], [found[n]["train"] for n in kept])
     held_out = [path_of(cluster, "tokens", number) for number in range(len(shards))]
     dev = joined(cluster, "dev", held_out, [sizes["dev"] for sizes in found])
-    return Tokenized(corpus, dev, skipped)
+    flags = np.concatenate([map_arrays(path)["flags"] for path in held_out])
+    return Tokenized(corpus.divided(dev, flags), dev, skipped)
 
 
 def tokenize(shard: Shard, tokenizer: str, path: str, max_tokens: int | None) -> dict[str, Any]:
@@ -160,8 +163,11 @@ def tokenize(shard: Shard, tokenizer: str, path: str, max_tokens: int | None) ->
     skipped: dict[str, Skipped] = {}
     folder = Path(path).parent
     parts = {"train": TokenCorpus.build(shard.lines(skipped=skipped), learned, folder, max_tokens)}
-    parts["dev"] = TokenCorpus.build(shard.lines(held_out=True), learned, folder)
+    flags = bytearray()
+    parts["dev"] = TokenCorpus.build(shard.lines(held_out=True, flags=flags), learned, folder)
     arrays = {f"{part}.{name}": getattr(corpus, name) for part, corpus in parts.items() for name in PARTS}
+    arrays |= {f"{part}.digests": c.digests for part, c in parts.items() if c.digests is not None}
+    arrays["flags"] = np.frombuffer(flags, dtype=np.uint8)
     write_arrays(Path(path), arrays)
     sizes: dict[str, Any] = {
         part: {"ids": corpus.targets, "starts": corpus.documents, "sizes": corpus.lines}
@@ -185,7 +191,8 @@ def joined(cluster: Cluster, part: str, paths: Sequence[Path], sizes: Sequence[M
     cluster.map(part, lay_down, items, None)
     put(files["starts"], total["starts"] - 1, np.array([at["ids"]], dtype=np.int64))
     ids, starts, lengths = (mapped(files[name], dtype) for name, dtype in PARTS.items())
-    return TokenCorpus(ids, starts, lengths)
+    digests = [own[f"{part}.digests"] for own in map(map_arrays, paths) if f"{part}.digests" in own]
+    return TokenCorpus(ids, starts, lengths, digests=np.concatenate(digests) if digests else None)
 
 
 def lay_down(path: str, part: str, files: Mapping[str, str], at: Mapping[str, int]) -> None:

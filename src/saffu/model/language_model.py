@@ -172,11 +172,11 @@ class SaffuLM:
         return self
 
     def forget(self, documents: Text, skip_uncounted: bool = False, drop_network: bool = False) -> int:
-        """Remove these documents. Raises SaffuError if any of them was never counted, unless `skip_uncounted`.
+        """Remove these documents. Raises SaffuError if any line of them was not counted, unless `skip_uncounted`.
 
         A network trained next to the counts cannot forget; `drop_network` removes it. Returns the number removed.
         """
-        return living.forget(self, documents, skip_uncounted, drop_network)
+        return living.forget(self, documents, skip_uncounted, drop_network).parts
 
     def merge(self, *others: SaffuLM) -> SaffuLM:
         """Return a model that counts the documents of this one and of others with the same encoder."""

@@ -1,42 +1,50 @@
-"""Which documents a model has counted, as keyed hashes: enough to reject documents that were never counted."""
+"""Which documents a model has counted, as keyed hashes: enough to reject documents that were never counted.
+
+Where training held out lines of a document, the ledger also knows the document as a whole, where it was cut, and what
+was held out, so that every line of a document can be verified before it is forgotten (see `saffu.model.matching`).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from saffu.errors import SaffuError
 from saffu.interface import Array
-from saffu.text.corpus import TokenCorpus
+from saffu.text.corpus import Division, TokenCorpus
 
 HASH = 16  # bytes; two documents share a hash with probability 2⁻¹²⁸
+OPENING = 3  # lines at the beginning of a part, by which it is found in a text
+DAMAGED = "the ledger is damaged; restore the folder or train again"
 Hashes = npt.NDArray[np.bytes_]
-Times = npt.NDArray[np.int32]
+Times = npt.NDArray[np.int64]
+Cuts = tuple[int, ...]
+"""The lines of each part of a document, in order: positive if it was counted, negative if it was held out."""
 
 
 @dataclass(frozen=True, eq=False)
-class Page:
-    """Hashes with one key, sorted, and how often each document is counted."""
+class Tally:
+    """Hashes with one key, sorted, and how often each occurs."""
 
-    hashes: Hashes  # (n,) of HASH bytes
-    times: Times  # (n,)
+    hashes: Hashes = field(default_factory=lambda: np.zeros(0, dtype=f"S{HASH}"))  # (n,) of HASH bytes
+    times: Times = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (n,)
 
     @classmethod
-    def of(cls, hashes: Hashes, times: Array | None = None) -> Page:
+    def of(cls, hashes: Hashes, times: Array | None = None) -> Tally:
         """From hashes in any order, repeated or not."""
         distinct, place = np.unique(hashes, return_inverse=True)
-        counts = np.zeros(len(distinct), dtype=np.int32)
+        counts = np.zeros(len(distinct), dtype=np.int64)
         np.add.at(counts, place, 1 if times is None else times)
         return cls(distinct[counts > 0], counts[counts > 0])
 
-    def __add__(self, other: Page) -> Page:
-        return Page.of(np.concatenate([self.hashes, other.hashes]), np.concatenate([self.times, other.times]))
+    def __add__(self, other: Tally) -> Tally:
+        return Tally.of(np.concatenate([self.hashes, other.hashes]), np.concatenate([self.times, other.times]))
 
     def places(self, hashes: Hashes) -> Array:
         """Where each hash is, or −1."""
@@ -45,7 +53,7 @@ class Page:
         place = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
         return np.where(self.hashes[place] == hashes, place, -1)
 
-    def strike(self, hashes: Hashes) -> tuple[npt.NDArray[np.bool_], Page]:
+    def strike(self, hashes: Hashes) -> tuple[npt.NDArray[np.bool_], Tally]:
         """Remove one count for each hash that has any left. Return which hashes were removed, and the rest."""
         place = self.places(hashes)
         order = np.argsort(place, kind="stable")
@@ -56,11 +64,83 @@ class Page:
         struck[struck] = repetition[struck] < self.times[place[struck]]
         times = self.times.copy()
         np.subtract.at(times, place[struck], 1)
-        return struck, Page(self.hashes[times > 0], times[times > 0])
+        return struck, Tally(self.hashes[times > 0], times[times > 0])
+
+    def arrays(self) -> dict[str, Array]:
+        """What is stored: the hashes (n, 16) and how often each occurs, in 32 bits where they suffice."""
+        small = self.times.max(initial=0) < 1 << 31
+        times = self.times.astype(np.int32) if small else self.times
+        return {"hashes": self.hashes.view(np.uint8).reshape(-1, HASH), "times": times}
+
+    @classmethod
+    def from_arrays(cls, hashes: Array, times: Array) -> Tally:
+        fits = times.ndim == 1 and hashes.shape == (len(times), HASH) and hashes.dtype == np.uint8
+        if not fits or times.dtype not in (np.int32, np.int64) or (times < 1).any():
+            raise SaffuError(DAMAGED)
+        flat = np.ascontiguousarray(hashes).reshape(-1).view(f"S{HASH}")
+        if (flat[1:] <= flat[:-1]).any():
+            raise SaffuError(DAMAGED)
+        return cls(flat, times.astype(np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Page:
+    """What one ledger knows, hashed with one key."""
+
+    counted: Tally = field(default_factory=Tally)  # whole documents
+    parts: Tally = field(default_factory=Tally)  # what is counted of documents of which lines were held out
+    held_out: Tally = field(default_factory=Tally)  # the parts that were held out, and documents held out as a whole
+    openings: Tally = field(default_factory=Tally)  # the first lines of all these parts
+    divided: tuple[tuple[bytes, Cuts], ...] = ()  # whole documents of which lines were held out, sorted
+    complete: bool = True  # False for folders of saffu 0.2: `counted` holds parts too, and the rest is not known
+
+    def __add__(self, other: Page) -> Page:
+        return Page(
+            self.counted + other.counted,
+            self.parts + other.parts,
+            self.held_out + other.held_out,
+            self.openings + other.openings,
+            tuple(sorted(self.divided + other.divided)),
+            self.complete and other.complete,
+        )
+
+    def arrays(self) -> dict[str, Array]:
+        """What is stored."""
+        stored = self.counted.arrays()
+        if self.complete:
+            for table in ("parts", "held_out", "openings"):
+                stored |= {f"{table}.{name}": array for name, array in getattr(self, table).arrays().items()}
+            joined = b"".join(whole for whole, _ in self.divided)
+            stored["divided.hashes"] = np.frombuffer(joined, dtype=np.uint8).reshape(-1, HASH)
+            stored["divided.parts"] = np.array([len(cuts) for _, cuts in self.divided], dtype=np.int64)
+            stored["divided.cuts"] = np.array([cut for _, cuts in self.divided for cut in cuts], dtype=np.int64)
+        return stored
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Array]) -> Page:
+        counted = Tally.from_arrays(arrays["hashes"], arrays["times"])
+        if arrays.keys() == {"hashes", "times"}:
+            return cls(counted, complete=False)
+        hashes, parts, cuts = (arrays[f"divided.{name}"] for name in ("hashes", "parts", "cuts"))
+        fits = hashes.dtype == np.uint8 and hashes.shape == (len(parts), HASH) and cuts.ndim == parts.ndim == 1
+        if not fits or parts.dtype != np.int64 or cuts.dtype != np.int64:
+            raise SaffuError(DAMAGED)
+        if (parts < 0).any() or int(parts.sum()) != len(cuts) or parts.max(initial=0) > len(cuts):
+            raise SaffuError(DAMAGED)
+        ends = list(accumulate(parts.tolist(), initial=0))
+        divided = zip(hashes, (tuple(cuts[a:b].tolist()) for a, b in pairwise(ends)), strict=True)
+        return cls(
+            counted,
+            Tally.from_arrays(arrays["parts.hashes"], arrays["parts.times"]),
+            Tally.from_arrays(arrays["held_out.hashes"], arrays["held_out.times"]),
+            Tally.from_arrays(arrays["openings.hashes"], arrays["openings.times"]),
+            tuple(sorted((whole.tobytes(), own) for whole, own in divided)),
+        )
 
 
 class Ledger:
-    """How often each document is counted. A document is identified by its token ids, all its lines included.
+    """How often each document is counted. A document is identified by its token ids, all its lines included, and by
+    its text if a tokenizer of words has lost some of it.
 
     Hashes are keyed by a random salt, and a merged model keeps one page per salt. The salt is stored with the hashes,
     so whoever has the ledger can test a guess: hash a candidate document and look it up. The ledger reveals nothing
@@ -68,8 +148,7 @@ class Ledger:
     """
 
     def __init__(self, pages: Mapping[bytes, Page] | None = None) -> None:
-        empty = Page(np.zeros(0, dtype=f"S{HASH}"), np.zeros(0, dtype=np.int32))
-        self.pages = dict(pages or {secrets.token_bytes(HASH): empty})
+        self.pages = dict(pages or {secrets.token_bytes(HASH): Page()})
 
     @classmethod
     def of(cls, corpus: TokenCorpus) -> Ledger:
@@ -78,56 +157,42 @@ class Ledger:
 
     @property
     def documents(self) -> int:
-        return sum(int(page.times.sum()) for page in self.pages.values())
+        return sum(int(page.counted.times.sum() + page.parts.times.sum()) for page in self.pages.values())
+
+    @property
+    def complete(self) -> bool:
+        """Whether the ledger knows what was held out."""
+        return all(page.complete for page in self.pages.values())
 
     def with_added(self, corpus: TokenCorpus) -> Ledger:
         """The ledger with these documents added, on the first page."""
         salt, page = next(iter(self.pages.items()))
-        return Ledger({**self.pages, salt: page + Page.of(hashed(corpus, salt))})
+        if corpus.division is not None and page.complete:
+            fresh = divided_page(corpus, corpus.division, salt)
+        else:
+            fresh = Page(Tally.of(hashed(corpus, salt, page.complete)), complete=page.complete)
+        return Ledger({**self.pages, salt: page + fresh})
 
     def counted(self, corpus: TokenCorpus) -> Array:
-        """The numbers of the documents of a corpus that are counted, each at most as often as in the ledger."""
-        return np.flatnonzero(self._struck(corpus)[0])
+        """The numbers of the documents of a corpus that are counted whole, each at most as often as in the ledger."""
+        return np.flatnonzero(self.strike(corpus, "counted")[0])
 
-    def without(self, corpus: TokenCorpus) -> Ledger:
-        """The ledger without these documents. Raises SaffuError if one is passed more often than it is counted."""
-        struck, left = self._struck(corpus)
-        missing = np.flatnonzero(~struck)
-        if len(missing) and len(missing) == corpus.documents:
-            raise SaffuError("none of these documents is in the model; pass them exactly as they were counted")
-        if len(missing):
-            raise SaffuError(
-                f"{len(missing):,} of {corpus.documents:,} documents {'was' if len(missing) == 1 else 'were'} never "
-                f"counted, or not that often (the first is document {missing[0] + 1}); the model is unchanged; "
-                "`skip_uncounted` removes only the others"
-            )
-        return left
-
-    def cut(self, corpus: TokenCorpus, part: int, gap: int) -> TokenCorpus:
-        """Documents as they were counted: in the parts between held-out lines, where there are any.
-
-        `part` and `gap` are the most lines of a part and of what was held out between two of them. A document that is
-        counted whole, or of which not all other lines are counted, stays whole.
-        """
-        known = {salt: set(page.hashes.tolist()) for salt, page in self.pages.items()}
-        whole, ends, spans = {*self.counted(corpus).tolist()}, corpus.line_starts(), []
-        for number, (begin, end) in enumerate(pairwise(np.searchsorted(ends, corpus.starts).tolist())):
-            lines = [corpus.ids[lo:hi].astype("<i4").tobytes() for lo, hi in pairwise(ends[begin : end + 1].tolist())]
-            parts = [] if number in whole else counted_parts(lines, known, part, gap)
-            spans += [(begin + lo, begin + hi) for lo, hi in parts or [(0, len(lines))]]
-        ids = np.concatenate([corpus.ids[:0], *(corpus.ids[ends[lo] : ends[hi]] for lo, hi in spans)])
-        sizes = np.concatenate([corpus.sizes[:0], *(corpus.sizes[lo:hi] for lo, hi in spans)])
-        starts = np.cumsum([0, *(ends[hi] - ends[lo] for lo, hi in spans)], dtype=np.int64)
-        return TokenCorpus(ids, starts, sizes)
-
-    def _struck(self, corpus: TokenCorpus) -> tuple[npt.NDArray[np.bool_], Ledger]:
-        """Which documents could be removed, and the ledger without them."""
+    def strike(self, corpus: TokenCorpus, table: str) -> tuple[npt.NDArray[np.bool_], Ledger]:
+        """Which documents could be removed from a table of the pages, and the ledger without them."""
         struck, pages = np.zeros(corpus.documents, dtype=bool), {}
         for salt, page in self.pages.items():
             remaining = np.flatnonzero(~struck)
-            found, pages[salt] = page.strike(hashed(corpus, salt)[remaining])
-            struck[remaining[found]] = True
+            name = "counted" if table == "parts" and not page.complete else table
+            known, left = getattr(page, name).strike(hashed(corpus, salt, page.complete)[remaining])
+            struck[remaining[known]] = True
+            pages[salt] = replace(page, **{name: left})
         return struck, Ledger(pages)
+
+    def without_division(self, salt: bytes, entry: tuple[bytes, Cuts]) -> Ledger:
+        """The ledger without one entry for a document of which lines were held out."""
+        divided = list(self.pages[salt].divided)
+        divided.remove(entry)
+        return Ledger({**self.pages, salt: replace(self.pages[salt], divided=tuple(divided))})
 
     def __add__(self, other: Ledger) -> Ledger:
         pages = dict(self.pages)
@@ -139,68 +204,90 @@ class Ledger:
         """The number of documents known to be in both: those on pages with the same salt."""
         shared = 0
         for salt in self.pages.keys() & other.pages.keys():
-            one, two = self.pages[salt], other.pages[salt]
-            place = one.places(two.hashes)
-            shared += int(np.minimum(one.times[place], two.times)[place >= 0].sum())
+            for table in ("counted", "parts"):
+                one, two = getattr(self.pages[salt], table), getattr(other.pages[salt], table)
+                place = one.places(two.hashes)
+                shared += int(np.minimum(one.times[place], two.times)[place >= 0].sum()) if len(one.times) else 0
         return shared
 
     def arrays(self) -> dict[str, Array]:
-        """What is stored: for each page its salt, its hashes (n, 16), and how often each is counted."""
+        """What is stored: for each page its salt and its hashes."""
         stored: dict[str, Array] = {}
         for number, (salt, page) in enumerate(self.pages.items()):
             stored[f"{number}.salt"] = np.frombuffer(salt, dtype=np.uint8)
-            stored[f"{number}.hashes"] = page.hashes.view(np.uint8).reshape(-1, HASH)
-            stored[f"{number}.times"] = page.times
+            stored |= {f"{number}.{name}": array for name, array in page.arrays().items()}
         return stored
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array]) -> Ledger:
         """The inverse of `arrays`."""
-        pages = {}
-        if not arrays or len(arrays) % 3:
-            raise SaffuError("the ledger is damaged; restore the folder or train again")
-        for number in range(len(arrays) // 3):
-            salt, hashes, times = (arrays[f"{number}.{part}"] for part in ("salt", "hashes", "times"))
-            fits = salt.shape == (HASH,) and hashes.shape == (len(times), HASH) and times.shape == (len(hashes),)
-            if not fits or salt.dtype != np.uint8 or hashes.dtype != np.uint8 or times.dtype != np.int32:
-                raise SaffuError("the ledger is damaged; restore the folder or train again")
-            pages[salt.tobytes()] = Page(np.ascontiguousarray(hashes).reshape(-1).view(f"S{HASH}"), times)
+        pages: dict[bytes, Page] = {}
+        parts: dict[str, dict[str, Array]] = {}
+        for name, array in arrays.items():
+            number, _, part = name.partition(".")
+            parts.setdefault(number, {})[part] = array
+        if not parts or parts.keys() != {str(number) for number in range(len(parts))}:
+            raise SaffuError(DAMAGED)
+        for number in map(str, range(len(parts))):
+            salt = parts[number].pop("salt")
+            if salt.shape != (HASH,) or salt.dtype != np.uint8:
+                raise SaffuError(DAMAGED)
+            pages[salt.tobytes()] = Page.from_arrays(parts[number])
         return cls(pages)
 
 
-def hashed(corpus: TokenCorpus, salt: bytes) -> Hashes:
-    """The hash of each document: of its token ids as little-endian 32-bit integers, whatever their width here."""
-    joined = b"".join(
-        hashlib.blake2b(corpus.ids[lo:hi].astype("<i4").tobytes(), key=salt, digest_size=HASH).digest()
-        for lo, hi in pairwise(corpus.starts.tolist())
-    )
-    return np.frombuffer(joined, dtype=f"S{HASH}")
+def line_contents(corpus: TokenCorpus, lo: int, hi: int, ends: Array, with_text: bool) -> Iterator[bytes]:
+    """What is hashed of each line from `lo` to `hi`: its ids as little-endian 32-bit integers, and its digest."""
+    for line in range(lo, hi):
+        ids = corpus.ids[ends[line] : ends[line + 1]].astype("<i4").tobytes()
+        yield ids + corpus.digests[line].tobytes() if with_text and corpus.digests is not None else ids
 
 
-def counted_parts(lines: list[bytes], known: Mapping[bytes, set[bytes]], part: int, gap: int) -> list[tuple[int, int]]:
-    """The parts of a document that are known, as ranges of lines; empty unless they are all of it except for gaps.
+def hash_of(contents: Sequence[bytes] | Iterator[bytes], salt: bytes) -> bytes:
+    """The hash of lines."""
+    digest = hashlib.blake2b(key=salt, digest_size=HASH)
+    for content in contents:
+        digest.update(content)
+    return digest.digest()
 
-    Gaps have `gap` lines at most and do not become shorter, as `hold_out` leaves them.
+
+def hashed(corpus: TokenCorpus, salt: bytes, with_text: bool) -> Hashes:
+    """The hash of each document."""
+    if with_text and corpus.digests is not None:
+        ends, lines = corpus.line_starts(), corpus.document_lines().tolist()
+        each = (hash_of(line_contents(corpus, lo, hi, ends, True), salt) for lo, hi in pairwise(lines))
+    else:  # the same, without a step per line
+        spans = pairwise(corpus.starts.tolist())
+        each = (hash_of([corpus.ids[lo:hi].astype("<i4").tobytes()], salt) for lo, hi in spans)
+    return np.frombuffer(b"".join(each), dtype=f"S{HASH}")
+
+
+def divided_page(corpus: TokenCorpus, division: Division, salt: bytes) -> Page:
+    """The page of a text of which a part was held out.
+
+    Documents of which `corpus` does not hold all lines (`max_tokens`) are not recorded as whole ones.
     """
-    found: list[tuple[int, int]] = []
-    start, end, shortest = 0, 0, 0
-    while end < len(lines):
-        starts = range(end + shortest, min(end + gap, len(lines) - 1) + 1)
-        start, stop = next(((a, b) for a in starts if (b := _longest(lines[a : a + part], known, a))), (0, 0))
-        if not stop:
-            break
-        found.append((start, stop))
-        shortest, end = max(1, shortest, start - end if end else 0), stop
-    return found if len(lines) - end <= gap else []
-
-
-def _longest(lines: list[bytes], known: Mapping[bytes, set[bytes]], start: int) -> int:
-    """Where the longest known document that begins here ends; 0 if there is none."""
-    longest = 0
-    for salt, hashes in known.items():
-        digest = hashlib.blake2b(key=salt, digest_size=HASH)
-        for number, line in enumerate(lines, start + 1):
-            digest.update(line)
-            if digest.digest().rstrip(b"\0") in hashes:
-                longest = max(longest, number)
-    return longest
+    runs, hashes = division.runs(), hashed(corpus, salt, True)
+    sides = [(corpus, corpus.line_starts()), (division.held_out, division.held_out.line_starts())]
+    openings, contents = [], {}
+    for number in np.flatnonzero(runs.held_out | (runs.parts > 1)).tolist():
+        text, ends = sides[int(runs.held_out[number])]
+        lo, hi = int(runs.first[number]), int(runs.first[number] + runs.lines[number])
+        if hi <= text.lines:
+            lines = list(line_contents(text, lo, hi, ends, True))
+            openings.append(hash_of(lines[:OPENING], salt))
+            contents[number] = b"".join(lines)
+    divided = []
+    for begin in np.flatnonzero(runs.begins & (runs.parts > 1)).tolist():
+        own = range(begin, begin + int(runs.parts[begin]))
+        if all(number in contents for number in own):
+            cuts = tuple(int(runs.lines[n]) * (-1 if runs.held_out[n] else 1) for n in own)
+            divided.append((hash_of([contents[number] for number in own], salt), cuts))
+    part = (runs.parts > 1)[~runs.held_out][: len(hashes)]  # runs that are counted are the documents of the corpus
+    return Page(
+        Tally.of(hashes[~part]),
+        Tally.of(hashes[part]),
+        Tally.of(hashed(division.held_out, salt, True)),
+        Tally.of(np.frombuffer(b"".join(openings), dtype=f"S{HASH}")),
+        tuple(sorted(divided)),
+    )

@@ -17,6 +17,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,10 +26,10 @@ from saffu.errors import SaffuError
 from saffu.interface import Model
 from saffu.model.folder import settle
 from saffu.model.ledger import Ledger
+from saffu.model.matching import Matches
 from saffu.model.solutions import check
 from saffu.model.statistics import Statistics, trained_on
 from saffu.text.corpus import TokenCorpus
-from saffu.text.documents import STRETCH
 from saffu.tools.evaluate import require_text
 
 if TYPE_CHECKING:
@@ -46,36 +47,45 @@ def update(lm: SaffuLM, documents: Text) -> None:
     _replace(lm, changed, lm.statistics_ + _statistics(lm, corpus), ledger.with_added(corpus), sizes, log)
 
 
-def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_network: bool = False) -> int:
-    """Remove these documents, and return their number. Raises SaffuError if one of them was never counted.
+@dataclass(frozen=True)
+class Removal:
+    """What `forget` has done."""
 
-    If `skip_uncounted`, such documents are skipped. If `drop_network`, a network trained on them is removed first.
+    parts: int  # removed: documents, and parts of documents of which lines had been held out
+    documents: int  # that they belong to
+    passed: int  # documents that were to be removed
+    held_out: int  # lines that had been held out, and so were never counted
+    skipped: int  # lines that were not counted like this and are skipped
+
+
+def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_network: bool = False) -> Removal:
+    """Remove these documents. Raises SaffuError if one of them, or any line, is not as it was counted.
+
+    If `skip_uncounted`, what was not counted like this is skipped. If `drop_network`, a network trained on them is
+    removed first.
     """
     began, ledger = time.perf_counter(), require_changeable(lm)
     corpus, model = lm.tokenize(documents), lm.model_
     require_text(corpus, "forget")
     if drop_network and hasattr(model, "without_network"):
         model = model.without_network()
-    if skip_uncounted:
-        corpus = corpus.select(ledger.counted(corpus))
-        if not corpus.documents:
-            return 0
-    left = ledger.without(corpus)
+    matches = Matches.of(corpus, ledger, int(lm.source_.get("hold_out") or 0))
+    if not skip_uncounted:
+        matches.require_exact()
+    parts, left = matches.left()
+    owners = sum(bool(match.counted) for match in matches.documents)
+    removal = Removal(parts.documents, owners, corpus.documents, matches.lines("held_out"), matches.lines("unknown"))
+    if not parts.documents:
+        return removal
     if not left.documents:
         raise SaffuError("this would remove every document in the model; delete its folder instead")
-    changed = model.solved(model.sums - model.count(corpus))
-    sizes = {name: lm.trained_on_[name] - number for name, number in trained_on(corpus).items()}
+    changed = model.solved(model.sums - model.count(parts))
+    sizes = {name: lm.trained_on_[name] - number for name, number in trained_on(parts).items()}
     # Earlier samples may repeat the forgotten text.
     rows = [{key: value for key, value in row.items() if key != "sample"} for row in lm.log_]
-    log = [*rows, _row("forget", corpus, began)]
-    _replace(lm, changed, lm.statistics_ - _statistics(lm, corpus), left, sizes, log)
-    return corpus.documents
-
-
-def as_counted(lm: SaffuLM, corpus: TokenCorpus) -> TokenCorpus:
-    """Documents as the model has counted them: in parts, if training held out some of their lines."""
-    every = int(lm.source_.get("hold_out") or 0)
-    return require_changeable(lm).cut(corpus, (every - 1) * STRETCH, STRETCH) if every else corpus
+    log = [*rows, _row("forget", parts, began)]
+    _replace(lm, changed, lm.statistics_ - _statistics(lm, parts), left, sizes, log)
+    return removal
 
 
 def merge(models: Iterable[SaffuLM]) -> SaffuLM:

@@ -11,7 +11,7 @@ import io
 import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise, repeat
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from saffu.progress import progress_bar
-from saffu.text.tokenizer import EOD, PIECE, Tokenizer, pieces
+from saffu.text.tokenizer import EOD, PIECE, Tokenizer, WordTokenizer, pieces
 
 Integers = npt.NDArray[Any]
 Line = tuple[bool, str]
@@ -28,6 +28,8 @@ Line = tuple[bool, str]
 
 SPLITS = ("file", "paragraph", "line")
 BATCH = 1024  # lines tokenized at a time
+DIGEST = 16  # bytes of the digest of a line's text
+BEGINS, HELD_OUT = 1, 2  # flags of a line: it begins a document; it was held out
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +40,8 @@ class TokenCorpus:
     starts: Integers  # (documents + 1,) int64: where each document begins; the last entry is the number of targets
     sizes: Integers  # (lines,) int64: bytes of each line in UTF-8, its newline included
     first_document: int = 0  # number of the first document, when this is a part of a larger corpus
+    digests: Integers | None = None  # (lines, DIGEST) uint8: of each line's text, where ids do not determine it
+    division: Division | None = None  # what was held out of the text, and where
 
     @classmethod
     def build(
@@ -54,8 +58,8 @@ class TokenCorpus:
         the text. The file has no name, so that nothing is left if the process is killed.
         """
         dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.int32)
-        starts, sizes = array("q"), array("q")
-        total, source = 0, iter(lines)
+        starts, sizes, digests = array("q"), array("q"), bytearray()
+        total, source, lossless = 0, iter(lines), not isinstance(tokenizer, WordTokenizer)
         file: IO[bytes] = tempfile.TemporaryFile(dir=folder) if folder else io.BytesIO()  # noqa: SIM115
         with file, progress_bar(progress) as bar:
             while (max_tokens is None or total < max_tokens) and (batch := list(islice(source, BATCH))):
@@ -65,7 +69,10 @@ class TokenCorpus:
                     if begins or not starts:
                         starts.append(total)
                     file.write(np.append(np.asarray(ids, dtype), dtype.type(EOD)).tobytes())
-                    sizes.append(len(text.encode()) + 1)
+                    data = text.encode()
+                    sizes.append(len(data) + 1)
+                    if not lossless:
+                        digests += hashlib.blake2b(data, digest_size=DIGEST).digest()
                     total += len(ids) + 1
                     bar.update(len(ids) + 1)
                     if max_tokens is not None and total >= max_tokens:
@@ -76,7 +83,8 @@ class TokenCorpus:
                 file.flush()
                 flat = np.memmap(file, dtype=dtype, mode="r")
         starts.append(total)
-        return cls(flat, np.array(starts, dtype=np.int64), np.array(sizes, dtype=np.int64))
+        texts = None if lossless else np.frombuffer(digests, dtype=np.uint8).reshape(-1, DIGEST)
+        return cls(flat, np.array(starts, dtype=np.int64), np.array(sizes, dtype=np.int64), digests=texts)
 
     @property
     def documents(self) -> int:
@@ -108,15 +116,39 @@ class TokenCorpus:
 
     def _between(self, ranges: Sequence[tuple[int, int]]) -> TokenCorpus:
         """The documents of ranges of numbers, one range after the other."""
-        lines = np.searchsorted(self.line_starts(), self.starts)  # number of each document's first line
+        lines = self.document_lines()
         spans = [(int(self.starts[a]), int(self.starts[b])) for a, b in ranges]
         lengths = [np.diff(self.starts[a : b + 1]) for a, b in ranges]
         starts = np.concatenate([[0], *lengths]).cumsum().astype(np.int64)
         sizes = np.concatenate([self.sizes[:0], *(self.sizes[lines[a] : lines[b]] for a, b in ranges)])
+        digests = self.digests
+        if digests is not None:
+            digests = np.concatenate([digests[:0], *(digests[lines[a] : lines[b]] for a, b in ranges)])
         if len(ranges) == 1:
             (lo, hi), ((first, _),) = spans[0], ranges
-            return TokenCorpus(self.ids[lo:hi], starts, sizes, self.first_document + first)
-        return TokenCorpus(np.concatenate([self.ids[:0], *(self.ids[lo:hi] for lo, hi in spans)]), starts, sizes)
+            return TokenCorpus(self.ids[lo:hi], starts, sizes, self.first_document + first, digests)
+        ids = np.concatenate([self.ids[:0], *(self.ids[lo:hi] for lo, hi in spans)])
+        return TokenCorpus(ids, starts, sizes, digests=digests)
+
+    def cut(self, spans: Sequence[tuple[int, int]]) -> TokenCorpus:
+        """Ranges of lines, each as a document."""
+        ends = self.line_starts()
+        ids = np.concatenate([self.ids[:0], *(self.ids[ends[lo] : ends[hi]] for lo, hi in spans)])
+        sizes = np.concatenate([self.sizes[:0], *(self.sizes[lo:hi] for lo, hi in spans)])
+        starts = np.cumsum([0, *(ends[hi] - ends[lo] for lo, hi in spans)], dtype=np.int64)
+        digests = self.digests
+        if digests is not None:
+            digests = np.concatenate([digests[:0], *(digests[lo:hi] for lo, hi in spans)])
+        return TokenCorpus(ids, starts, sizes, digests=digests)
+
+    def divided(self, held_out: TokenCorpus, flags: bytearray | Integers) -> TokenCorpus:
+        """The same corpus, with what was held out of its text: `flags` of all lines, none if it was not divided."""
+        flags = np.frombuffer(flags, dtype=np.uint8)
+        return replace(self, division=Division(held_out, flags)) if len(flags) else self
+
+    def document_lines(self) -> Integers:
+        """The number of each document's first line, followed by the number of lines: (documents + 1,)."""
+        return np.searchsorted(self.line_starts(), self.starts)
 
     def head(self, targets: int) -> TokenCorpus:
         """The first documents, up to and including the one that reaches `targets`."""
@@ -167,6 +199,35 @@ class TokenCorpus:
         for lo in range(0, self.targets, 1 << 22):
             digest.update(self.ids[lo : lo + (1 << 22)].astype("<i4").tobytes())
         return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """What was held out of a text, and how the lines of both parts alternate."""
+
+    held_out: TokenCorpus
+    flags: Integers  # (lines of the whole text,) uint8: BEGINS and HELD_OUT
+
+    def runs(self) -> Runs:
+        """The parts of the whole text, in order."""
+        side, begins = (self.flags & HELD_OUT) > 0, (self.flags & BEGINS) > 0
+        turns = np.flatnonzero(begins | np.append(True, side[1:] != side[:-1])[: len(side)])
+        held_out, begins, lines = side[turns], begins[turns], np.diff(np.append(turns, len(side)))
+        before = [np.cumsum(np.where(held_out == which, lines, 0)) - lines for which in (False, True)]
+        document = np.cumsum(begins) - 1
+        parts = np.bincount(document)[document] if len(turns) else turns
+        return Runs(held_out, begins, lines, np.where(held_out, before[1], before[0]), parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """The parts of a text: lines of one document that were all counted, or all held out. Arrays with one entry each."""
+
+    held_out: Integers  # bool
+    begins: Integers  # bool: whether its document begins with it
+    lines: Integers  # how many
+    first: Integers  # number of its first line in the text that was counted, or in the one that was held out
+    parts: Integers  # of its document
 
 
 def split_lines(lines: Iterable[str], split: str = "file") -> Iterator[Line]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from saffu.errors import SaffuError
-from saffu.text.corpus import SPLITS, Line, lines_of, split_lines
+from saffu.text.corpus import BEGINS, HELD_OUT, SPLITS, Line, lines_of, split_lines
 from saffu.text.records import (
     BadRecords,
     Record,
@@ -176,14 +176,19 @@ def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def hold_out(
-    lines: Iterable[Line], every: int, held_out: bool, stretch: int = STRETCH, after: tuple[int, int] = (0, 0)
+    lines: Iterable[Line],
+    every: int,
+    held_out: bool,
+    stretch: int = STRETCH,
+    after: tuple[int, int] = (0, 0),
+    flags: bytearray | None = None,
 ) -> Iterator[Line]:
     """Divide text into a part to train on and a part that is held out; yields one of the two.
 
     Documents are cut into stretches of at most `stretch` lines, and every nth stretch is held out (none if `every` is
     0). Where lines of the other part have been removed, a new document begins. The first stretches are shorter, a
     hundredth of the text so far, so that something is held out of a small text too. If a text is read in parts, `after`
-    gives the numbers of lines and stretches before this part.
+    gives the numbers of lines and stretches before this part. `flags` receives those of every line, of both parts.
 
     >>> lines = [(number == 0, str(number)) for number in range(6)]
     >>> list(hold_out(lines, every=3, held_out=False))
@@ -196,6 +201,8 @@ def hold_out(
     before = False
     for number, (begins, text) in stretches(lines, stretch, after):
         chosen = every > 0 and number % every == 0
+        if flags is not None:
+            flags.append(BEGINS * begins | HELD_OUT * chosen)
         if chosen == held_out:
             yield begins or chosen != before, text
         before = chosen

@@ -1,0 +1,265 @@
+"""Documents against a ledger: which of their lines are counted, which were held out, and which it does not know."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from saffu.errors import SaffuError
+from saffu.format import plural
+from saffu.model.ledger import HASH, OPENING, Cuts, Ledger, hash_of, line_contents
+from saffu.text.corpus import TokenCorpus
+from saffu.text.documents import STRETCH
+
+Span = tuple[int, int]
+"""A range of lines of a document, from 0."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """What a ledger knows of a document."""
+
+    lines: int
+    counted: Sequence[Span] = ()  # its parts that are counted; all of it, if nothing was held out
+    held_out: Sequence[Span] = ()
+    whole: bool = False  # whether it ends where the document that was counted ends
+    division: tuple[bytes, tuple[bytes, Cuts]] | None = None  # the salt and the entry of its page
+
+    @property
+    def unknown(self) -> list[Span]:
+        """The lines that were neither counted nor held out like this."""
+        known = sorted([*self.counted, *self.held_out])
+        ends = [0, *(hi for _, hi in known)]
+        begins = [*(lo for lo, _ in known), self.lines]
+        return [(lo, hi) for lo, hi in zip(ends, begins, strict=True) if lo < hi]
+
+    @property
+    def table(self) -> str:
+        """The table of the ledger that what is counted of it is in."""
+        return "counted" if self.whole and not self.division else "parts"
+
+    @property
+    def exact(self) -> bool:
+        """Whether every line is known, and no line is missing."""
+        return self.whole and not self.unknown
+
+    @property
+    def partial(self) -> bool:
+        return bool(self.counted) and not self.exact
+
+
+@dataclass(frozen=True)
+class Matches:
+    """What a ledger knows of the documents of a corpus."""
+
+    corpus: TokenCorpus
+    ledger: Ledger
+    documents: Sequence[Match]
+
+    @classmethod
+    def of(cls, corpus: TokenCorpus, ledger: Ledger, every: int) -> Matches:
+        """`every` how many stretches one was held out; needed for ledgers that do not know what was."""
+        bounds = corpus.document_lines().tolist()
+        documents = [Match(hi - lo) for lo, hi in pairwise(bounds)]
+        counted = ledger.counted(corpus).tolist()
+        for number in counted:
+            lines = documents[number].lines
+            documents[number] = Match(lines, [(0, lines)], whole=True)
+        others = sorted({*range(len(documents))} - {*counted})
+        held_out = [others[place] for place in np.flatnonzero(ledger.strike(corpus.select(others), "held_out")[0])]
+        for number in held_out:
+            lines = documents[number].lines
+            documents[number] = Match(lines, held_out=[(0, lines)], whole=True)
+        search, ends = _Search(ledger, every), corpus.line_starts()
+        for number in sorted({*others} - {*held_out}):
+            lo, hi = bounds[number : number + 2]
+            documents[number] = search.match(
+                list(line_contents(corpus, lo, hi, ends, True)), list(line_contents(corpus, lo, hi, ends, False))
+            )
+        return cls(corpus, ledger, documents)
+
+    def struck(self) -> tuple[list[bool], TokenCorpus, Ledger]:
+        """Which documents can be removed, part by part; what is counted of them, and the ledger without it."""
+        left, able, found = self.ledger, [True] * len(self.documents), []
+        for table in ("counted", "parts"):
+            spans, numbers = self._spans("counted", table)
+            struck, left = left.strike(self.corpus.cut(spans), table)
+            found += [span for span, known in zip(spans, struck, strict=True) if known]
+            for number in np.flatnonzero(~struck):
+                able[numbers[number]] = False
+        return able, self.corpus.cut(found), left
+
+    def left(self) -> tuple[TokenCorpus, Ledger]:
+        """The parts that are removed, and the ledger without them and without what it recorded next to them."""
+        _, parts, left = self.struck()
+        held_out, _ = self._spans("held_out")
+        counted, _ = self._spans("counted", "parts")
+        _, left = left.strike(self.corpus.cut(held_out), "held_out")
+        openings = [(lo, min(hi, lo + OPENING)) for lo, hi in [*counted, *held_out]]
+        _, left = left.strike(self.corpus.cut(openings), "openings")
+        for match in self.documents:
+            if match.division:
+                left = left.without_division(*match.division)
+        return parts, left
+
+    def _spans(self, kind: str, table: str = "") -> tuple[list[Span], list[int]]:
+        """Lines of the corpus, of the documents in one table of the ledger if it is given, and these documents."""
+        spans, numbers, firsts = [], [], self.corpus.document_lines().tolist()
+        for number, (first, match) in enumerate(zip(firsts, self.documents, strict=False)):
+            if table in ("", match.table):
+                spans += [(first + lo, first + hi) for lo, hi in getattr(match, kind)]
+                numbers += [number] * len(getattr(match, kind))
+        return spans, numbers
+
+    def lines(self, kind: str) -> int:
+        return sum(hi - lo for match in self.documents for lo, hi in getattr(match, kind))
+
+    def require_exact(self) -> None:
+        """Raise SaffuError unless all of these documents are counted, line by line, each as often as it is passed."""
+        if all(match.held_out and not match.counted and match.exact for match in self.documents):
+            raise SaffuError("these documents were held out and never counted; there is nothing to remove")
+        able, _, _ = self.struck()
+        too_often = {number for number, able in enumerate(able) if not able}
+        missing = [n for n, match in enumerate(self.documents) if n in too_often or not (match.exact or match.counted)]
+        for number, match in enumerate(self.documents):
+            if match.partial and number not in too_often:
+                raise SaffuError(self._mismatch(number, match))
+        if missing and len(missing) == len(self.documents):
+            raise SaffuError("none of these documents is in the model; pass them exactly as they were counted")
+        if missing:
+            raise SaffuError(
+                f"{len(missing):,} of {len(self.documents):,} documents {'was' if len(missing) == 1 else 'were'} never "
+                f"counted, or not that often (the first is document {missing[0] + 1}); the model is unchanged; "
+                "`skip_uncounted` removes only the others"
+            )
+
+    def _mismatch(self, number: int, match: Match) -> str:
+        """Why a document that is counted in part is not forgotten."""
+        which = f"document {number + 1}" if len(self.documents) > 1 else "this document"
+        known = match.lines - sum(hi - lo for lo, hi in match.unknown)
+        share = f"{known:,} of its {plural(match.lines, 'line')} match ({100 * known / match.lines:.0f}%)"
+        remedy = "the model is unchanged; `skip_uncounted` removes the parts that match"
+        if not self.ledger.complete:
+            return (
+                f"{which} cannot be verified: {share}, and {_shown(match.unknown)} may have been held out or changed; "
+                f"this model is from an older saffu, which did not record it; {remedy}"
+            )
+        if match.unknown:
+            changed = f"a change lies in {_shown(match.unknown)}"
+            return f"{which} is not the one that was counted: {share}, {changed}; pass it as it was; {remedy}"
+        return f"{which} is only a part of the one that was counted, whose other lines would stay; {share}; {remedy}"
+
+
+def _shown(spans: Sequence[Span]) -> str:
+    """Ranges of lines, from 1.
+
+    >>> _shown([(0, 1), (4, 9)])
+    'lines 1, 5–9'
+    """
+    shown = [f"{lo + 1:,}" if hi - lo == 1 else f"{lo + 1:,}–{hi:,}" for lo, hi in spans]
+    word = "line" if len(spans) == 1 and spans[0][1] - spans[0][0] == 1 else "lines"
+    return f"{word} {', '.join(shown[:8])}" + (f", and {len(shown) - 8} more ranges" if len(shown) > 8 else "")
+
+
+class _Search:
+    """Finds documents of which lines were held out, whole or in parts."""
+
+    def __init__(self, ledger: Ledger, every: int) -> None:
+        self.ledger, self.every = ledger, every
+        self.divided: dict[bytes, defaultdict[bytes, list[Cuts]]] = {}
+        for salt, page in ledger.pages.items():
+            self.divided[salt] = defaultdict(list)
+            for whole, cuts in page.divided:
+                self.divided[salt][whole].append(cuts)
+        self.known = {
+            name: {salt: frozenset(getattr(page, name).hashes.tolist()) for salt, page in ledger.pages.items()}
+            for name in ("counted", "parts", "held_out", "openings")
+        }
+        self.longest = {
+            salt: max((abs(cut) for _, cuts in page.divided for cut in cuts), default=STRETCH)
+            for salt, page in ledger.pages.items()
+        }
+
+    def match(self, lines: list[bytes], ids: list[bytes]) -> Match:
+        """Match a document given as the contents of its lines, with and without the digests of their text."""
+        for salt, wholes in self.divided.items():
+            whole = hash_of(lines, salt)
+            if wholes[whole]:
+                return self._divided(lines, salt, whole, wholes[whole].pop())
+        old = {salt: self.known["counted"][salt] for salt, page in self.ledger.pages.items() if not page.complete}
+        if old and self.every and (parts := counted_parts(ids, old, (self.every - 1) * STRETCH, STRETCH)):
+            return Match(len(lines), parts)
+        return self._tiled(lines)
+
+    def _divided(self, lines: list[bytes], salt: bytes, whole: bytes, cuts: Cuts) -> Match:
+        """A document that is known as a whole; of its parts, those that have not been removed by themselves."""
+        counted, held_out = [], []
+        for lo, cut in zip(accumulate(map(abs, cuts), initial=0), cuts, strict=False):
+            span = (lo, lo + abs(cut))
+            if cut < 0:
+                held_out.append(span)
+            elif hash_of(lines[slice(*span)], salt).rstrip(b"\0") in self.known["parts"][salt]:
+                counted.append(span)
+        return Match(len(lines), counted, held_out, whole=True, division=(salt, (whole, cuts)))
+
+    def _tiled(self, lines: list[bytes]) -> Match:
+        """The parts of other documents that occur in this one, from its first line on, the longest first."""
+        spans: dict[str, list[Span]] = {"parts": [], "held_out": []}
+        at = 0
+        while at < len(lines):
+            end, kind = max((self._part(lines, at, salt) for salt in self.ledger.pages), default=(0, ""))
+            if end:
+                spans[kind].append((at, end))
+            at = end or at + 1
+        return Match(len(lines), spans["parts"], spans["held_out"])
+
+    def _part(self, lines: list[bytes], at: int, salt: bytes) -> tuple[int, str]:
+        """Where the longest part that begins here ends, and its kind; 0 if there is none."""
+        openings = self.known["openings"][salt]
+        longest, opened, digest = (0, ""), False, hashlib.blake2b(key=salt, digest_size=HASH)
+        for end, line in enumerate(lines[at : at + self.longest[salt]], at + 1):
+            digest.update(line)
+            opened = opened or digest.digest().rstrip(b"\0") in openings
+            if end - at >= OPENING and not opened:
+                break
+            if opened:
+                here = digest.digest().rstrip(b"\0")
+                longest = next(
+                    ((end, kind) for kind in ("parts", "held_out") if here in self.known[kind][salt]), longest
+                )
+        return longest
+
+
+def counted_parts(lines: list[bytes], known: Mapping[bytes, Collection[bytes]], part: int, gap: int) -> list[Span]:
+    """The parts of a document that are known, as ranges of lines; empty unless they are all of it except for gaps.
+
+    For ledgers that do not know what was held out: gaps have `gap` lines at most and do not become shorter, as
+    `hold_out` leaves them.
+    """
+    found: list[Span] = []
+    start, end, shortest = 0, 0, 0
+    while end < len(lines):
+        starts = range(end + shortest, min(end + gap, len(lines) - 1) + 1)
+        start, stop = next(((a, b) for a in starts if (b := _longest(lines[a : a + part], known, a))), (0, 0))
+        if not stop:
+            break
+        found.append((start, stop))
+        shortest, end = max(1, shortest, start - end if end else 0), stop
+    return found if len(lines) - end <= gap else []
+
+
+def _longest(lines: list[bytes], known: Mapping[bytes, Collection[bytes]], start: int) -> int:
+    """Where the longest known document that begins here ends; 0 if there is none."""
+    longest = 0
+    for salt, hashes in known.items():
+        digest = hashlib.blake2b(key=salt, digest_size=HASH)
+        for number, line in enumerate(lines, start + 1):
+            digest.update(line)
+            if digest.digest().rstrip(b"\0") in hashes:
+                longest = max(longest, number)
+    return longest

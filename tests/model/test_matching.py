@@ -1,0 +1,201 @@
+"""Forgetting documents of which lines were held out: every line is verified before anything changes."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import saffu as package
+from conftest import corpus_of, sentences
+from saffu import files
+from saffu.model.ledger import Ledger
+from saffu.model.matching import Matches
+from saffu.text.documents import hold_out
+
+QUICK = "--word-classes 0 --order 3"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder of two books of 300 and 500 lines, and of a model of both with held-out lines."""
+    from saffu.cli.main import main
+
+    folder = tmp_path_factory.mktemp("books")
+    (folder / "a.txt").write_text("\n".join(sentences(1, 300)) + "\n")
+    (folder / "b.txt").write_text("\n".join(sentences(2, 500)) + "\n")
+    with pytest.raises(SystemExit) as exit:
+        main(f"train {folder / 'a.txt'} {folder / 'b.txt'} --split file --quiet --out {folder / 'm'} {QUICK}".split())
+    assert not exit.value.code
+    return folder
+
+
+@pytest.fixture
+def books(trained, tmp_path, monkeypatch):
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+EDITS = {  # line numbers are from 1
+    "edited": (lambda lines: [*lines[:49], "X" + lines[49], *lines[50:]], "% match|a change lies in line"),
+    "inserted": (lambda lines: [*lines[:49], "a new line", *lines[49:]], "a change lies in line"),
+    "deleted": (lambda lines: [*lines[:49], *lines[50:]], "a change lies in line"),
+    "truncated": (lambda lines: lines[:100], "only a part of|a change lies in line"),
+    "begun later": (lambda lines: lines[100:], "only a part of|a change lies in line"),
+    "extended": (lambda lines: [*lines, "one more line"], "a change lies in line 501;"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_document_that_was_changed_is_not_forgotten(saffu, books, edit):
+    change, message = EDITS[edit]
+    (books / "e.txt").write_text("\n".join(change((books / "b.txt").read_text().splitlines())) + "\n")
+    before = contents(books / "m")
+    refused = saffu("forget m e.txt")
+    assert (refused.status, refused.out) == (2, "")
+    assert any(part in refused.err for part in message.split("|")) and len(refused.err.splitlines()) == 1, refused.err
+    assert "lines match (" in refused.err and "the model is unchanged; --skip-uncounted removes" in refused.err
+    assert contents(books / "m") == before
+    counted = package.load("m").trained_on_["lines"]
+    done = json.loads(saffu("forget m e.txt --skip-uncounted --json").out)
+    assert done["removed"] > 0
+    lines = len((books / "e.txt").read_text().splitlines())
+    assert counted - done["trained_on"]["lines"] == lines - done["held_out_lines"] - done["skipped_lines"]
+
+
+def test_a_truncation_that_ends_with_a_part_is_refused_too(books):
+    """Every line of it is known, but others of its document would stay."""
+    lm, lines = package.load("m"), (books / "b.txt").read_text().splitlines()
+    (whole,) = matched(lm, lines)
+    assert whole.exact and len(whole.counted) > 3
+    for end in [end for _, end in whole.counted[:-1]]:
+        (match,) = matched(lm, lines[:end])
+        assert match.partial and not match.unknown
+    for end in (1, 7, whole.counted[1][1] + 1):
+        assert not matched(lm, lines[:end])[0].exact
+
+
+def matched(lm, lines):
+    return Matches.of(lm.tokenize(["\n".join(lines)]), lm.ledger_, 20).documents
+
+
+def test_forgetting_leaves_no_hash(saffu, books):
+    assert saffu("forget m b.txt").out.startswith("removed ")
+    ledger = package.load("m").ledger_
+    (page,) = ledger.pages.values()
+    corpus = package.load("m").tokenize([(books / "a.txt").read_text()])
+    matches = Matches.of(corpus, ledger, 20)
+    matches.require_exact()
+    assert len(matches.documents[0].counted) == page.parts.times.sum()
+    assert len(matches.documents[0].held_out) == page.held_out.times.sum()
+    assert page.openings.times.sum() == page.parts.times.sum() + page.held_out.times.sum()
+    assert page.counted.times.sum() == 0
+    assert len(page.divided) == 1
+
+
+def test_python_forgets_a_file_of_which_lines_were_held_out(books):
+    lm = package.load("m")
+    removed = lm.forget([(books / "b.txt").read_text()])
+    assert removed == 6  # the parts between held-out lines
+
+
+def test_lines_that_were_held_out_are_known(saffu, books):
+    assert saffu(f"train a.txt --split line --out lines {QUICK}").status == 0
+    sides = [hold_out([(True, line) for line in sentences(1, 300)], 20, held_out=side) for side in (False, True)]
+    counted, held_out = ({text for _, text in side} for side in sides)
+    (books / "held-out.txt").write_text("\n".join(held_out - counted) + "\n")
+    refused = saffu("forget lines held-out.txt")
+    assert refused.status == 2 and "were held out and never counted" in refused.err
+    (books / "some.txt").write_text("\n".join(sentences(1, 40)) + "\n")
+    done = json.loads(saffu("forget lines some.txt --json").out)
+    assert (done["removed"], done["held_out_lines"], done["skipped_lines"]) == (38, 2, 0)
+
+
+def test_a_folder_of_an_older_saffu_says_what_cannot_be_verified(saffu, books):
+    lm = package.load("m", check=True)
+    lm.ledger_ = as_in_0_2(lm.ledger_)
+    lm.save("m")
+    before = contents(books / "m")
+    refused = saffu("forget m b.txt")
+    assert (
+        refused.status == 2
+        and "cannot be verified: 474 of its 500 lines match (95%), and lines 28–30, 88" in refused.err
+    )
+    assert "an older saffu, which did not record it" in refused.err
+    assert contents(books / "m") == before
+    done = json.loads(saffu("forget m b.txt --skip-uncounted --json").out)
+    assert (done["removed"], done["skipped_lines"]) == (6, 26)
+
+
+def as_in_0_2(ledger):
+    """A ledger as saffu 0.2 wrote it: parts and whole documents in one table, and nothing else."""
+    (salt, page), *_ = ledger.pages.items()
+    arrays = (page.counted + page.parts).arrays()
+    return Ledger.from_arrays(
+        {f"0.{name}": array for name, array in arrays.items()} | {"0.salt": np.frombuffer(salt, np.uint8)}
+    )
+
+
+def test_a_damaged_ledger_is_an_error(books):
+    arrays = package.load("m").ledger_.arrays()
+    for name, damaged in {
+        "0.divided.parts": lambda a: a + 1,
+        "0.divided.cuts": lambda a: a.astype(np.int32),
+        "0.parts.times": lambda a: -a,
+        "0.held_out.hashes": lambda a: a[::-1],
+        "1.salt": lambda a: arrays["0.salt"],
+    }.items():
+        with pytest.raises((package.SaffuError, KeyError)):
+            Ledger.from_arrays(arrays | {name: damaged(arrays.get(name))})
+
+
+numbers = st.lists(st.lists(st.integers(4, 6), min_size=1, max_size=12), min_size=1, max_size=4)
+
+
+@settings(max_examples=100, deadline=None)
+@given(numbers, st.integers(2, 4), st.integers(1, 3))
+def test_what_was_divided_is_found_whatever_the_text(documents, every, stretch):
+    """Lines are drawn from three, so that parts of different documents are often equal."""
+    lines = [(number == 0, str(line)) for document in documents for number, line in enumerate(document)]
+    flags = bytearray()
+    sides = [list(hold_out(lines, every, held_out, stretch, flags=flags if held_out else None)) for held_out in (0, 1)]
+    corpus, dev = (corpus_of(grouped(side)) for side in sides)
+    ledger = Ledger.from_arrays(Ledger.of(corpus.divided(dev, flags)).arrays())
+    whole = corpus_of([[[line] for line in document] for document in documents])
+    matches = Matches.of(whole, ledger, every)
+    assert matches.lines("unknown") == 0 and matches.lines("counted") == corpus.lines
+    parts, left = matches.left()
+    assert (parts.documents, left.documents) == (corpus.documents, 0)
+    (page,) = left.pages.values()
+    assert page.divided == () and not any(map(len, (page.parts.hashes, page.held_out.hashes, page.openings.hashes)))
+
+
+def grouped(lines):
+    documents = []
+    for begins, text in lines:
+        if begins:
+            documents.append([])
+        documents[-1].append([int(text)])
+    return documents
+
+
+def test_words_of_another_text_are_not_mistaken_for_those_counted(saffu, books):
+    """A tokenizer of words turns unknown ones into one token; the ledger still tells the texts apart."""
+    (books / "one.txt").write_text("the king saw Ulla .\n")
+    (books / "other.txt").write_text("the king saw Ingrid .\n")
+    assert saffu("train a.txt one.txt --split line --words-as-tokens --hold-out 0 --out w").status == 0
+    refused = saffu("forget w other.txt")
+    assert refused.status == 2 and "none of these documents" in refused.err
+    assert saffu("forget w one.txt").status == 0
+
+
+def test_a_folder_records_its_ledger_whole(books):
+    names = set(files.load_arrays(books / "m" / "ledger.safetensors"))
+    assert {"0.salt", "0.hashes", "0.parts.hashes", "0.held_out.hashes", "0.openings.hashes", "0.divided.cuts"} <= names
