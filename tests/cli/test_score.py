@@ -52,6 +52,27 @@ def test_standard_input(saffu):
     assert saffu("score model -", stdin=text).out == named
 
 
+def test_ids_are_numbers_of_lines(saffu, tmp_path):
+    """Blank lines have no row, and what is skipped does not shift the numbers of the rest."""
+    assert [row["id"] for row in rows(saffu("score model --json", stdin="one\n\n \nfour\n"))] == [1, 4]
+    records = '{"text": "one"}\n{bad\n{"text": " "}\n\n{"text": "five"}\n{"id": "six", "text": "six"}\n'
+    (tmp_path / "r.jsonl").write_text(records)
+    assert [row["id"] for row in rows(saffu("score model r.jsonl --json --bad-records skip"))] == [1, 5, "six"]
+
+
+def test_rows_of_several_files_name_them(saffu, tmp_path):
+    (tmp_path / "b.txt").write_text("\nthe dog\n")
+    (tmp_path / "a.txt").write_text("the cat\n")
+    table = [line.split("\t") for line in saffu("score model b.txt a.txt").out.splitlines()]
+    assert [row[:2] for row in table] == [["file", "id"], ["a.txt", "1"], ["b.txt", "2"]]
+    table = [line.split("\t") for line in saffu("score model b.txt a.txt --words").out.splitlines()]
+    assert [row[:2] for row in table] == [["file", "id"], *[["a.txt", "1"]] * 3, *[["b.txt", "2"]] * 3]
+    assert [(row["file"], row["id"]) for row in rows(saffu("score model *.txt --json"))][:2] == [
+        ("a.txt", 1),
+        ("b.txt", 2),
+    ]
+
+
 def test_filters_print_the_text(saffu):
     scored = rows(saffu("score model lines.txt --json"))
     middle = sorted(row["bits_per_byte"] for row in scored)[150]

@@ -12,7 +12,7 @@ from saffu.errors import SaffuError
 from saffu.text import documents as module
 from saffu.text.corpus import lines_of
 from saffu.text.documents import Lines, documents_from, hold_out, read_lines, read_records
-from saffu.text.records import Skipped
+from saffu.text.records import Record, Skipped
 
 any_line = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r\0\ufeff"), max_size=6)
 some_lines = st.lists(st.sampled_from(["", " ", "a", "b c", "{}x"]) | any_line, max_size=30)
@@ -173,7 +173,9 @@ def test_records(tmp_path: Path, ending: str) -> None:
     assert joined(read_lines([path])) == ["one", "two|lines||and more", 'a "quoted", text']
     assert joined(read_lines([path], "paragraph")) == ["one", "two|lines", "and more", 'a "quoted", text']
     assert joined(read_lines([path], "line", field="id")) == ["1", "2", "3", "4"]
-    assert list(read_records([path])) == [(record["text"], {"id": record["id"]}) for record in RECORDS]
+    assert list(read_records([path])) == [
+        Record(record["text"], number, str(path), {"id": record["id"]}) for number, record in enumerate(RECORDS, 1)
+    ]
     with pytest.raises(SaffuError, match=rf"a\.{ending} has no field 'body'; set `field` to one of 'text', 'id'"):
         list(read_lines([path], field="body"))
 
@@ -199,7 +201,7 @@ def test_many_fields_are_not_all_listed(tmp_path: Path) -> None:
 def test_texts_of_records_round_trip(tmp_path: Path, ending: str, texts: list[str]) -> None:
     path = write_records(tmp_path / f"a.{ending}", [{"id": str(n), "text": text} for n, text in enumerate(texts)])
     found = list(read_records([path]))
-    assert [text for text, _ in found] == texts
+    assert [record.text for record in found] == texts
     assert list(read_lines([path])) == list(lines_of(texts))
 
 
@@ -263,7 +265,22 @@ def test_plain_text_next_to_records(tmp_path: Path) -> None:
     write_records(tmp_path / "b.jsonl", [{"body": "record", "n": 1}])
     paths = [tmp_path / "a.txt", tmp_path / "b.jsonl"]
     assert joined(read_lines(paths, field="body")) == ["plain||text", "record"]
-    assert list(read_records(paths, field="body")) == [("plain", {}), ("text", {}), ("record", {"n": 1})]
+    found = list(read_records(paths, field="body"))
+    assert [(record.text, record.number, record.fields) for record in found] == [
+        ("plain", 1, {}), ("text", 3, {}), ("record", 1, {"n": 1}),
+    ]  # fmt: skip
+    assert [record.source for record in found] == [str(paths[0]), str(paths[0]), str(paths[1])]
+
+
+def test_numbers_are_those_of_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one\n\n \t\r\nfour\r\n")
+    assert [(record.number, record.text) for record in read_records([tmp_path / "a.txt"])] == [(1, "one"), (4, "four")]
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n\n{bad\n{"text": "four"}\n')
+    found = read_records([tmp_path / "a.jsonl"], bad_records="skip")
+    assert [(record.number, record.text) for record in found] == [(1, "one"), (4, "four")]
+    (tmp_path / "a.csv").write_text('id,text\na,one\nb,two,three\nc,"x\ny"\nd,four\n')
+    found = read_records([tmp_path / "a.csv"], bad_records="skip")
+    assert [record.number for record in found] == [1, 3, 4]
 
 
 def test_records_from_a_pipe_are_json(tmp_path: Path) -> None:

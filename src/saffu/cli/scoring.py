@@ -6,7 +6,7 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from saffu.cli.reading import warn_of_bad_files
 from saffu.cli.score import RATIO
 from saffu.errors import SaffuError
 from saffu.text.documents import bad_sources, read_records
-from saffu.text.records import Skipped
+from saffu.text.records import Record, Skipped
 from saffu.text.sources import Source, Sources
 from saffu.tools.scores import Condition, Histogram, Scorer, batches
 
@@ -26,7 +26,6 @@ COLUMNS = {
     "words": ["position", "word", "tokens", "bits"],
     "tokens": ["position", "token", "bits"],
 }
-Record = tuple[str, dict[str, Any]]
 Row = dict[str, Any]
 
 
@@ -49,18 +48,19 @@ def measured(options: argparse.Namespace) -> str:
 
 
 def write_rows(
-    options: argparse.Namespace, sources: Iterable[Source], scorer: Scorer, other: Scorer | None, out: IO[str]
+    options: argparse.Namespace, sources: Collection[Source], scorer: Scorer, other: Scorer | None, out: IO[str]
 ) -> Found:
-    """Score the records of sources, in order, and write their rows."""
+    """Score the records of sources, in order, and write their rows; those of several sources say which."""
     conditions, columns = conditions_of(options), columns_of(options)
     only_text = bool(conditions) and options.unit == "lines" and not options.json
     writer = csv.writer(out, delimiter="\t", lineterminator="\n")
     found, shown = Found(histogram=Histogram(0.05 if options.unit == "lines" else 0.25)), measured(options)
+    several = len(sources) > 1
     records = read_records(sources, skipped=found.skipped, **reading(options))
-    for batch in batches(records, lambda record: len(record[0])):
+    for batch in batches(records, lambda record: len(record.text)):
         if not (found.number or options.json or only_text):
-            writer.writerow(["id", *columns])
-        for (text, fields), rows in zip(batch, ROWS[options.unit](scorer, other, batch), strict=True):
+            writer.writerow([*(["file"] if several else []), "id", *columns])
+        for record, rows in zip(batch, ROWS[options.unit](scorer, other, batch), strict=True):
             found.number += 1
             found.blank += not rows
             for row in rows:
@@ -69,16 +69,18 @@ def write_rows(
                 if not all(condition.holds(row) for condition in conditions):
                     continue
                 found.kept += 1
-                name = fields.get("id", found.number)
+                fields = record.fields
+                place = {"file": record.source} if several else {}
+                place["id"] = fields.get("id", record.number)
                 if options.json:
                     found.replaced |= fields.keys() & row.keys()
-                    held = {options.field or "text": text} if options.unit == "lines" and (fields or conditions) else {}
-                    record = {"id": name, **held, **fields, **row}
-                    print(json.dumps(record, ensure_ascii=False, default=str), file=out)
+                    is_whole = options.unit == "lines" and (fields or conditions)
+                    held = {options.field or "text": record.text} if is_whole else {}
+                    print(json.dumps({**place, **held, **fields, **row}, ensure_ascii=False, default=str), file=out)
                 elif only_text:
-                    print(text, file=out)
+                    print(record.text, file=out)
                 else:
-                    writer.writerow([cell(name), *(cell(row[column]) for column in columns)])
+                    writer.writerow([*map(cell, place.values()), *(cell(row[column]) for column in columns)])
         out.flush()
     return found
 
@@ -109,7 +111,7 @@ def require_columns(options: argparse.Namespace) -> None:
 
 
 @contextmanager
-def chosen_sources(options: argparse.Namespace) -> Iterator[Iterable[Source]]:
+def chosen_sources(options: argparse.Namespace) -> Iterator[Collection[Source]]:
     """The sources to score. Standard input is read as it comes in, so that results appear before it ends."""
     pipe = standard_input() if options.text in ([], ["-"]) else None
     if pipe:
@@ -120,7 +122,7 @@ def chosen_sources(options: argparse.Namespace) -> Iterator[Iterable[Source]]:
             bad = bad_sources(sources, **reading(options))
             sources.leave_out(bad)
             warn_of_bad_files(bad)
-        yield sources
+        yield list(sources)
 
 
 def standard_input() -> Path | None:
@@ -134,7 +136,7 @@ def standard_input() -> Path | None:
 
 def line_rows(scorer: Scorer, other: Scorer | None, batch: Sequence[Record]) -> Iterator[list[Row]]:
     """One row for each text; none for a blank one."""
-    texts = [text for text, _ in batch]
+    texts = [record.text for record in batch]
     against = other.lines(texts) if other else None
     for number, score in enumerate(scorer.lines(texts)):
         row = dict(vars(score))
@@ -145,12 +147,12 @@ def line_rows(scorer: Scorer, other: Scorer | None, batch: Sequence[Record]) -> 
 
 def word_rows(scorer: Scorer, _: Scorer | None, batch: Sequence[Record]) -> Iterator[list[Row]]:
     """One row for each word of each text."""
-    return ([dict(vars(score)) for score in scores] for scores in scorer.words([text for text, _ in batch]))
+    return ([dict(vars(score)) for score in scores] for scores in scorer.words([record.text for record in batch]))
 
 
 def token_rows(scorer: Scorer, _: Scorer | None, batch: Sequence[Record]) -> Iterator[list[Row]]:
     """One row for each token of each text."""
-    return ([dict(vars(score)) for score in scores] for scores in scorer.tokens([text for text, _ in batch]))
+    return ([dict(vars(score)) for score in scores] for scores in scorer.tokens([record.text for record in batch]))
 
 
 ROWS: dict[str, Callable[[Scorer, Scorer | None, Sequence[Record]], Iterator[list[Row]]]]

@@ -64,8 +64,8 @@ def read_lines(
     left out and counted in `skipped` under the source's name.
     """
     _require_choice("split", split, SPLITS)
-    for text, _ in _texts(sources, field, errors, bad_records, skipped, all_fields=False):
-        yield from split_lines(text.split("\n") if isinstance(text, str) else text, split)
+    for _, text in _texts(sources, field, errors, bad_records, skipped, all_fields=False):
+        yield from split_lines(text.text.split("\n") if isinstance(text, Record) else text, split)
 
 
 def read_records(
@@ -76,12 +76,14 @@ def read_records(
     bad_records: str = "error",
     skipped: dict[str, Skipped] | None = None,
 ) -> Iterator[Record]:
-    """Read the text and the other fields of each record; every non-blank line of plain text is one without fields."""
-    for text, others in _texts(sources, field, errors, bad_records, skipped, all_fields=True):
-        if isinstance(text, str):
-            yield text, others
-        else:
-            yield from ((line, {}) for _, line in split_lines(text, "line"))
+    """Read each record with its other fields; every line of plain text that is not blank is one without fields."""
+    for source, text in _texts(sources, field, errors, bad_records, skipped, all_fields=True):
+        if isinstance(text, Record):
+            yield text
+            continue
+        for number, line in enumerate(text, 1):
+            if not line.isspace():
+                yield Record(line.removesuffix("\n").removesuffix("\r"), number, source.name)
 
 
 def bad_sources(sources: Iterable[Source], **how: Any) -> dict[str, str]:
@@ -103,8 +105,8 @@ def _texts(
     bad_records: str,
     skipped: dict[str, Skipped] | None,
     all_fields: bool,
-) -> Iterator[tuple[str | Iterator[str], dict[str, Any]]]:
-    """The texts of sources: of plain text the lines of the whole source, of records a string and the other fields."""
+) -> Iterator[tuple[Source, Record | Iterator[str]]]:
+    """The texts of sources: all lines of a source of plain text, or one record after the other."""
     _require_choice("encoding_errors", errors, ENCODING_ERRORS)
     _require_choice("bad_records", bad_records, BAD_RECORDS)
     for source in (s if isinstance(s, Source) else Source(Path(s), str(s)) for s in sources):
@@ -119,10 +121,11 @@ def _texts(
                 else:
                     is_json, lines = _is_json(source, lines, field)
                     if not is_json:
-                        yield lines, {}
+                        yield source, lines
                         continue
                     records = json_records(lines, field, bad)
-            yield from valid_records(records, errors, bad)
+            for record in valid_records(records, errors, bad):
+                yield source, record
 
 
 def _is_json(source: Source, lines: Iterator[str], field: str | None) -> tuple[bool, Iterator[str]]:

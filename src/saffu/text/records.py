@@ -14,14 +14,21 @@ from saffu.errors import SaffuError
 from saffu.format import plural
 from saffu.text.sources import Source, import_extra
 
-Record = tuple[str, dict[str, Any]]
-"""The text of a record, and its other fields."""
-
 RawRecord = tuple[int, Any, dict[str, Any]]
 """The number of a record, what its text field holds, and its other fields."""
 
 LONGEST_FIELD = 1 << 26  # characters of a CSV field; an unclosed quote would otherwise swallow the whole file
 SHOWN_FIELDS, SHOWN_RECORDS = 12, 3
+
+
+@dataclass(frozen=True)
+class Record:
+    """A text, and where it comes from."""
+
+    text: str
+    number: int  # of its line or record in the source, from 1; of its first line, if it has several
+    source: str
+    fields: dict[str, Any] = field(default_factory=dict)  # of a record, the text aside
 
 
 @dataclass
@@ -76,7 +83,7 @@ def valid_records(records: Iterable[RawRecord], errors: str, bad: BadRecords) ->
         if isinstance(text, str) and errors == "replace":
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         if isinstance(text, str) and is_valid(text):
-            yield text, others
+            yield Record(text, number, bad.source, others)
         else:
             bad.add(number, "has no valid text")
 
