@@ -1,4 +1,4 @@
-# make setup | demo | test | test-hf | test-cluster | test-web | torture | bench | numbers | format | clean.   Needs Python >= 3.10 and make; everything else goes into .venv.
+# make setup | demo | test | test-hf | test-cluster | test-web | portable | torture | bench | numbers | format | clean.   Needs Python >= 3.10 and make; everything else goes into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 HF := .venv-hf
 
-.PHONY: setup demo test test-hf test-cluster test-web torture bench numbers format clean
+.PHONY: setup demo test test-hf test-cluster test-web portable torture bench numbers format clean
 
 setup: $(STAMP)
 
@@ -46,6 +46,10 @@ test-web: setup
 	$(BIN)/python $(INSTALL) playwright
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || { apt-get update -qq && apt-get install -y -qq chromium; }
 	$(BIN)/python -m pytest tests/play
+
+# The kernels with every compiler that is installed, also for other systems, run under emulators.
+portable:
+	$(PYTHON) tests/native/portable.py
 
 torture: setup
 	PYTHONPATH=tests $(BIN)/python -m torture --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) --out docs/results/torture.json

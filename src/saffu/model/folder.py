@@ -15,6 +15,7 @@ an older version has written.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,8 @@ class ModelFolder:
 
     def __init__(self, path: Path, check: bool) -> None:
         """With `check`, files are read into memory and their checksums verified; otherwise they are memory-mapped."""
-        self.path, self.check = path, check
+        self.path = path
+        self.check = check or sys.platform == "win32"  # where a mapped file cannot be replaced
         self.recorded = files.read_manifest(path)
         self.manifest = migrated_manifest(self.recorded)
 
