@@ -6,7 +6,17 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from lab import companion_study, golden_folders, own_pairs, pages, readings, recorded_runs, tunings, warm_starts
+from lab import (
+    companion_study,
+    golden_folders,
+    journeys,
+    own_pairs,
+    pages,
+    readings,
+    recorded_runs,
+    tunings,
+    warm_starts,
+)
 from saffu.errors import SaffuError
 
 COMMANDS = {
@@ -17,6 +27,7 @@ COMMANDS = {
     "pages": pages,
     "own-pairs": own_pairs,
     "golden-folders": golden_folders,
+    "journeys": journeys,
     "recorded-runs": recorded_runs,
 }
 

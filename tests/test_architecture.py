@@ -1,4 +1,4 @@
-"""The packages: which may import which, where torch may be imported, and how large files may grow."""
+"""The packages: which may import which, where torch may be imported, who may print, and how long functions may grow."""
 
 import ast
 import os
@@ -12,12 +12,18 @@ import saffu
 
 ROOT = Path(saffu.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
+LAB = sorted((Path(__file__).parent.parent / "lab").glob("*.py"))
 
 PACKAGES = {"text": 1, "calibrated": 3, "paper": 3, "tools": 4, "training": 5, "companion": 6, "model": 7}
 PACKAGES |= {"cluster": 8, "experiments": 8, "play": 8, "cli": 9}
 TOP = {"interface": 2, "__init__": 10, "__main__": 10}  # every other file at the top is 0
 TORCH = ("paper/", "training/", "companion/", "experiments/", "model/export.py", "model/transformers/")
 TORCH_INSIDE_FUNCTIONS = ("processes.py",)
+MOST_LINES, MOST_ARGUMENTS = 55, 9  # of a function
+KNOWN_CIRCLES = [
+    ["saffu.cli.fitting", "saffu.cli.on_ray", "saffu.cli.score", "saffu.cli.scoring", "saffu.cli.train"],
+    ["saffu.model.export", "saffu.model.language_model", "saffu.model.transformers.predictor"],
+]
 
 
 def place(module: str) -> str:
@@ -36,23 +42,38 @@ def module_of(path: Path) -> str:
 
 def imported(path: Path) -> list[tuple[str, bool]]:
     """All modules that a file imports, wherever in it, and whether inside a function (or for type checkers only)."""
-    found: list[tuple[str, bool]] = []
+    modules: list[tuple[str, bool]] = []
 
     def visit(node: ast.AST, inside: bool) -> None:
         if isinstance(node, ast.Import):
-            found.extend((alias.name, inside) for alias in node.names)
+            modules.extend((alias.name, inside) for alias in node.names if alias.name != "saffu")
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0 or "transformers" in path.parts, f"{path} has a relative import"
-            base = node.module or ""
-            for alias in node.names:
-                is_module = (ROOT.parent / base.replace(".", "/") / f"{alias.name}.py").exists()
-                found.append((f"{base}.{alias.name}" if is_module else base, inside))
+            modules.extend((resolved(node.module or "", alias.name), inside) for alias in node.names)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "saffu":
+            modules.append((resolved("saffu", node.attr), inside))  # after `import saffu`
         inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or is_for_type_checkers(node)
         for child in ast.iter_child_nodes(node):
             visit(child, inside)
 
     visit(ast.parse(path.read_text("utf-8")), False)
-    return found
+    return [(module, inside) for module, inside in modules if module]
+
+
+def resolved(base: str, name: str) -> str:
+    """The module that `from base import name` loads; "" for the version of saffu, which anyone may ask for.
+
+    >>> resolved("saffu", "cli"), resolved("saffu", "SaffuLM"), resolved("saffu.errors", "SaffuError")
+    ('saffu.cli', 'saffu.model.language_model', 'saffu.errors')
+    """
+    if (base, name) == ("saffu", "__version__"):
+        return ""
+    if base == "saffu" and name == "load":
+        return "saffu.model.language_model"
+    if base == "saffu" and name in saffu._MODULES:
+        return saffu._MODULES[name]
+    place = ROOT.parent / base.replace(".", "/") / name
+    return f"{base}.{name}" if place.is_dir() or place.with_suffix(".py").exists() else base
 
 
 def is_for_type_checkers(node: ast.AST) -> bool:
@@ -63,10 +84,55 @@ def is_for_type_checkers(node: ast.AST) -> bool:
 def test_packages_import_only_what_comes_before_them(path):
     here = place(module_of(path))
     for module, _ in imported(path):
-        if module.split(".")[0] == "saffu" and place(module) != here and module != "saffu":
+        if module.split(".")[0] == "saffu" and place(module) != here:
             there = place(module)
             assert level(there) <= level(here), f"{module_of(path)} imports {module}"
             assert level(there) < level(here) or level(here) == 0, f"{module_of(path)} imports its neighbor {module}"
+
+
+@pytest.mark.parametrize("line", ["from saffu import cli", "from saffu import SaffuLM", "from saffu.cli import main"])
+def test_no_spelling_of_an_import_is_overlooked(line, tmp_path):
+    (tmp_path / "file.py").write_text(f"{line}\n")
+    (tmp_path / "other.py").write_text(f"import saffu\nx = saffu.{line.split()[-1]}\n")
+    (module, _), *_ = imported(tmp_path / "file.py")
+    assert place(module) in ("cli", "model")
+    if line.startswith("from saffu import"):
+        assert imported(tmp_path / "other.py") == [(module, False)]
+
+
+def test_files_do_not_import_each_other_in_circles():
+    """Neither directly nor by way of others, not even inside functions; what only a type checker imports is exempt."""
+    graph = {module_of(path): imported_at_run_time(path) for path in FILES}
+    assert sorted(map(sorted, circles(graph))) == KNOWN_CIRCLES
+
+
+def imported_at_run_time(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if is_for_type_checkers(node):
+            node.body = []
+    modules: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            modules |= {resolved(node.module or "", alias.name) for alias in node.names}
+        elif isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+    return modules
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules of which each can reach every other.
+
+    >>> circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()})
+    [['b', 'c']]
+    """
+    reach = {module: set(near) & set(graph) for module, near in graph.items()}
+    for middle in graph:
+        for module in graph:
+            if middle in reach[module]:
+                reach[module] |= reach[middle]
+    groups = {tuple(other for other in graph if other in reach[module] and module in reach[other]) for module in graph}
+    return [list(group) for group in sorted(groups) if len(group) > 1]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -89,8 +155,37 @@ def test_ray_is_imported_only_by_the_cluster(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_files_are_short(path):
-    assert len(path.read_text("utf-8").splitlines()) <= 300
+def test_only_the_command_line_prints(path):
+    if place(module_of(path)) != "cli":
+        calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
+        printed = [node.lineno for node in calls if isinstance(node.func, ast.Name) and node.func.id == "print"]
+        assert not printed, f"{module_of(path)} prints in line {printed[0]}"
+
+
+@pytest.mark.parametrize("path", [*FILES, *LAB], ids=lambda path: "/".join(path.parts[-2:]))
+def test_functions_fit_on_a_screen_and_take_few_arguments(path):
+    for function in functions(ast.parse(path.read_text("utf-8"))):
+        where = f"{path.name}: {function.name}"
+        assert lines_of_body(function) <= MOST_LINES, f"{where} has {lines_of_body(function)} lines"
+        assert len(arguments_of(function)) <= MOST_ARGUMENTS, f"{where} takes {', '.join(arguments_of(function))}"
+
+
+def functions(tree: ast.AST) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def lines_of_body(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Without its docstring and without functions inside it."""
+    has_docstring = ast.get_docstring(function) is not None and len(function.body) > 1
+    first = function.body[1 if has_docstring else 0].lineno
+    inside = [node for statement in function.body for node in functions(statement)]
+    return function.end_lineno - first + 1 - sum(node.end_lineno - node.lineno + 1 for node in inside)
+
+
+def arguments_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    given = function.args
+    names = [argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return [name for name in names if name not in ("self", "cls")]
 
 
 def test_few_files_lie_at_the_top():

@@ -1,5 +1,6 @@
 import errno
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -308,35 +309,30 @@ def test_no_two_writers_at_once_however_many_wait(folder, tmp_path):
     assert counter.read_text() == "1200"
 
 
-def test_a_waiting_writer_says_so(folder, capsys):
+def test_a_waiting_writer_says_so(folder, caplog):
     """Another thread of the same process has to wait like another process."""
-    waits = threading.Event()
-    real, order = sys.stderr, []
+    waits, order = threading.Event(), []
 
-    class Seen:
-        def write(self, text):
+    class Seen(logging.Handler):
+        def emit(self, record):
             waits.set()
-            return real.write(text)
-
-        def flush(self):
-            real.flush()
 
     def other():
         with files.changing(folder, wait=True):
             order.append("other")
 
-    thread = threading.Thread(target=other)
-    with files.changing(folder, wait=False), files.changing(folder, wait=False):  # one thread may take it again
-        sys.stderr = Seen()
-        try:
+    thread, seen = threading.Thread(target=other), Seen()
+    logging.getLogger("saffu").addHandler(seen)
+    try:
+        with files.changing(folder, wait=False), files.changing(folder, wait=False):  # one thread may take it again
             thread.start()
             assert waits.wait(30)
-        finally:
-            sys.stderr = real
-        order.append("this")
-    thread.join()
+            order.append("this")
+        thread.join()
+    finally:
+        logging.getLogger("saffu").removeHandler(seen)
     assert order == ["this", "other"]
-    assert capsys.readouterr().err == f"saffu: waiting for another saffu process that is writing to {folder}\n"
+    assert caplog.messages == [f"saffu: waiting for another saffu process that is writing to {folder}"]
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 

@@ -6,6 +6,7 @@ import ctypes
 import glob
 import hashlib
 import json
+import logging
 import os
 import shutil
 import sys
@@ -93,7 +94,7 @@ def _locked(folder: Path, wait: bool) -> Iterator[None]:
         if not wait:
             busy = f"another saffu process is writing to {folder}; try again when it has finished"
             raise SaffuError(busy) from None
-        print(f"saffu: waiting for another saffu process that is writing to {folder}", file=sys.stderr)
+        logging.getLogger("saffu").warning("saffu: waiting for another saffu process that is writing to %s", folder)
         lock.acquire()
     try:
         yield

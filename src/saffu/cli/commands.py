@@ -32,7 +32,7 @@ from saffu.errors import SaffuError
 MODELS = (train.COMMAND, living.UPDATE, living.FORGET, living.MERGE, info.COMMAND, export.COMMAND)
 USES = (eval.COMMAND, score.COMMAND, generate.COMMAND, explain.COMMAND, embed.COMMAND, pairs.COMMAND, play.COMMAND)
 EXPERIMENTS = (download.COMMAND, reproduce.COMMAND, ablate.COMMAND, report.COMMAND, compare.COMMAND)
-SHELL = (completion.COMMAND,)
+SHELL = (completion.command_for([*MODELS, *USES, *EXPERIMENTS]),)
 GROUPS = {"make and change models": MODELS, "use models": USES, "experiments": EXPERIMENTS, "the shell": SHELL}
 COMMANDS = {command.name: command for group in GROUPS.values() for command in group}
 

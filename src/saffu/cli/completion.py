@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from saffu.cli.options import Command, Parser
 
@@ -27,12 +27,10 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="bash, zsh, or fish")
 
 
-def run(options: argparse.Namespace) -> None:
-    from saffu.cli.commands import COMMANDS
-
-    flags = {command.name: flags_of(command) for command in COMMANDS.values()}
+def run(options: argparse.Namespace, commands: Iterable[Command]) -> None:
+    flags = {command.name: flags_of(command) for command in commands}
     if options.shell == "fish":
-        for command in COMMANDS.values():
+        for command in commands:
             purpose = command.purpose.replace("'", r"\'")
             print(f"complete -c saffu -n __fish_use_subcommand -a {command.name} -d '{purpose}'")
             for flag in flags[command.name]:
@@ -49,12 +47,15 @@ def flags_of(command: Command) -> list[str]:
     return [flag for flag in parser._option_string_actions if flag.startswith("--")]
 
 
-COMMAND = Command(
-    "completion",
-    "print a shell completion script",
-    "bash|zsh|fish",
-    "saffu completion bash > ~/.local/share/bash-completion/completions/saffu\n"
-    "saffu completion fish > ~/.config/fish/completions/saffu.fish",
-    add_options,
-    run,
-)
+def command_for(others: Sequence[Command]) -> Command:
+    """The command that completes the others, and itself."""
+    completion = Command(
+        "completion",
+        "print a shell completion script",
+        "bash|zsh|fish",
+        "saffu completion bash > ~/.local/share/bash-completion/completions/saffu\n"
+        "saffu completion fish > ~/.config/fish/completions/saffu.fish",
+        add_options,
+        lambda options: run(options, [*others, completion]),
+    )
+    return completion
