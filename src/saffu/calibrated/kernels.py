@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import POINTER, Structure, c_double, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
@@ -138,13 +138,18 @@ def _load() -> ctypes.CDLL:
         "saffu_exchange": (i64, [p, p, p, i64, i64, p, i64, i64, i32, p]),
     }
     loaded.saffu_free.argtypes = [p]
+    declare(loaded, signatures)
+    return loaded
+
+
+def declare(loaded: ctypes.CDLL, signatures: Mapping[str, tuple[Any, list[Any]]]) -> None:
+    """Set the type of the result and of the arguments of each of these kernels."""
     for name, (result, arguments) in signatures.items():
         try:
             function = getattr(loaded, name)
         except AttributeError:
             raise SaffuError("saffu's compiled kernels are of another version; install saffu again") from None
         function.restype, function.argtypes, function.errcheck = result, arguments, require_success
-    return loaded
 
 
 def require_success(result: Any, *_: object) -> Any:

@@ -1,0 +1,148 @@
+// The trained network: scores of targets, windows that are read token by token, and distributions.
+#include "network.h"
+#include "fast_math.h"
+
+#include <vector>
+
+namespace {
+
+int level = -1;  // of vector instructions; −1: the best this machine has
+
+const Arithmetic &arithmetic() {
+#ifdef SEVERAL_ARITHMETICS
+    static const int best = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                                    __builtin_cpu_supports("avx512vl") ? 2
+                            : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 1 : 0;
+    int chosen = level < 0 ? best : std::min(level, best);
+    return chosen == 2 ? avx512 : chosen == 1 ? avx2 : portable;
+#else
+    return portable;
+#endif
+}
+
+// Floats for the arithmetic, at the beginning of a line of the cache.
+class Floats {
+  public:
+    explicit Floats(int64_t size) : memory(size + 16) {}
+    float *data() { return (float *)(((uintptr_t)memory.data() + 63) & ~(uintptr_t)63); }
+
+  private:
+    std::vector<float> memory;
+};
+
+int64_t panels_of(int64_t length) { return (length + PANEL - 1) / PANEL; }
+
+// From scores to ln p plus `added`, in place.
+void log_shares(const Arithmetic &use, float *scores, int n, float added) {
+    float normalizer = use.log_total(scores, n) - added;
+    for (int i = 0; i < n; i++) scores[i] -= normalizer;
+}
+
+// A place among scores, from a number in [0, 1).
+int draw(const Arithmetic &use, const float *scores, int n, double share) {
+    float log_total = use.log_total(scores, n);
+    double below = 0;
+    for (int i = 0; i < n; i++)
+        if ((below += std::exp(scores[i] - log_total)) > share) return i;
+    return (int)(std::max_element(scores, scores + n) - scores);
+}
+
+}  // namespace
+
+int64_t scratch_size(const Network &network) {
+    int64_t width = network.width, tokens = panels_of(network.context) * PANEL, group = GROUP * PANEL;
+    int64_t row = tokens * width + 7 * group * width + 2 * width * (tokens + 16) + tokens * (PANEL + HEAD + 1);
+    int64_t outputs = width * (PANEL + 1) + std::max<int64_t>(256 * PANEL, network.vocabulary) + 13 * width + tokens;
+    return std::max(row, outputs);
+}
+
+extern "C" {
+
+// Uses vector instructions of at most this level (0: portable, 1: AVX2, 2: AVX-512; −1: no limit), for tests.
+EXPORT void saffu_network_level(int32_t at_most) { level = at_most; }
+
+// For the wanted places of rows (n, length): ln p of their targets, and what their states add to the gate's logit. Windows
+// are as `Row` describes them.
+EXPORT void saffu_network_score(const Network *network, int64_t n, int32_t length, const uint16_t *inputs, const int32_t *begin,
+                         const uint8_t *wanted, const uint16_t *targets, float *log_p, float *logit) KERNEL {
+    const Arithmetic &use = arithmetic();
+    Floats scratch(scratch_size(*network)), states(panels_of(length) * PANEL * network->width);
+    for (int64_t at = 0; at < n * length; at += length) {
+        int used = length;
+        while (used > 0 && !wanted[at + used - 1]) used--;
+        use.read(*network, Row{used, inputs + at, begin + at, wanted + at, nullptr}, states.data(), scratch.data());
+        for (int first = 0; first < used; first += PANEL) {
+            int panel = std::min(PANEL, used - first);
+            if (std::find(wanted + at + first, wanted + at + first + panel, 1) == wanted + at + first + panel) continue;
+            use.score(*network, states.data() + first * network->width, panel, targets + at + first, log_p + at + first,
+                      logit + at + first, scratch.data());
+        }
+    }
+} OR_FAIL()
+
+// Reads a window (n) of which `past` tokens were read before; `memory` (n) is as `Row` describes it.
+EXPORT void saffu_network_read(const Network *network, const uint16_t *inputs, int32_t n, int32_t past, float *const *memory) KERNEL {
+    const Arithmetic &use = arithmetic();
+    Floats scratch(scratch_size(*network));
+    if (n - past < PANEL / 4) {  // a panel takes as long as a few tokens, one by one
+        for (int p = past; p < n; p++) use.step(*network, inputs[p], memory, p, memory[p], scratch.data());
+        return;
+    }
+    std::vector<int32_t> begin(n, 0);
+    std::vector<uint8_t> wanted(n, 1);
+    std::vector<float *> own(memory, memory + n);
+    std::fill(own.begin(), own.begin() + past, nullptr);
+    Floats states(panels_of(n) * PANEL * network->width);
+    use.read(*network, Row{n, inputs, begin.data(), wanted.data(), own.data()}, states.data(), scratch.data());
+} OR_FAIL()
+
+// ln p of every token after each state (n, width): (n, vocabulary), −inf for what is never predicted.
+EXPORT void saffu_network_distribution(const Network *network, const float *states, int64_t n, float *out) KERNEL {
+    const Arithmetic &use = arithmetic();
+    Floats mapped(network->width), scores(network->vocabulary), of_classes(network->classes + 1);
+    int outputs = network->vocabulary - (int)EOD;
+    for (int64_t row = 0; row < n; row++, states += network->width, out += network->vocabulary) {
+        use.map(*network, states, mapped.data());
+        std::fill(out, out + EOD, -INFINITY);
+        if (!network->classes) {
+            use.token_scores(*network, mapped.data(), (int)EOD, network->vocabulary, out + EOD);
+            log_shares(use, out + EOD, outputs, 0);
+            continue;
+        }
+        use.class_scores(*network, states, of_classes.data());
+        log_shares(use, of_classes.data(), network->classes, 0);
+        use.token_scores(*network, mapped.data(), 0, outputs, scores.data());
+        for (int k = 0; k < network->classes; k++) {
+            int lo = network->class_first[k], hi = network->class_first[k + 1];
+            log_shares(use, scores.data() + lo, hi - lo, of_classes.data()[k]);
+        }
+        for (int rank = 0; rank < outputs; rank++) out[network->token_of_rank[rank]] = scores.data()[rank];
+    }
+} OR_FAIL()
+
+// Samples a token from that distribution with two numbers from [0, 1): a class, then a token of that class.
+EXPORT int32_t saffu_network_sample(const Network *network, const float *state, const double *uniform) KERNEL {
+    const Arithmetic &use = arithmetic();
+    Floats mapped(network->width), scores(network->vocabulary);
+    use.map(*network, state, mapped.data());
+    if (!network->classes) {
+        use.token_scores(*network, mapped.data(), (int)EOD, network->vocabulary, scores.data());
+        return (int32_t)EOD + draw(use, scores.data(), network->vocabulary - (int)EOD, uniform[1]);
+    }
+    use.class_scores(*network, state, scores.data());
+    int k = draw(use, scores.data(), network->classes, uniform[0]);
+    int lo = network->class_first[k], hi = network->class_first[k + 1];
+    use.token_scores(*network, mapped.data(), lo, hi, scores.data());
+    return network->token_of_rank[lo + draw(use, scores.data(), hi - lo, uniform[1])];
+} OR_FAIL(0)
+
+// ln Σ_c w_c·p_c of n outcomes, from ln w (components) and ln p (components, n).
+EXPORT void saffu_mixture(const float *log_weights, const float *log_p, int32_t components, int64_t n, float *out) KERNEL {
+    for (int64_t i = 0; i < n; i++) out[i] = log_weights[0] + log_p[i];
+    for (int c = 1; c < components; c++)
+        for (int64_t i = 0; i < n; i++) {
+            float other = log_weights[c] + log_p[c * n + i], high = std::max(out[i], other), low = std::min(out[i], other);
+            out[i] = low == -INFINITY ? high : high + fast_log(1 + fast_exp(low - high));
+        }
+} OR_FAIL()
+}

@@ -1,0 +1,60 @@
+// A trained network in memory, as Python lays it out (companion/kernels.py), and the arithmetic on it, which is compiled
+// once for each set of vector instructions (network_*.cpp) and chosen at run time (network.cpp).
+#pragma once
+#include "kernels.h"
+
+constexpr int HEAD = 64;   // dimensions of a head, as in companion/weights.py
+constexpr int PANEL = 32;  // tokens computed together; their activations are (features, PANEL), so that vectors hold tokens
+constexpr int GROUP = 4;   // panels for which weights are read once
+
+struct Network {
+    int32_t vocabulary, layers, width, context;
+    int32_t classes;                    // 0 if tokens are predicted directly
+    const float *embedding;             // (vocabulary, width), shared with the output
+    const float *attention;             // (layers, 4, width, width): query, key, value, output
+    const float *mlp;                   // (layers, 2, 4·width, width): up, and down transposed
+    const float *distance;              // (layers, heads, PANEL + context + PANEL): −inf, biases by distance, zeros
+    const float *sink;                  // (layers, heads)
+    const float *head_gate;             // (layers, width, heads) or null
+    const float *output_map;            // (width, width)
+    const float *output_bias;           // (vocabulary − EOD)
+    const float *class_map;             // (classes, width)
+    const float *class_bias;
+    const float *gate;                  // (width)
+    const float *cosine, *sine;         // (context, HEAD / 2) of rotary positions
+    const uint16_t *rank, *token_of_rank, *class_of_rank;  // as in query.h
+    const int32_t *class_first;
+};
+
+// Tokens in a row: windows side by side, each of which sees only itself.
+struct Row {
+    int32_t length;
+    const uint16_t *inputs;             // (length)
+    const int32_t *begin;               // (length) where the window of each token begins
+    const uint8_t *wanted;              // (length) whether the state after a token is needed
+    float *const *memory;               // (length) or null: where each token's keys and values of all layers (layers, 2,
+                                        // width) and its state (width) are stored
+};
+
+struct Arithmetic {
+    // States after the wanted tokens of a row, into `states`: panels of (width, PANEL).
+    void (*read)(const Network &network, const Row &row, float *states, float *scratch);
+    // ln p of the targets of a panel of states, and what these add to the gate's logit.
+    void (*score)(const Network &network, const float *panel, int n, const uint16_t *targets, float *log_p, float *logit,
+                  float *scratch);
+    // One more token after `past` others of its window, whose memory is given.
+    void (*step)(const Network &network, uint16_t token, const float *const *memory, int past, float *own, float *scratch);
+    // Scores of all classes after a state, and of the tokens with ranks (or, without classes, ids) from lo to hi.
+    void (*class_scores)(const Network &network, const float *state, float *out);
+    void (*map)(const Network &network, const float *state, float *mapped);
+    void (*token_scores)(const Network &network, const float *mapped, int lo, int hi, float *out);
+    float (*log_total)(const float *scores, int n);  // ln Σ e^score
+};
+
+int64_t scratch_size(const Network &network);  // in floats, for any of these functions
+
+extern const Arithmetic portable;
+#if defined(__x86_64__) && !defined(_WIN32)  // GCC for Windows does not align the stack for longer vectors
+#define SEVERAL_ARITHMETICS
+extern const Arithmetic avx2, avx512;
+#endif

@@ -1,0 +1,109 @@
+"""The trained networks and their gates as plain arrays, mapped from a file or given by torch; checked before use.
+
+A model holds K networks with a gate each. Every array is stored with a leading dimension K, except in folders written
+before version 0.3, whose only network has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+
+import numpy as np
+
+from saffu.errors import SaffuError
+from saffu.interface import Array
+from saffu.text.tokenizer import EOD
+
+PREFIX = "trained."
+HEAD = 64  # dimensions of a head
+CERTAINTIES = 2  # numbers that measure how certain the counted model is
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """One network of L layers, H heads, and width d = 64·H for N tokens, and its gate; float32. See network.py."""
+
+    embedding: Array  # (N, d), shared with the output
+    attention: Array  # (L, 4, d, d): query, key, value, output
+    mlp: Array  # (L, 2, 4·d, d): up, and down transposed
+    distance: Array  # (L, H, context): a bias for each distance
+    sink: Array  # (L, H)
+    output_map: Array  # (d, d)
+    output_bias: Array  # (N − EOD,)
+    gate_weight: Array  # (d + CERTAINTIES,)
+    gate_bias: Array  # ()
+    head_gate: Array | None = None  # (L, d, H): 2·σ(norm(x)·G) scales what each head reads; None: by 1
+    class_map: Array | None = None  # (classes, d), if classes are predicted before tokens
+    class_bias: Array | None = None  # (classes,)
+
+    def __post_init__(self) -> None:
+        vocabulary, width = self.embedding.shape
+        layers, heads, context = self.distance.shape
+        shapes: dict[str, tuple[int, ...]] = {
+            "attention": (layers, 4, width, width),
+            "mlp": (layers, 2, 4 * width, width),
+            "sink": (layers, heads),
+            "output_map": (width, width),
+            "output_bias": (vocabulary - EOD,),
+            "gate_weight": (width + CERTAINTIES,),
+            "gate_bias": (),
+        }
+        if self.head_gate is not None:
+            shapes["head_gate"] = (layers, width, heads)
+        if self.class_map is not None:
+            shapes |= {"class_map": (len(self.class_map), width), "class_bias": (len(self.class_map),)}
+        require(width == HEAD * heads and min(layers, heads, context) > 0)
+        require(all(getattr(self, name).shape == shape for name, shape in shapes.items()))
+        require(all(array.dtype == np.float32 for array in self.arrays().values()))
+        for name, array in self.arrays().items():
+            if not np.isfinite(array.sum(dtype=np.float64)):
+                raise SaffuError(f"the network's weights are damaged: {name} is not finite; restore the folder")
+
+    def arrays(self) -> dict[str, Array]:
+        """All arrays, by the name of their attribute."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def context(self) -> int:
+        return int(self.distance.shape[2])
+
+    @property
+    def width(self) -> int:
+        return int(self.embedding.shape[1])
+
+    @property
+    def layers(self) -> int:
+        return len(self.sink)
+
+
+def stored_name(name: str) -> str:
+    """The name of a weight in files.
+
+    >>> stored_name("gate_bias"), stored_name("output_bias")
+    ('trained.gate.bias', 'trained.network.output_bias')
+    """
+    return f"{PREFIX}gate.{name[5:]}" if name.startswith("gate_") else f"{PREFIX}network.{name}"
+
+
+def weights_of(arrays: Mapping[str, Array], context: int) -> list[Weights]:
+    """The networks whose stored arrays these are, for windows of `context` tokens; SaffuError if they are damaged."""
+    stored = {entry.name: arrays.get(stored_name(entry.name)) for entry in fields(Weights)}
+    present = {name: array for name, array in stored.items() if array is not None}
+    require({entry.name for entry in fields(Weights) if entry.default is MISSING} <= set(present))
+    require(("class_map" in present) == ("class_bias" in present))
+    if present["gate_bias"].ndim == 0:
+        present = {name: array[None] for name, array in present.items()}
+    number = len(present["gate_bias"])
+    require(number > 0 and all(array.ndim and len(array) == number for array in present.values()))
+    require(
+        present["embedding"].ndim == 3 and present["distance"].ndim == 4 and present["distance"].shape[3] == context
+    )
+    return [Weights(**{name: array[k] for name, array in present.items()}) for k in range(number)]
+
+
+def require(sound: bool) -> None:
+    """Raise SaffuError unless the weights are sound."""
+    if not sound:
+        raise SaffuError("the network's weights do not fit its settings; restore the folder or train again")

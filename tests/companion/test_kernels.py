@@ -1,0 +1,206 @@
+"""The network's kernels against the plain definition, and against torch."""
+
+import numpy as np
+import pytest
+import torch
+
+from saffu import SaffuError
+from saffu.calibrated.kernels import library
+from saffu.calibrated.layout import Ranks
+from saffu.companion import reference
+from saffu.companion.kernels import NativeNetwork, mixture
+from saffu.companion.network import Network
+from saffu.companion.weights import HEAD, Weights, stored_name, weights_of
+from saffu.text.tokenizer import EOD
+
+VOCABULARY, CONTEXT, DEPTH = 300, 70, 2  # more than two panels, and one of outputs
+CLASSES = np.concatenate([np.zeros(EOD), np.random.default_rng(1).permutation(np.arange(VOCABULARY - EOD) % 7)])
+
+
+HAS_HEAD_GATE = any("head_gate" in name for name, _ in Network(np.zeros(5), 1, 8).named_parameters())
+
+
+def random_weights(with_classes: bool, seed: int = 0, with_head_gate: bool = True) -> Weights:
+    """Weights of a size at which everything matters: attention is not flat, and no output is certain."""
+    rng, width = np.random.default_rng(seed), HEAD * DEPTH
+
+    def draw(*shape: int, scale: float = 1.0) -> np.ndarray:
+        return np.asarray(rng.normal(0, scale, shape), dtype=np.float32)
+
+    return Weights(
+        embedding=draw(VOCABULARY, width, scale=0.2),
+        attention=draw(DEPTH, 4, width, width, scale=width**-0.5),
+        mlp=draw(DEPTH, 2, 4 * width, width, scale=width**-0.5),
+        distance=draw(DEPTH, DEPTH, CONTEXT),
+        sink=draw(DEPTH, DEPTH),
+        output_map=draw(width, width, scale=width**-0.5),
+        output_bias=draw(VOCABULARY - EOD),
+        gate_weight=draw(width + 2),
+        gate_bias=draw(),
+        head_gate=draw(DEPTH, width, DEPTH, scale=width**-0.5) if with_head_gate else None,
+        class_map=draw(7, width, scale=width**-0.5) if with_classes else None,
+        class_bias=draw(7) if with_classes else None,
+    )
+
+
+def native(weights: Weights) -> NativeNetwork:
+    return NativeNetwork(weights, Ranks(CLASSES.astype(np.uint16)))
+
+
+def tokens(number: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(EOD, VOCABULARY, number).astype(np.uint16)
+
+
+def in_torch(weights: Weights) -> Network:
+    made = Network(np.zeros(VOCABULARY), DEPTH, CONTEXT, 0.0, CLASSES if weights.class_map is not None else None)
+    for name, parameter in made.named_parameters():
+        parameter.data.copy_(torch.from_numpy(getattr(weights, name)))
+    return made.eval()
+
+
+@pytest.fixture(params=[-1, 1, 0], ids=["best", "avx2", "portable"])
+def level(request):
+    """Each set of vector instructions that this machine has."""
+    library.saffu_network_level(request.param)
+    yield request.param
+    library.saffu_network_level(-1)
+
+
+def memory_of(network: NativeNetwork, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Memory for the tokens of a window, and its addresses."""
+    memory = np.full((length, network.memory), np.nan, dtype=np.float32)
+    return memory, memory.ctypes.data + np.arange(length, dtype=np.uint64) * memory.strides[0]
+
+
+@pytest.mark.parametrize("with_classes", [False, True], ids=["plain", "classes"])
+def test_the_reference_is_what_torch_computes(with_classes):
+    weights, ids = random_weights(with_classes, with_head_gate=HAS_HEAD_GATE), tokens(CONTEXT)
+    classes = CLASSES if with_classes else None
+    states = reference.hidden(weights, ids)
+    made, inputs = in_torch(weights), torch.from_numpy(ids.astype(np.int64))[None]
+    with torch.no_grad():
+        hidden = made.hidden(inputs, torch.zeros_like(inputs))[0]
+        log_p = made.log_probabilities(hidden).numpy()
+    np.testing.assert_allclose(states, hidden.numpy(), rtol=1e-5, atol=2e-5)
+    np.testing.assert_allclose(
+        log_p[:, EOD:], reference.log_probabilities(weights, states, classes)[:, EOD:], atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("with_classes", [False, True], ids=["plain", "classes"])
+@pytest.mark.parametrize("lengths", [[CONTEXT], [5, 30, 3, 31], [1]])
+def test_windows_side_by_side_are_scored_as_the_reference_does(level, with_classes, lengths):
+    weights = random_weights(with_classes)
+    inputs, targets = tokens(CONTEXT), tokens(CONTEXT, 1)
+    begin, wanted = np.zeros(CONTEXT, dtype=np.int32), np.zeros(CONTEXT, dtype=bool)
+    log_p, logit = np.zeros(CONTEXT), np.zeros(CONTEXT)
+    place = 0
+    for length in lengths:
+        own = slice(place, place + length)
+        begin[own] = place
+        wanted[place + length // 3 : place + length] = True
+        states = reference.hidden(weights, inputs[own])
+        expected = reference.log_probabilities(weights, states, CLASSES if with_classes else None)
+        log_p[own] = expected[np.arange(length), targets[own]]
+        logit[own] = states @ weights.gate_weight[: weights.width]
+        place += length
+    rows = [np.stack([array, array]) for array in (inputs, begin, wanted, targets)]
+    for found, expected in zip(native(weights).score(*rows), (log_p, logit), strict=True):
+        for row in found:
+            np.testing.assert_allclose(row[wanted], expected[wanted], rtol=1e-5, atol=3e-5)
+
+
+def test_a_window_is_scored_alike_wherever_it_stands():
+    weights, window, targets = random_weights(True), tokens(20), tokens(CONTEXT, 1)
+    found = []
+    for place in (0, 1, 17, 32, CONTEXT - 20):
+        inputs, begin = tokens(CONTEXT, place), np.zeros(CONTEXT, dtype=np.int32)
+        own = slice(place, place + 20)
+        inputs[own], targets[own], begin[place:], begin[place + 20 :] = window, window[::-1], place, place + 20
+        log_p, _ = native(weights).score(*(a[None] for a in (inputs, begin, np.ones(CONTEXT, dtype=bool), targets)))
+        found.append(log_p[0, own])
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0], other)
+
+
+@pytest.mark.parametrize("with_classes", [False, True], ids=["plain", "classes"])
+@pytest.mark.parametrize("pieces", [[CONTEXT], [1] * 12, [9, 1, 1, 40, 3]], ids=["whole", "one by one", "pieces"])
+def test_a_window_read_in_pieces(level, with_classes, pieces):
+    weights, ids = random_weights(with_classes), tokens(CONTEXT)
+    network = native(weights)
+    memory, addresses = memory_of(network, CONTEXT)
+    past = 0
+    for piece in pieces:
+        before = memory[:past].copy()
+        network.read(ids[: past + piece], past, addresses)
+        np.testing.assert_array_equal(memory[:past], before)
+        past += piece
+    assert np.isnan(memory[past:]).all()
+    states = np.ascontiguousarray(memory[:past, -weights.width :])
+    expected = reference.hidden(weights, ids[:past])
+    np.testing.assert_allclose(states, expected, rtol=1e-5, atol=2e-5)
+    found = network.log_probabilities(states)
+    assert np.isneginf(found[:, :EOD]).all()
+    log_p = reference.log_probabilities(weights, expected, CLASSES if with_classes else None)
+    np.testing.assert_allclose(found[:, EOD:], log_p[:, EOD:], atol=5e-5)
+
+
+@pytest.mark.parametrize("with_classes", [False, True], ids=["plain", "classes"])
+def test_samples_follow_the_distribution(with_classes):
+    weights = random_weights(with_classes)
+    network, rng = native(weights), np.random.default_rng(0)
+    state = reference.hidden(weights, tokens(9))[-1].astype(np.float32)
+    p = np.exp(network.log_probabilities(state[None])[0].astype(np.float64))
+    counts = np.bincount([network.sample(state, rng) for _ in range(20_000)], minlength=VOCABULARY)
+    likely = p > 0.002
+    assert likely.sum() > 20
+    deviation = (counts - 20_000 * p)[likely] / np.sqrt(20_000 * p[likely])
+    assert np.abs(deviation).max() < 4.5
+    assert not counts[p == 0].any()
+
+
+def test_mixtures():
+    rng = np.random.default_rng(0)
+    logits, log_p = rng.normal(0, 3, (2, 1)), rng.uniform(-150, -0.1, (3, 500))
+    g = 1 / (1 + np.exp(-logits[:, 0]))
+    weights = np.log(np.array([1 - g.mean(), g[0] / 2, g[1] / 2]))
+    expected = np.logaddexp.reduce(weights[:, None] + log_p, axis=0)
+    short = log_p[:, log_p.max(0) > -300]
+    np.testing.assert_allclose(
+        mixture(weights.astype(np.float32), log_p.astype(np.float32)), expected, rtol=1e-5, atol=2e-5
+    )
+    np.testing.assert_allclose(reference.mixture(logits, short[1:], short[0]), expected, atol=1e-9)
+
+
+def stored(*networks: Weights) -> dict[str, np.ndarray]:
+    each = [network.arrays() for network in networks]
+    return {stored_name(name): np.stack([arrays[name] for arrays in each]) for name in each[0]}
+
+
+def test_networks_are_stored_side_by_side_and_one_as_it_always_was():
+    one, other = random_weights(True), random_weights(True, 1)
+    for found, given in zip(weights_of(stored(one, other), CONTEXT), (one, other), strict=True):
+        for name, array in given.arrays().items():
+            np.testing.assert_array_equal(getattr(found, name), array)
+    (single,) = weights_of({stored_name(name): array for name, array in one.arrays().items()}, CONTEXT)
+    np.testing.assert_array_equal(single.mlp, one.mlp)
+
+
+@pytest.mark.parametrize("name", ["embedding", "mlp", "distance", "gate_weight", "gate_bias", "class_bias"])
+@pytest.mark.parametrize("damage", ["missing", "shape", "dimensions", "dtype", "nan", "infinite"])
+def test_damaged_weights_are_refused_in_one_line(name, damage):
+    arrays = stored(random_weights(True))
+    array = arrays[stored_name(name)]
+    changed = {
+        "shape": lambda: np.concatenate([array, array], axis=-1),
+        "dimensions": lambda: array.reshape(1, -1) if array.ndim > 2 else array[..., None],
+        "dtype": lambda: array.astype(np.float64),
+        "nan": lambda: np.where(np.arange(array.size).reshape(array.shape) == array.size // 2, np.nan, array),
+        "infinite": lambda: np.where(np.arange(array.size).reshape(array.shape) == array.size // 2, np.inf, array),
+    }
+    del arrays[stored_name(name)]
+    if damage != "missing":
+        arrays[stored_name(name)] = changed[damage]().astype(np.float64 if damage == "dtype" else np.float32)
+    with pytest.raises(SaffuError, match="weights") as refused:
+        native(*weights_of(arrays, CONTEXT))
+    assert "\n" not in str(refused.value)
