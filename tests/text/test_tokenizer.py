@@ -298,7 +298,7 @@ def test_empty_corpus(documents: list[str]) -> None:
 
 def test_settings() -> None:
     bpe = {"bpe_words": 2**17, "bpe_kept_words": 2**12, "bpe_count": "tokens"}
-    assert TokenizerConfig().to_dict() == bpe | {"words_as_tokens": False}
+    assert TokenizerConfig().to_dict() == bpe | {"words_as_tokens": False, "min_word_count": 2}
     for wrong in ({"bpe_count": "lines"}, {"bpe_words": 0}, {"bpe_kept_words": -1}):
         with pytest.raises(SaffuError, match=f"`{next(iter(wrong))}` is "):
             TokenizerConfig(**wrong)

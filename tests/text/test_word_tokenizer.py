@@ -37,6 +37,14 @@ def test_words_that_occur_once_are_unknown(lm):
         Tokenizer.train([" "], WORDS)
 
 
+def test_the_smallest_count_is_a_setting():
+    texts = ["a b b c c c", "<unk> c"]
+    expected = {1: ["c", "b", "a"], 2: ["c", "b"], 3: ["c"], 4: ["c"], 5: ["c", "b", "a"]}  # all, if none is left
+    for least, words in expected.items():
+        made = Tokenizer.train(texts, TokenizerConfig(words_as_tokens=True, min_word_count=least))
+        assert [made.name(id) for id in range(UNKNOWN + 1, len(made))] == words, least
+
+
 def test_the_file_is_read_back(lm):
     again = Tokenizer.from_json(lm.tokenizer_.to_json())
     assert isinstance(again, WordTokenizer) and again.to_json() == lm.tokenizer_.to_json()

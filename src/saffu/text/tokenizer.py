@@ -60,6 +60,9 @@ class TokenizerConfig(Settings):
     )
     bpe_count: Literal["tokens", "types"] = setting("tokens", "count a word as often as it occurs, or once", rare=True)
     words_as_tokens: bool = setting(False, "use words as tokens; those seen once or never are <unk>")
+    min_word_count: int = setting(
+        2, "with words_as_tokens: how often a word must occur; rarer ones are <unk>; 1 keeps all", low=1
+    )
 
 
 class Tokenizer:
@@ -91,8 +94,8 @@ class Tokenizer:
         """Learn a vocabulary from how often each word occurs: see `counted_words`."""
         if not counts:
             raise SaffuError("the text has no words to learn a vocabulary from; add some text")
-        if config.words_as_tokens:  # those that occur twice or more; all if none does
-            repeated = {word: count for word, count in counts.items() if count > 1}
+        if config.words_as_tokens:  # those that occur often enough; all if none does
+            repeated = {word: count for word, count in counts.items() if count >= config.min_word_count}
             return WordTokenizer(most_frequent(repeated or counts, MOST_WORDS))
         frequent = most_frequent(counts, config.bpe_words)
         merges = learn_merges({word: counts[word] if config.bpe_count == "tokens" else 1 for word in frequent})
