@@ -13,9 +13,8 @@ def text() -> str:
 
 
 @pytest.fixture
-def page(monkeypatch, tmp_path):
-    """A page without the paper's model, which takes longer to fit."""
-    monkeypatch.setattr("saffu.play.studio.add_rival", lambda *_: None)
+def page(tmp_path):
+    """A page without a model."""
     from play_page import Page
 
     from saffu.play.studio import Studio
@@ -31,7 +30,5 @@ def counted_page(text, tmp_path_factory):
     from saffu.play.studio import Studio
 
     page = Page(Studio(saved_in=tmp_path_factory.mktemp("saved")))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("saffu.play.studio.add_rival", lambda *_: None)
-        page.id = page.count(text)["id"]
+    page.id = page.count(text)["id"]
     return page

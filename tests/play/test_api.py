@@ -38,6 +38,9 @@ def test_the_papers_model_is_fitted_to_the_same_text(tmp_path, text):
     pytest.importorskip("torch", reason="the paper's model needs torch")
     page = Page(Studio(saved_in=tmp_path))
     id = page.count(text)["id"]
+    assert page.model(id)["rival"] is None and "paper" not in page.model(id)["scores"]  # only on request
+    page.post("compare", model=id)
+    page.studio.wait()
     facts = page.model(id)
     assert facts["scores"]["paper"] > facts["scores"]["calibrated"] > 0
     words = page.post("suggest", model=facts["rival"], text="the ", page="a", number=1)["words"]
@@ -50,6 +53,8 @@ def test_without_torch_the_page_says_so_in_one_line(monkeypatch, tmp_path, text)
     monkeypatch.setattr("saffu.play.counting.importlib.util.find_spec", lambda name: None)
     page = Page(Studio(saved_in=tmp_path))
     id = page.count(text)["id"]
+    page.post("compare", model=id)
+    page.studio.wait()
     assert page.model(id)["rival_note"] == "The paper's model needs PyTorch: pip install torch"
     assert page.model(id)["rival"] is None and "paper" not in page.model(id)["scores"]
 
@@ -187,7 +192,14 @@ def test_counts_behind_a_suggestion_are_those_of_the_text(counted_page, text):
         assert (found[view.name]["count"], found[view.name]["total"]) == reference(view, length), view.name
         compared += found[view.name]["count"] > 0
     assert compared >= 6
-    assert found["cache, half-life 30"] == {"seen": [], "count": 0, "total": len(context), "here": True}
+    assert found["cache, half-life 30"] == {
+        "seen": [],
+        "count": 0,
+        "total": len(context),
+        "here": True,
+        "gap": 0,
+        "partial": False,
+    }
 
 
 def test_forget_gives_the_model_that_never_saw_the_document(page, text):
@@ -245,6 +257,100 @@ def test_a_sentence_is_learned_and_can_be_forgotten_again(page, text):
     assert all(change["equal"] for change in changes)
     assert changes[0]["before"] == changes[1]["after"]
     assert "no text to count" in page.post("learn", 422, model=id, text="  \n ")["error"]
+
+
+def test_forgetting_names_what_is_gone_and_what_remains(page, text):
+    id = page.count(text)["id"]
+    before = page.studio.subject(id).version.lm
+    page.post("forget", model=id, document=400)
+    (change,) = page.settled()["models"][0]["changes"]
+    others = set(" ".join(text.split("\n")[:-2]).split())
+    assert change["vanished"] == [word for word in ("zebra", "crossed", "quiet", "river") if word not in others] != []
+    ids = before.tokenizer_.encode("the zebra crossed the quiet river .")
+    counted = before.model_.count(before.tokenize(text.split("\n")[:-2])).ngrams.rows()[:, -1]
+    expected = {before.tokenizer_.token(token) for token in ids if token not in counted}
+    assert set(change["pieces"]) == expected != set()
+
+
+def test_a_recount_has_a_fresh_tokenizer_and_can_be_undone(page, text):
+    id = page.count(text)["id"]
+    page.post("forget", model=id, document=400)
+    forgotten = fingerprint(page.studio.subject(id).version.lm)
+    facts = page.post("recount", model=id)["models"][0]
+    assert facts["documents"] == 400
+    lm = page.studio.subject(id).version.lm
+    others = text.split("\n")[:-2]
+    assert fingerprint(lm) == fingerprint(saffu.SaffuLM().fit(others))
+    assert " zebra" not in [lm.tokenizer_.token(token) for token in range(len(lm.tokenizer_))]
+    change = page.settled()["models"][0]["changes"][-1]
+    assert (change["kind"], change["equal"], change["recounted"]) == ("recount", True, 400)
+    page.post("forget", model=id, document=3)  # documents keep their numbers
+    page.post("undo", model=id)
+    page.post("undo", model=id)
+    assert fingerprint(page.studio.subject(id).version.lm) == forgotten
+    page.studio.wait()
+
+
+def test_a_typed_word_is_explained_with_what_else_might_stand_there(counted_page):
+    lm = counted_page.studio.subject(counted_page.id).version.lm
+    line = "the zebra crossed the quiet river ."
+    spans = counted_page.post("suggest", model=counted_page.id, text=line, page="w", number=1)["spans"]
+    for word in ("the", "zebra", "quiet", "river", "."):
+        at = line.index(word)
+        for place in (at, at + len(word) // 2):
+            found = counted_page.post("read", model=counted_page.id, text=line[:place], rest=line[place:])
+            assert (found["word"], found["start"], found["end"]) == (word, at, at + len(word))
+            assert found["before"] == line[:at]
+            assert math.fsum(row["bits"] for row in found["rows"]) == pytest.approx(found["bits"], abs=1e-9)
+            ends = np.cumsum([len(span["text"]) for span in spans])
+            bits = [s["bits"] for s, end in zip(spans, ends, strict=True) if at <= end <= at + len(word)]
+            assert -found["bits"] == pytest.approx(sum(bits), abs=0.002 * len(bits))
+        words = {each["word"]: each["p"] for each in found["words"]}
+        assert words == pytest.approx(lm.complete_word(line[:at]), rel=1e-4)
+    found = counted_page.post("read", model=counted_page.id, text="🎉 the ", rest="old king")
+    assert (found["word"], found["start"], found["end"]) == ("old", 7, 10)  # in UTF-16, as browsers count
+    counted_page.post("read", 422, model=counted_page.id, text="", rest="")
+
+
+def test_suggestions_are_for_the_caret_and_surprisals_for_the_whole_text(counted_page):
+    lm = counted_page.studio.subject(counted_page.id).version.lm
+    answer = counted_page.post(
+        "suggest", model=counted_page.id, text="the zebra cr", rest="x the sea", page="c", number=1
+    )
+    assert {word["word"]: word["p"] for word in answer["words"]} == pytest.approx(
+        lm.complete_word("the zebra cr"), rel=1e-4
+    )
+    assert "".join(span["text"] for span in answer["spans"]) == "the zebra crx the sea"
+    assert answer["bits"] == pytest.approx(-sum(step_bits(lm, "the zebra crx the sea")), rel=1e-4)
+
+
+def test_scripts_without_spaces_are_completed_from_where_the_page_cuts_them(page):
+    id = page.count("\n".join(["今天天气很好。我喜欢吃苹果。", "我喜欢喝茶。", "他喜欢吃面包。"] * 8))["id"]
+    ask = {"model": id, "text": "天气很好。我喜欢喝", "page": "a", "number": 1}
+    assert page.post("suggest", **ask)["words"][0]["word"] != "我喜欢喝茶"
+    words = page.post("suggest", **ask, ending="我喜欢喝")["words"]
+    assert words[0]["word"] == "我喜欢喝茶"
+    answer = page.post("why", model=id, text=ask["text"], ending="我喜欢喝", word="我喜欢喝茶")
+    assert answer["p"] == pytest.approx(words[0]["p"], rel=1e-4)
+    assert "end of `text`" in page.post("suggest", 422, **ask, ending="x")["error"]
+
+
+def test_half_a_word_is_completed_before_text_is_generated(counted_page):
+    lm = counted_page.studio.subject(counted_page.id).version.lm
+    settings = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 20, "seed": 3}
+    ask = {"model": counted_page.id, "text": "the zebra cros", **settings}
+    with counted_page.client.stream("POST", "api/generate", json=ask) as answer:
+        assert "".join(answer.iter_text()) == "sed" + lm.generate("the zebra crossed", **settings)
+
+
+def test_the_short_book_is_counted_with_prompts_to_try(page):
+    page.client.post("api/count", params={"demo": "story"}, content=b"")
+    (model,) = page.settled()["models"]
+    assert model["name"] == "The Keeper’s Log" and model["documents"] > 100
+    lm = page.studio.subject(model["id"]).version.lm
+    best = {text: next(iter(lm.complete_word(text))) for text in model["examples"]}
+    assert best["A whale "] == "came" and best["I wrote to the harbor "] == "office" and len(best) >= 5
+    assert "must be one of" in page.client.post("api/count", params={"demo": "x"}, content=b"").json()["error"]
 
 
 def test_a_model_folder_forgets_text_that_is_pasted(fitted, train_text, tmp_path):

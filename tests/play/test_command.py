@@ -28,6 +28,16 @@ def test_a_folder_that_is_not_a_model_is_an_error(saffu, tmp_path):
     assert saffu(["play", "--no-browser", tmp_path]).status == 2
 
 
+def test_the_token_stays_out_of_the_command_line_of_the_browser(tmp_path):
+    from saffu.cli.play import redirect
+
+    address = "http://127.0.0.1:8765/a-token/"
+    page = redirect(address, tmp_path)
+    assert "a-token" not in page.as_uri() and f"url={address}" in page.read_text("utf-8")
+    if sys.platform != "win32":
+        assert page.stat().st_mode & 0o077 == 0
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
 def test_the_command_serves_a_model_until_ctrl_c(fitted, tmp_path):

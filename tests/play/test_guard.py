@@ -43,7 +43,7 @@ def test_nothing_without_the_token(page, path):
 
 
 @pytest.mark.parametrize(
-    "path", ["", "play.js", "play.css", "icon.svg", "api/state", "api/nothing", "static/../server.py"]
+    "path", ["", "play.js", "reasons.js", "play.css", "icon.svg", "api/state", "api/nothing", "static/../server.py"]
 )
 def test_every_answer_has_the_headers(page, path):
     answer = page.client.get(path)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import socket
 import sys
 import webbrowser
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from saffu.cli.options import Command, Parser, integer, named_path
 from saffu.errors import SaffuError
@@ -25,6 +28,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its matrices are small, and its threads fight for busy cores
     import uvicorn
 
     from saffu import load
@@ -32,12 +36,14 @@ def run(options: argparse.Namespace) -> None:
     from saffu.play.studio import Studio
 
     studio = Studio(load(options.model), options.model.resolve().name) if options.model else Studio()
-    with listening(options.port) as listener:
+    with listening(options.port) as listener, TemporaryDirectory(prefix="saffu-play-") as private:
+        if options.model is None:
+            studio.count_demo("story")
         token, port = new_token(), listener.getsockname()[1]
         address = f"http://{LOOPBACK}:{port}/{token}/"
         print(f"open {address}\nKeep this address to yourself; press Ctrl-C to stop.", flush=True)
         if not options.no_browser:
-            webbrowser.open(address)
+            webbrowser.open(redirect(address, Path(private)).as_uri())
         config = uvicorn.Config(
             app(studio, token, port), log_level="warning", lifespan="off", ws="none", timeout_graceful_shutdown=1
         )
@@ -49,7 +55,21 @@ def run(options: argparse.Namespace) -> None:
         finally:
             if studio.is_working:  # native threads would abort the process if the interpreter ended first
                 sys.stdout.flush()
+                shutil.rmtree(private, ignore_errors=True)
                 os._exit(0)
+
+
+def redirect(address: str, private: Path) -> Path:
+    """A file that leads a browser to an address whose token other users of this machine must not see.
+
+    They see the command lines of all processes, and a browser is started with what it opens. The folder and the file
+    are readable for their owner only.
+    """
+    page = private / "open.html"
+    page.touch(0o600)
+    link = f'<meta http-equiv="refresh" content="0; url={address}"><a href="{address}">Open saffu play</a>'
+    page.write_text(f'<!doctype html><meta charset="utf-8"><title>saffu play</title>{link}\n', "utf-8")
+    return page
 
 
 def listening(port: int) -> socket.socket:

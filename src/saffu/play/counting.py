@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections.abc import Callable
+from importlib.resources import files
 
 from saffu.errors import SaffuError
 from saffu.model.language_model import SaffuLM
 from saffu.model.solutions import preset
 from saffu.play.subject import Subject
-from saffu.play.texts import Texts, split_text
+from saffu.play.texts import Texts, beginnings, split_text
+from saffu.text.default_corpus import default_corpus
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 
 EVERY = 10  # every tenth document is held out
@@ -26,8 +28,28 @@ NO_TORCH = "The paper's model needs PyTorch: pip install torch"
 OnStage = Callable[[int], None]
 
 
-def count(id: str, name: str, text: str, split: str, on_stage: OnStage) -> tuple[Subject, list[str], list[str]]:
-    """The model of a text, and the documents it was fitted to and scored on.
+def story() -> str:
+    """A short book that was written to try models with, a document per line."""
+    return (files("saffu.play") / "story.txt").read_text("utf-8")
+
+
+def english_of_python() -> str:
+    return "\n".join(default_corpus())
+
+
+DEMOS = {"story": ("The Keeper’s Log", story), "python": ("the English that ships with Python", english_of_python)}
+STORY_PROMPTS = [
+    "A whale ",
+    "The lamp was lit at ",
+    "I found a piano ",
+    "I wrote to the harbor ",
+    "The gull Bishop ",
+    "Anna says ",
+]
+
+
+def count(id: str, name: str, text: str, split: str, on_stage: OnStage) -> Subject:
+    """The model of a text.
 
     Once the held-out documents have been scored, they are counted, too, so the model covers the whole text.
     """
@@ -52,14 +74,17 @@ def count(id: str, name: str, text: str, split: str, on_stage: OnStage) -> tuple
     on_stage(4)
     if held_out:
         lm.update(held_out)
-    subject = Subject(id, name, lm, Texts.of(documents, lm))
+    subject = Subject(id, name, lm, Texts.of(dict(enumerate(documents)), lm))
     subject.scores = scores
+    subject.examples = beginnings(documents)
+    subject.fitted, subject.held_out = fitted, held_out
     subject.version.typist.suggest("")
-    return subject, fitted, held_out
+    return subject
 
 
-def add_rival(subject: Subject, fitted: list[str], held_out: list[str]) -> None:
+def add_rival(subject: Subject) -> None:
     """Fit the paper's model to the same text, and score it on the same held-out part."""
+    fitted, held_out = subject.fitted, subject.held_out
     if importlib.util.find_spec("torch") is None:
         subject.rival_note = NO_TORCH
         return

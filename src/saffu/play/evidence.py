@@ -15,12 +15,14 @@ from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.views import View
 from saffu.interface import Array, Model
 from saffu.text.tokenizer import EOD, PAD, Tokenizer
+from saffu.tools.decoding import Spelling, is_inside_word
 
 MOST_ROWS = 5_000_000  # distinct n-grams; with more, a lookup would take too long
 MEMBERS = 3  # tokens shown for a class
 
 Counts = dict[str, Any]
-"""What a part saw, oldest first, each as the tokens it stands for; how often the token followed, and of how many."""
+"""What a part saw, oldest first, each as the tokens it stands for; how often the token followed, and of how many; and
+how many tokens stood in between; `partial` if what it saw begins inside a word."""
 
 
 def counted_part(model: Model) -> CalibratedModel | None:
@@ -49,7 +51,9 @@ def counts_behind(
                 followed = int(counts[chosen][rows[chosen][:, -1] == token].sum())
                 times = int(counts[chosen].sum())
             shown = [_shown(model, tokenizer, view, place, each) for place, each in enumerate(seen)]
-            found[view.name] = _counts(shown[::-1], followed, times)
+            found[view.name] = _counts(shown[::-1], followed, times, gap=view.distances[0] - 1)
+            first = len(context) - view.distances[len(seen) - 1]
+            found[view.name]["partial"] = is_inside_word(Spelling.of(tokenizer).continues, context, first)
     if model.config.cache:
         found |= _cached(tokenizer, list(context[-model.config.cache :]), token)
     return found
@@ -68,8 +72,8 @@ def rows_of(counts: NgramCounts) -> Array:
     return counts.rows()
 
 
-def _counts(seen: list[list[str]], count: int, total: int, here: bool = False) -> Counts:
-    return {"seen": seen, "count": count, "total": total, "here": here}
+def _counts(seen: list[list[str]], count: int, total: int, here: bool = False, gap: int = 0) -> Counts:
+    return {"seen": seen, "count": count, "total": total, "here": here, "gap": gap, "partial": False}
 
 
 def _pair(pairs: NgramCounts, seen: int, token: int) -> tuple[int, int]:

@@ -7,6 +7,8 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.resources import files
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -21,14 +23,15 @@ from saffu.errors import SaffuError
 from saffu.play.guard import Guard
 from saffu.play.snapshot import snapshot
 from saffu.play.studio import Studio
-from saffu.play.why import why, word_after
+from saffu.play.subject import Version
+from saffu.play.typist import completed
+from saffu.play.why import why, why_typed, word_after
 from saffu.text.records import is_valid
 
 MOST_TYPED = 10_000  # characters of a text that is typed
 LINES = 3  # of generated text, if documents have several
 MOST_LEARNED = 100_000  # characters of a document that is learned or forgotten
-PAGE = {"/": ("index.html", "text/html"), "/play.js": ("play.js", "text/javascript"),
-        "/play.css": ("play.css", "text/css"), "/icon.svg": ("icon.svg", "image/svg+xml")}  # fmt: skip
+KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 Body = dict[str, Any]
 
@@ -37,17 +40,37 @@ def app(studio: Studio, token: str, port: int) -> ASGIApp:
     """The application for one user, who has the token."""
 
     def suggest(body: Body) -> Any:
-        found = studio.suggest(model(body), typed(body), text(body, "page", 64), int(number(body, "number", 0, 2**53)))
+        found = studio.suggest(
+            model(body),
+            typed(body),
+            text(body, "page", 64),
+            int(number(body, "number", 0, 2**53)),
+            rest=text(body, "rest", MOST_TYPED) if "rest" in body else "",
+            ending=ending(body),
+        )
         return {"outdated": True} if found is None else found
 
     def explain(body: Body) -> Any:
-        return why(studio.subject(model(body)).version.lm, typed(body), text(body, "word", 1000))
+        version, word = studio.subject(model(body)).version, text(body, "word", 1000)
+        return {**why(version.lm, typed(body), word, ending(body)), "said": said(version, body, word)}
+
+    def read(body: Body) -> Any:
+        version = studio.subject(model(body)).version
+        answer = why_typed(version.lm, typed(body), text(body, "rest", MOST_TYPED))
+        word = answer["word"]
+        return {**answer, "said": said(version, {"text": answer["before"]}, word) if word.strip() else None}
+
+    def said(version: Version, body: Body, word: str) -> Any:
+        if version.texts is None:
+            return None
+        context, tokens, _ = word_after(version.lm, typed(body), word, ending(body))
+        return version.texts.said(version.lm.tokenizer_, context, tokens)
 
     def documents(body: Body) -> Any:
         version = studio.subject(model(body)).version
         if version.texts is None:
             return {"documents": [], "holding": 0}
-        context, tokens, _ = word_after(version.lm, typed(body), text(body, "word", 1000))
+        context, tokens, _ = word_after(version.lm, typed(body), text(body, "word", 1000), ending(body))
         return version.texts.speaking_for(version.lm.tokenizer_, context, tokens)
 
     def forget(body: Body) -> Any:
@@ -66,6 +89,14 @@ def app(studio: Studio, token: str, port: int) -> ASGIApp:
         studio.subject(model(body)).undo()
         return studio.facts()
 
+    def recount(body: Body) -> Any:
+        studio.change(model(body), lambda subject: subject.recount())
+        return studio.facts()
+
+    def compare(body: Body) -> Any:
+        studio.compare(model(body))
+        return studio.facts()
+
     def save(body: Body) -> Any:
         return {"saved": studio.save(model(body), text(body, "name", 64))}
 
@@ -76,8 +107,9 @@ def app(studio: Studio, token: str, port: int) -> ASGIApp:
         def begin() -> Any:
             split, name = query.get("split", "auto"), query.get("name", "")[:100]
             if query.get("demo"):
-                return studio.count(None, "line", "the English that ships with Python").facts()
-            return studio.count(decoded(data), split, name).facts()
+                return studio.count_demo(query["demo"]).facts()
+            pasted = decoded(data)
+            return studio.count(lambda: pasted, split, name).facts()
 
         return await answered(begin)
 
@@ -94,7 +126,9 @@ def app(studio: Studio, token: str, port: int) -> ASGIApp:
             settings["seed"] = int(number(body, "seed", 0, 2**32))
             lm = studio.subject(model(body)).version.lm
             lines = LINES if lm.trained_on_["lines"] > lm.trained_on_["documents"] else 1
-            return lm.stream(typed(body), lines=lines, **settings)
+            prompt = typed(body)
+            whole = completed(lm, prompt)
+            return chain([whole[len(prompt) :]], lm.stream(whole, lines=lines, **settings))
 
         try:
             pieces = await run_in_threadpool(begin)
@@ -117,8 +151,9 @@ def app(studio: Studio, token: str, port: int) -> ASGIApp:
         return Response(page, headers={"Content-Type": "text/html; charset=utf-8"})
 
     posts = {"suggest": suggest, "why": explain, "documents": documents, "forget": forget, "learn": learn}
-    posts |= {"undo": undo, "save": save}
-    routes = [Route(path, page_part(*part)) for path, part in PAGE.items()]
+    posts |= {"undo": undo, "save": save, "read": read, "recount": recount, "compare": compare}
+    routes = [Route("/", page_part("index.html"))]
+    routes += [Route(f"/{part.name}", page_part(part.name)) for part in (files("saffu.play") / "static").iterdir()]
     routes += [Route(f"/api/{name}", posting(work), methods=["POST"]) for name, work in posts.items()]
     routes += [
         Route("/api/state", state),
@@ -134,8 +169,9 @@ def new_token() -> str:
     return secrets.token_urlsafe(24)
 
 
-def page_part(name: str, kind: str) -> Callable[[Request], Response]:
+def page_part(name: str) -> Callable[[Request], Response]:
     """An endpoint that serves one of the files of the page."""
+    kind = KINDS[Path(name).suffix]
 
     def serve(request: Request) -> Response:
         content = (files("saffu.play") / "static" / name).read_bytes()
@@ -206,6 +242,16 @@ def text(body: Body, name: str, most: int) -> str:
 
 def typed(body: Body) -> str:
     return text(body, "text", MOST_TYPED).replace("\r\n", "\n")
+
+
+def ending(body: Body) -> str | None:
+    """The unfinished word at the end of a text, if the page found it in a script without spaces."""
+    if body.get("ending") is None:
+        return None
+    found = text(body, "ending", MOST_TYPED)
+    if not typed(body).endswith(found):
+        raise SaffuError("`ending` must be the end of `text`")
+    return found
 
 
 def model(body: Body) -> str:

@@ -14,12 +14,12 @@ from typing import Any
 from saffu.errors import SaffuError
 from saffu.files import require_writable
 from saffu.model.language_model import SaffuLM
-from saffu.play.counting import STAGES, add_rival, count
+from saffu.play.counting import DEMOS, STAGES, STORY_PROMPTS, add_rival, count, story
 from saffu.play.subject import Change, Subject, Version, check
-from saffu.text.default_corpus import default_corpus
 
 PLAIN_NAME = re.compile(r"\w[\w.-]{0,63}")
 MOST_PAGES = 32  # open pages whose latest keystroke is remembered
+FITTING = "The paper's model is being fitted to the same text; typing is slower until it is done."
 FOLDER = "folder"  # id of the model that was opened from a folder
 
 
@@ -58,9 +58,6 @@ class Studio:
         self._newest: dict[tuple[str, str], int] = {}  # number of the latest keystroke, by page and model
         if lm is not None:
             self.subjects[FOLDER] = Subject(FOLDER, name, lm)
-            self.subjects[
-                FOLDER
-            ].rival_note = "A model folder holds counts, not text; count a text to compare with the paper's model."
 
     def subject(self, id: str) -> Subject:
         for subject in list(self.subjects.values()):
@@ -74,44 +71,64 @@ class Studio:
         subjects = [subject.facts() for subject in list(self.subjects.values())]
         return {"models": subjects, "job": None if self.job is None else self.job.facts()}
 
-    def count(self, text: str | None, split: str = "auto", name: str = "") -> Job:
-        """Start counting a text, or the demo text if none is given, in the background."""
+    def count_demo(self, demo: str) -> Job:
+        """Start counting one of the texts that need not be brought."""
+        if demo not in DEMOS:
+            raise SaffuError(f"`demo` must be one of {', '.join(DEMOS)}, got {demo!r:.40}")
+        name, read = DEMOS[demo]
+        return self.count(read, "line", name)
+
+    def count(self, read: Callable[[], str], split: str = "auto", name: str = "") -> Job:
+        """Start reading and counting a text in the background."""
         with self._lock:
             if self.job is not None and not (self.job.subject or self.job.error):
                 raise SaffuError("another text is being counted; wait until it is done")
             self._counted += 1
             id, job = f"text-{self._counted}", Job(name or "your text")
             self.job = job
-        self._in_background(lambda: self._count(job, id, text, split))
+        self._in_background(lambda: self._count(job, id, read, split))
         return job
 
-    def _count(self, job: Job, id: str, text: str | None, split: str) -> None:
+    def _count(self, job: Job, id: str, read: Callable[[], str], split: str) -> None:
         def on_stage(number: int) -> None:
             job.stage = number
 
         try:
-            whole = "\n".join(default_corpus()) if text is None else text
-            subject, fitted, held_out = count(id, job.name, whole, split, on_stage)
+            subject = count(id, job.name, read(), split, on_stage)
         except SaffuError as error:
             job.error = str(error)
             return
         except BaseException:
             job.error = "counting failed unexpectedly; the terminal shows why"
             raise
-        subject.rival_note = "The paper's model is being fitted to the same text."
+        if read is story:
+            subject.examples = STORY_PROMPTS
         opened = {FOLDER: self.subjects[FOLDER]} if FOLDER in self.subjects else {}
         self.subjects = {**opened, id: subject}
         job.stage, job.subject = len(STAGES), id
-        add_rival(subject, fitted, held_out)
 
-    def suggest(self, id: str, text: str, page: str, number: int) -> dict[str, Any] | None:
+    def compare(self, id: str) -> None:
+        """Start fitting the paper's model to the same text in the background."""
+        subject = self.subject(id)
+        if not subject.fitted:
+            raise SaffuError("a model folder holds counts, not text; count a text to compare with the paper's model")
+        with self._lock:
+            if subject.rival is not None or subject.rival_note == FITTING:
+                return
+            subject.rival_note = FITTING
+        self._in_background(lambda: add_rival(subject))
+
+    def suggest(
+        self, id: str, text: str, page: str, number: int, rest: str = "", ending: str | None = None
+    ) -> dict[str, Any] | None:
         """Words that may follow, and surprisals; None if the page has sent a later keystroke in the meantime."""
         key = (page, id)
         with self._lock:
             self._newest[key] = max(number, self._newest.pop(key, 0))
             while len(self._newest) > MOST_PAGES:
                 del self._newest[next(iter(self._newest))]
-        return self.subject(id).version.typist.suggest(text, lambda: self._newest.get(key, number) > number)
+        typist = self.subject(id).version.typist
+        return typist.suggest(text, rest, ending, lambda: self._newest.get(key, number) > number)
 
     def change(self, id: str, work: Callable[[Subject], tuple[Change, Version]]) -> None:
         """Change a model, and check the result in the background."""

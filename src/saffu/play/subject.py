@@ -5,16 +5,19 @@ from __future__ import annotations
 import copy
 import hashlib
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from saffu.errors import SaffuError
+from saffu.interface import Array
 from saffu.model import living
 from saffu.model.language_model import SaffuLM
+from saffu.play.evidence import counted_part
 from saffu.play.texts import Texts
 from saffu.play.typist import Typist
+from saffu.text.tokenizer import EOD, Tokenizer
 
 MOST_UNDONE, KEPT_TOKENS = 10, 3_000_000  # changes that can be undone: each keeps a model, unless those grow large
 SHOWN = 200  # characters of a document that a change shows
@@ -41,13 +44,15 @@ class Version:
 class Change:
     """A document that was forgotten or learned, and the fingerprints that show what that did."""
 
-    kind: str  # "forget" or "learn"
+    kind: str  # "forget", "learn", or "recount"
     document: str
     before: str
     after: str
     check: str = ""  # fingerprint of a model made in another way, which must equal the one it is compared with
     equal: bool | None = None  # None while that is computed
     recounted: int | None = None  # documents counted from scratch for it; None if the change was reversed instead
+    vanished: list[str] = field(default_factory=list)  # words that no document contains any longer
+    pieces: list[str] = field(default_factory=list)  # tokens that only the tokenizer still knows
     failed: str = ""
 
     def facts(self) -> dict[str, Any]:
@@ -63,6 +68,9 @@ class Subject:
         self.versions = [Version(lm, texts)]
         self.changes: list[Change] = []
         self.scores: dict[str, Any] = {}
+        self.examples: list[str] = []  # beginnings of texts to try
+        self.fitted: list[str] = []  # documents the model was fitted to
+        self.held_out: list[str] = []  # and those it was scored on
         self.rival: Subject | None = None  # the paper's model of the same text
         self.rival_note = ""  # why there is none, or none yet
         self._next = 0 if texts is None else len(texts.documents)
@@ -80,7 +88,11 @@ class Subject:
                 return self._change("forget", text, None, drop_network)
             if number is None or number not in now.texts.documents:
                 raise SaffuError("this document is no longer in the model; choose another")
-            return self._change("forget", now.texts.documents[number], now.texts.without(number), drop_network)
+            document, texts = now.texts.documents[number], now.texts.without(number)
+            change, after = self._change("forget", document, texts, drop_network)
+            change.vanished = texts.words_missing(document)
+            change.pieces = uncounted(after.lm, now.texts.ids[number])
+            return change, after
 
     def learn(self, text: str) -> tuple[Change, Version]:
         """Count one more document."""
@@ -90,6 +102,17 @@ class Subject:
             texts = None if now.texts is None else now.texts.with_added(text, now.lm, number)
             return self._change("learn", text, texts)
 
+    def recount(self) -> tuple[Change, Version]:
+        """Count the documents with a tokenizer that knows no others."""
+        with self._lock:
+            now = self.version
+            if now.texts is None:
+                raise SaffuError("a model folder holds counts, not text; train again to get a fresh tokenizer")
+            documents = list(now.texts.documents.values())
+            lm = SaffuLM(tokenizer=Tokenizer.train(documents)).fit(documents)
+            lm.tokenizer_settings_, lm.source_ = now.lm.tokenizer_settings_, now.lm.source_
+            return self._replace("recount", "", Version(lm, Texts.of(now.texts.documents, lm)), now.lm)
+
     def _change(
         self, kind: str, document: str, texts: Texts | None, drop_network: bool = False
     ) -> tuple[Change, Version]:
@@ -97,6 +120,9 @@ class Subject:
         before, model = copy.copy(self.version.lm), self.version.lm.model_
         if drop_network and hasattr(model, "without_network"):  # a removed network is not part of the comparison
             before.model_ = model.without_network()
+        return self._replace(kind, document, changed, before)
+
+    def _replace(self, kind: str, document: str, changed: Version, before: SaffuLM) -> tuple[Change, Version]:
         change = Change(kind, document, fingerprint(before), fingerprint(changed.lm))
         kept = max(1, min(MOST_UNDONE, KEPT_TOKENS // changed.lm.trained_on_["tokens"]))
         self.versions, self.changes = [*self.versions, changed][-1 - kept :], [*self.changes, change]
@@ -123,6 +149,7 @@ class Subject:
             "scores": self.scores,
             "rival": None if self.rival is None else self.rival.id,
             "rival_note": self.rival_note,
+            "examples": self.examples,
             "changes": [change.facts() for change in self.changes],
             "can_undo": len(self.versions) > 1,
         }
@@ -147,6 +174,15 @@ def check(change: Change, after: Version) -> None:
             change.equal = change.check == change.before
     except SaffuError as error:
         change.failed = str(error)
+
+
+def uncounted(lm: SaffuLM, ids: Array) -> list[str]:
+    """The tokens among these that a model has no count of: only its tokenizer still knows them."""
+    counted = counted_part(lm.model_)
+    if counted is None:
+        return []
+    tokens = [token for token in np.unique(ids).tolist() if token > EOD and counted.frequencies[token] == 0]
+    return [lm.tokenizer_.token(token) for token in tokens]
 
 
 def fingerprint(lm: SaffuLM) -> str:

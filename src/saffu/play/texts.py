@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,9 +16,11 @@ from saffu.interface import Array
 from saffu.model.language_model import SaffuLM
 from saffu.text.corpus import split_lines
 from saffu.text.tokenizer import EOD, Tokenizer
+from saffu.tools.decoding import Spelling, is_inside_word
 
 SPLITS = ("auto", "line", "paragraph")
 REACH = 8  # tokens of a context that are compared with those before a word in a document
+WORD = re.compile(r"\w+(?:['’-]\w+)*")
 EXCERPT = 160  # characters shown on each side of a word
 
 
@@ -43,6 +46,18 @@ def split_text(text: str, split: str = "auto") -> list[str]:
     return documents
 
 
+def beginnings(documents: Sequence[str], number: int = 8, words: int = 3) -> list[str]:
+    """The first words of some documents, to try a model with.
+
+    >>> beginnings(["the old king slept", "yes", "a dog saw the sea"])
+    ['the old king ', 'a dog saw ']
+    """
+    longer = [document for document in documents if len(document.split()[: words + 1]) > words]
+    step = max(1, len(longer) // number)
+    spread = longer[step // 2 :: step][:number]
+    return list(dict.fromkeys(" ".join(document.split()[:words]) + " " for document in spread))
+
+
 @dataclass(frozen=True, eq=False)
 class Texts:
     """Documents by number. Numbers are never reused; a changed collection is a new one."""
@@ -51,10 +66,10 @@ class Texts:
     ids: Mapping[int, Array]  # token ids of each document, `<eod>` after each line
 
     @classmethod
-    def of(cls, documents: Sequence[str], lm: SaffuLM) -> Texts:
-        corpus = lm.tokenize(documents)
+    def of(cls, documents: Mapping[int, str], lm: SaffuLM) -> Texts:
+        corpus = lm.tokenize(list(documents.values()))
         parts = [corpus.ids[lo:hi] for lo, hi in pairwise(corpus.starts.tolist())]
-        return cls(dict(enumerate(documents)), dict(enumerate(parts)))
+        return cls(documents, dict(zip(documents, parts, strict=True)))
 
     def without(self, number: int) -> Texts:
         """All documents but one."""
@@ -65,6 +80,15 @@ class Texts:
         """One more document."""
         return Texts({**self.documents, number: document}, {**self.ids, number: lm.tokenize([document]).ids})
 
+    def words_missing(self, document: str) -> list[str]:
+        """The words of a document that none of these documents contains."""
+        missing = dict.fromkeys(WORD.findall(document))
+        for other in self.documents.values():
+            if any(word in other for word in missing):
+                for word in WORD.findall(other):
+                    missing.pop(word, None)
+        return list(missing)
+
     @cached_property
     def _flat(self) -> tuple[Array, Array, Array]:
         """The ids of all documents, and by place the number of its document and where that begins."""
@@ -72,6 +96,34 @@ class Texts:
         starts = np.cumsum([0, *lengths[:-1]])
         numbers = np.fromiter(self.ids, dtype=np.int64, count=len(self.ids))
         return np.concatenate(list(self.ids.values())), np.repeat(numbers, lengths), np.repeat(starts, lengths)
+
+    def said(self, tokenizer: Tokenizer, context: Sequence[int], word: Sequence[int]) -> dict[str, Any] | None:
+        """How often a word follows the longest end of a context that it ever follows, of whole words; None if never."""
+        _, together = self._matches(context, word)
+        continues = Spelling.of(tokenizer).continues
+        length = int(together.max(initial=0))
+        while length and is_inside_word(continues, context, len(context) - length):
+            length -= 1
+        if not length:
+            return None
+        end = list(context[len(context) - length :])
+        return {
+            "context": b"".join(tokenizer.decode_bytes([token]) for token in end).decode("utf-8", "replace"),
+            "count": int((together >= length).sum()),
+            "total": len(self._matches((), end)[0]),
+        }
+
+    def _matches(self, context: Sequence[int], word: Sequence[int]) -> tuple[Array, Array]:
+        """The places of a word among all ids, and how many tokens before each are those at the end of the context."""
+        ids, numbers, starts = self._flat
+        places = np.flatnonzero(ids[: max(0, len(ids) - len(word) + 1)] == word[0])
+        for offset, token in enumerate(word[1:], 1):
+            places = places[(ids[places + offset] == token) & (numbers[places + offset] == numbers[places])]
+        together = np.zeros(len(places), dtype=np.int64)
+        for distance, token in enumerate(reversed(context[-REACH:]), 1):
+            same = (places - distance >= starts[places]) & (ids[np.maximum(places - distance, 0)] == token)
+            together += same & (together == distance - 1)
+        return places, together
 
     def speaking_for(
         self, tokenizer: Tokenizer, context: Sequence[int], word: Sequence[int], most: int = 6
@@ -82,15 +134,10 @@ class Texts:
         by how many of the last REACH tokens stand at the same distance from it.
         """
         ids, numbers, starts = self._flat
-        places = np.flatnonzero(ids[: max(0, len(ids) - len(word) + 1)] == word[0])
-        for offset, token in enumerate(word[1:], 1):
-            places = places[(ids[places + offset] == token) & (numbers[places + offset] == numbers[places])]
-        together, alike = np.zeros(len(places), dtype=np.int64), np.zeros(len(places), dtype=np.int64)
+        places, together = self._matches(context, word)
+        alike = np.zeros(len(places), dtype=np.int64)
         for distance, token in enumerate(reversed(context[-REACH:]), 1):
-            inside = places - distance >= starts[places]
-            same = inside & (ids[np.maximum(places - distance, 0)] == token)
-            together += same & (together == distance - 1)
-            alike += same
+            alike += (places - distance >= starts[places]) & (ids[np.maximum(places - distance, 0)] == token)
         order = np.lexsort((places, -alike, -together))
         found: dict[int, dict[str, Any]] = {}
         for place in order.tolist():

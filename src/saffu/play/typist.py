@@ -6,7 +6,7 @@ import codecs
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,24 +33,26 @@ class Typist:
         self._ids: list[int] = []  # of the text seen last
         self._bits: list[float] = []
 
-    def suggest(self, text: str, outdated: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
-        """The most likely words with their probabilities, and the spans of the text so far with their surprisals.
+    def suggest(
+        self, text: str, rest: str = "", ending: str | None = None, outdated: Callable[[], bool] = lambda: False
+    ) -> dict[str, Any] | None:
+        """The most likely words after a text with their probabilities, and the surprisals of the text and its `rest`.
 
-        None if the request is `outdated` by the time its turn comes.
+        `ending` is the unfinished word, where no space shows it. None if the request is `outdated` by the time its turn
+        comes.
         """
         tokenizer = self.lm.tokenizer_
         with self._lock:
             if outdated():
                 return None
-            before, typed = unfinished(text)
-            ids = encode_prompt(tokenizer, text if typed.strip() else before)  # a space belongs to the next word
+            before, typed = split_at(text, ending)
+            ids = encode_prompt(tokenizer, without_open_space(text + rest))
             state = self.state_after(self._prefix(ids, before))
             words = word_completions(self.lm.model_, tokenizer, state, typed, SUGGESTIONS)
             bits = self._surprisals(ids)
-        shown = {word: p for word, p in words.items() if "\ufffd" not in word}  # no parts of characters
         return {
             "typed": typed.strip(),
-            "words": [{"word": word, "p": p} for word, p in shown.items()],
+            "words": listed(words),
             "spans": spans(tokenizer, ids, bits),
             "bits": math.fsum(bits),
         }
@@ -98,6 +100,32 @@ class Typist:
             bits = (-model.log_probabilities(corpus) / math.log(2)).tolist()
         self._ids, self._bits = ids, bits
         return bits
+
+
+def split_at(text: str, ending: str | None) -> tuple[str, str]:
+    """A text without its unfinished word, and that word: its `ending`, or else what follows the last space."""
+    return unfinished(text) if not ending else (text[: len(text) - len(ending)], ending)
+
+
+def completed(lm: SaffuLM, text: str) -> str:
+    """A text whose last word is finished: as it is, or as the most likely word that begins with it."""
+    before, typed = unfinished(text)
+    if not typed.strip():
+        return text
+    words = word_completions(lm.model_, lm.tokenizer_, lm.model_.start(encode_prompt(lm.tokenizer_, before)), typed, 1)
+    space = typed[: len(typed) - len(typed.lstrip())]
+    return before + space + next(iter(words), typed.strip())
+
+
+def without_open_space(text: str) -> str:
+    """A text without the space at its end, which belongs to the next word."""
+    before, typed = unfinished(text)
+    return text if typed.strip() else before
+
+
+def listed(words: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Words with their probabilities; those that hold parts of characters are left out."""
+    return [{"word": word, "p": p} for word, p in words.items() if "\ufffd" not in word]
 
 
 def spans(tokenizer: Tokenizer, ids: Sequence[int], bits: Sequence[float]) -> list[dict[str, Any]]:

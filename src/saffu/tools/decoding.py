@@ -6,7 +6,7 @@ import math
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush, nlargest
@@ -122,6 +122,11 @@ def continues_word(piece: bytes) -> bool:
     if len(text) > 1 and text[0] in "'’-":
         text = text[1:]
     return category(text[0])[0] in "LNM" if text else bool(piece)  # part of a character continues it
+
+
+def is_inside_word(continues: Array, context: Sequence[int], place: int) -> bool:
+    """Whether a token of a context continues the word before it."""
+    return place > 0 and context[place - 1] != EOD and bool(continues[context[place]])
 
 
 def complete_word(model: Model, tokenizer: Tokenizer, prompt: str, number: int = 10) -> dict[str, float]:

@@ -59,10 +59,10 @@ def open_page(browser, address):
     """`open_page(width, scheme)`: a page on which nothing may go wrong."""
     problems, contexts = [], []
 
-    def open_one(width: int = 1280, scheme: str = "light", hash: str = ""):
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    def open_one(width: int = 1280, scheme: str = "light", hash: str = "", height: int = 900):
+        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
         contexts.append(context)
-        context.set_default_timeout(120_000)
+        context.set_default_timeout(15_000)
         page = context.new_page()
         page.on("console", lambda said: problems.append(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: problems.append(str(error)))
@@ -89,10 +89,15 @@ def counted(browser, address):
     problems = []
     page.on("console", lambda said: problems.append(said.text))
     page.goto(address[0])
+    page.wait_for_selector('#facts-title:text-is("The Keeper’s Log")')
+    page.click("#again")
+    page.click("#count-text")
+    assert "there is no text to count" in page.inner_text("#error")
     page.fill("#source", "\n".join([*sentences(1, 300), *HOSTILE * 6, ZEBRA]))
     page.click("#count-text")
     page.wait_for_selector("#progress:not([hidden])")
-    page.wait_for_selector("#facts:not([hidden])", timeout=300_000)
+    page.wait_for_selector('#facts-title:text-is("Your text")', timeout=300_000)
+    page.click("#facts summary")
     numbers = page.inner_text("#numbers")
     assert "337" in numbers and "documents" in numbers
     page.wait_for_selector("#scores .value")
@@ -105,7 +110,7 @@ def prompt(page, text: str, first: str | None = None) -> None:
     page.fill("#editor", text)
     if first is not None:
         page.wait_for_selector(f'#words li:first-child .word:text-is("{first}")')
-        page.wait_for_selector(f'#why-title:text-is("Why “{first}”?")')
+        page.wait_for_selector(f'#why-title:has-text("Why “{first}”?")')
 
 
 def total(page) -> float:
@@ -116,34 +121,118 @@ def number(text: str) -> float:
     return float(text.replace("−", "-"))
 
 
+def test_the_page_opens_with_a_model_and_a_prompt(open_page, address):
+    """Runs first: before another text is counted."""
+    page = open_page()
+    page.wait_for_selector('#why-title:has-text("Why “came”?")')
+    assert page.input_value("#editor") == "A whale "
+    assert page.inner_text("#sentence") == "came (69%), above all because A whale → came occurs once in the text."
+    assert page.locator("#mirror .ghost").inner_text() == "came"
+    page.click("#try button:last-child")
+    page.wait_for_selector('#why-title:not(:has-text("Why “came”?"))')
+    assert page.input_value("#editor") != "A whale "
+
+
 def test_type_explain_forget_and_undo(open_page, counted):
     page = open_page()
+    page.fill("#editor", "")
     page.click("#editor")
     page.keyboard.type("the zebra crossed the quiet ")
-    page.wait_for_selector('#why-title:text-is("Why “river”?")')
+    page.wait_for_selector('#why-title:has-text("Why “river”?")')
     assert page.inner_text("#mirror").startswith("the zebra crossed the quiet")
     assert page.locator('#mirror span[class^="s"]').count() >= 1
     page.hover("#editor", position={"x": 30, "y": 25})
     page.wait_for_selector("#bubble:not([hidden])")
     assert re.fullmatch(r"\S+ \d+\.\d\d bits, .*%", page.inner_text("#bubble"))
-    page.click("#all-parts")
-    parts = [number(text) for text in page.locator("#bars tbody .bits").all_inner_texts()]
     before = total(page)
-    assert len(parts) > 12 and sum(parts) == pytest.approx(before, abs=0.005 * len(parts) + 0.01)
+    for wanted in (range(3, 10), range(13, 40)):  # the main reasons, then all parts
+        parts = [number(text) for text in page.locator("#bars tbody .bits").all_inner_texts()]
+        assert len(parts) in wanted and sum(parts) == pytest.approx(before, abs=0.005 * len(parts) + 0.01)
+        page.click("#all-parts")
+    titles = page.locator("#bars tbody .name").all_inner_texts()
+    assert titles[0].startswith("starting point: ")
+    assert "after the quiet: river 1 of 1" in titles
+    assert page.inner_text("#sentence").endswith("because the quiet → river occurs once in your text.")
 
     assert page.inner_text("#documents li:first-child p") == ZEBRA
     page.click("#documents li:first-child button")
     page.wait_for_selector("#changes li.equal")
-    prints = page.locator("#changes dd").all_inner_texts()
-    assert len(prints) == 3 and prints[0] != prints[1] == prints[2]
-    assert "Equal, bit for bit" in page.inner_text("#changes")
+    prints = page.locator("#changes code").all_inner_texts()
+    assert len(prints) == 2 and prints[0] != prints[1]
+    said = page.inner_text("#changes")
+    assert "the same, bit for bit, as counting only the other 336 documents from scratch" in said
+    assert "Gone from the model: zebra, crossed, quiet, river" in said
+    page.wait_for_selector('#changes .gone:has(bdi:text-is("river"))')
     page.wait_for_selector('#words li:first-child .word:not(:text-is("river"))')
     assert page.locator("#documents li", has_text="zebra").count() == 0
 
+    assert "What remains: the tokenizer learned" in said
+    page.click(".recount")
+    page.wait_for_selector('#changes li.equal:has-text("fresh tokenizer")')
+    assert page.locator(".remains").count() == 0
+
     page.click("#undo")
-    page.wait_for_selector('#why-title:text-is("Why “river”?")')
+    page.wait_for_selector("#changes li:only-child")
+    page.click("#undo")
+    page.wait_for_selector('#why-title:has-text("Why “river”?")')
     page.wait_for_selector("#documents li p")
-    assert total(page) == before and page.locator("#changes li").count() == 0
+    assert total(page) == before and page.locator("#changes > li").count() == 0
+
+
+def test_forget_is_in_view_without_scrolling(open_page, counted):
+    for width, height in ((390, 844), (1000, 800), (1600, 900)):
+        page = open_page(width, height=height)
+        prompt(page, "the zebra crossed the quiet ", "river")
+        page.wait_for_selector("#documents li p")
+        box = page.locator("#documents li:first-child button").bounding_box()
+        assert box["y"] + box["height"] <= height
+
+
+def test_every_word_explains_itself(open_page, counted):
+    page = open_page()
+    prompt(page, "the old king saw the dog .", None)
+    token = page.locator("#mirror span", has_text="king").bounding_box()
+    page.mouse.click(token["x"] + token["width"] / 2, token["y"] + token["height"] / 2)
+    page.wait_for_selector('#why-title:has-text("Why “king”?")')
+    assert page.inner_text("#words-title") == "Instead of “king”"
+    assert page.locator("#mirror .read").all_inner_texts() == [" king"]
+    assert page.locator("#documents li").count() >= 1
+    for _ in range(4):
+        page.keyboard.press("ArrowLeft")
+    page.wait_for_selector('#why-title:has-text("Why “old”?")')
+    other = page.inner_text("#words li:nth-child(2) .word")
+    page.click("#words li:nth-child(2) .take")
+    assert page.input_value("#editor") == f"the {other} king saw the dog ."
+    page.keyboard.press("Control+z")
+    assert page.input_value("#editor") == "the old king saw the dog ."
+
+
+def test_tab_inserts_at_the_caret_and_can_be_undone(open_page, counted):
+    page = open_page()
+    prompt(page, "the old king\nthe sea", None)
+    page.focus("#editor")
+    page.evaluate("() => document.getElementById('editor').setSelectionRange(12, 12)")
+    page.keyboard.type(" saw the ze")
+    page.wait_for_selector('#words li:first-child .word:text-is("zebra")')
+    page.keyboard.press("Tab")
+    assert page.input_value("#editor") == "the old king saw the zebra\nthe sea"
+    page.keyboard.press("Control+z")
+    assert page.input_value("#editor") == "the old king saw the ze\nthe sea"
+
+
+def test_tab_waits_for_the_answer_to_what_was_typed(open_page, counted):
+    page = open_page()
+    prompt(page, "the zebra crossed the quiet ", "river")
+    held = []
+    page.route("**/api/suggest", lambda route: held.append(route))
+    page.focus("#editor")
+    page.keyboard.type("r")
+    page.keyboard.press("Backspace")
+    page.keyboard.type("z")  # what is on the screen is for the text before
+    page.keyboard.press("Tab")
+    assert page.input_value("#editor") == "the zebra crossed the quiet z"
+    held[-1].continue_()
+    page.wait_for_function("() => document.getElementById('editor').value === 'the zebra crossed the quiet zebra '")
 
 
 def test_a_sentence_is_learned(open_page, counted):
@@ -160,15 +249,16 @@ def test_a_sentence_is_learned(open_page, counted):
 def test_the_keyboard_suffices(open_page, counted):
     page = open_page()
     page.wait_for_selector("#editor")
-    page.focus("#editor")
+    page.fill("#editor", "")
     page.keyboard.type("the zebra cr")
     page.wait_for_selector('#words li:first-child .word:text-is("crossed")')
+    assert page.locator("#mirror .ghost").inner_text() == "ossed"
     page.keyboard.press("Tab")
     page.wait_for_selector('#words li:first-child .word:text-is("the")')
     assert page.input_value("#editor") == "the zebra crossed "
     page.keyboard.press("ArrowDown")
     second = page.inner_text("#words li:nth-child(2) .word")
-    page.wait_for_selector(f'#why-title:text-is("Why “{second}”?")')
+    page.wait_for_selector(f'#why-title:has-text("Why “{second}”?")')
     page.keyboard.press("Tab")
     assert page.input_value("#editor") == f"the zebra crossed {second} "
     page.keyboard.press("Escape")
@@ -182,10 +272,12 @@ def test_hostile_text_is_only_text(open_page, counted):
         prompt(page, text)
         page.wait_for_selector("#mirror span")
         page.wait_for_selector("#bars tfoot .bits")
+        assert page.locator("#words .word, .sentence i, .documents p, .changes bdi").evaluate_all(
+            "all => all.every((one) => one.dir === 'auto')"  # U+202E ends where the text ends
+        )
     prompt(page, "<script>window.hacked = 1</script> said the old ", "king")
     assert "<script>window.hacked = 1</script>" in page.inner_text("#documents li:first-child p")
-    memory = page.locator("#bars tr", has=page.locator('th span:text-is("memory")')).locator(".evidence")
-    assert memory.inner_text() == "> said the old → king 6 of 6"
+    assert "after > said the old: king 6 of 6" in page.locator("#bars .name").all_inner_texts()
     prompt(page, "שלום ", "עולם")
     assert page.evaluate("() => getComputedStyle(document.getElementById('mirror')).direction") == "rtl"
     prompt(page, "👩‍👩‍👧‍👦 met ", "🎉")
@@ -206,10 +298,10 @@ def test_the_address_holds_the_state(open_page, counted):
     prompt(page, "the zebra crossed ", "the")
     page.click("#words li:nth-child(2) .ask")
     second = page.inner_text("#words li:nth-child(2) .word")
-    page.wait_for_selector(f'#why-title:text-is("Why “{second}”?")')
+    page.wait_for_selector(f'#why-title:has-text("Why “{second}”?")')
     page.wait_for_url(lambda url: parse_qs(url.split("#")[-1]).get("word") == [second])
     again = open_page(hash="#" + page.url.split("#")[1])
-    again.wait_for_selector(f'#why-title:text-is("Why “{second}”?")')
+    again.wait_for_selector(f'#why-title:has-text("Why “{second}”?")')
     assert again.input_value("#editor") == "the zebra crossed "
 
 
@@ -236,7 +328,9 @@ def test_generation_streams(open_page, counted):
     assert page.inner_text("#our-text").startswith("the old") and len(page.inner_text("#our-text")) > 10
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (390, "dark"), (768, "dark"), (1280, "dark")])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(390, "light"), (390, "dark"), (768, "dark"), (1000, "light"), (1600, "dark")]
+)
 def test_every_width_and_theme(open_page, counted, width, scheme):
     page = open_page(width, scheme)
     prompt(page, "the zebra crossed the quiet ", "river")
@@ -246,7 +340,7 @@ def test_every_width_and_theme(open_page, counted, width, scheme):
 
 
 def test_a_megabyte_in_one_line_is_counted_while_typing_goes_on(open_page, counted):
-    """The last test, because the model is another one afterwards."""
+    """After the others, because the model is another one from here on."""
     page = open_page()
     prompt(page, "the zebra crossed the quiet ", "river")
     page.click("#again")
@@ -256,6 +350,20 @@ def test_a_megabyte_in_one_line_is_counted_while_typing_goes_on(open_page, count
     prompt(page, "the zebra crossed the ", "quiet")
     assert page.locator("#progress").is_visible()
     page.wait_for_selector("#facts:not([hidden])", timeout=300_000)
-    assert "31" in page.inner_text("#numbers")
+    assert "in 31 documents" in page.inner_text("#facts-line")
     prompt(page, "the old ")
     page.wait_for_selector("#bars tfoot .bits")
+
+
+def test_scripts_without_spaces_are_suggested_word_by_word(open_page, address):
+    page = open_page()
+    page.wait_for_selector("#again:visible")
+    page.click("#again")
+    page.fill("#source", "\n".join(["今天天气很好。我喜欢吃苹果。", "我喜欢喝茶。", "他喜欢吃面包。"] * 8))
+    page.click("#count-text")
+    page.wait_for_selector("#progress:not([hidden])", state="attached")
+    page.wait_for_selector("#facts:not([hidden])")
+    prompt(page, "天气很好。我喜欢", None)
+    page.wait_for_selector('#words .word:text-is("喝茶"), #words .word:text-is("喝")')
+    page.click("#words li:first-child .take")
+    assert page.input_value("#editor").startswith("天气很好。我喜欢") and " " not in page.input_value("#editor")

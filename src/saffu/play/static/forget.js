@@ -1,0 +1,174 @@
+// Who says so: the documents behind a word, forgetting them, learning others, and what that changed.
+
+import { byId, complain, element, format, isolated, later, percent, plural, submitting } from "./dom.js";
+import { refresh } from "./count.js";
+import { type } from "./editor.js";
+import { ask } from "./server.js";
+import { accept, chosenWord, emit, on, session, subject } from "./session.js";
+
+const MOST_MOVED = 6;
+const FEW = 3; // documents shown at first; as in play.css
+let before = null; // the suggestions before the last change: {value, caret, words}
+let moves = []; // how they moved: {word, from, to}
+
+async function findDocuments() {
+  const word = chosenWord();
+  if (!word) return byId("documents").replaceChildren();
+  const { text, ending } = session.place;
+  const found = await ask("documents", { model: session.current, text, ending, word });
+  if (found && chosenWord() === word) showDocuments(found, word);
+}
+
+function showDocuments({ documents, holding }, word) {
+  const model = subject();
+  const title = holding === 1 ? ["This document says “", isolated(word), "”"] : ["Documents that say “", isolated(word), "”"];
+  byId("documents-title").replaceChildren(...(model.has_texts ? title : ["Forget a document"]));
+  byId("forget-form").hidden = model.has_texts;
+  byId("drop-label").hidden = !model.has_network;
+  const items = documents.map((found) => {
+    const forget = element("button", { type: "button", className: "danger", textContent: "Forget" });
+    forget.ariaLabel = `Forget the document: ${(found.before + found.context + found.word + found.after).slice(0, 80)}`;
+    forget.addEventListener("click", () => change("forget", { document: found.number }, forget));
+    const text = element(
+      "p",
+      { dir: "auto" },
+      found.before,
+      element("mark", { textContent: found.context }),
+      element("mark", { className: "word", textContent: found.word }),
+      found.after,
+    );
+    return element("li", {}, text, forget);
+  });
+  if (model.has_texts && !items.length) items.push(element("li", { className: "empty" }, "No document contains “", isolated(word), "”."));
+  const list = byId("documents");
+  const button = element("button", { type: "button", className: "link", textContent: `Show ${items.length - FEW} more` });
+  button.addEventListener("click", () => {
+    list.classList.add("all");
+    button.remove();
+    list.children[FEW].querySelector("button").focus();
+  });
+  const more = element("li", { className: "more" }, `${format(holding)} documents contain it; those that match your text best come first. `);
+  if (items.length > FEW) more.append(button);
+  if (holding > 1) items.push(more);
+  list.classList.remove("all");
+  list.replaceChildren(...items);
+}
+
+async function change(name, body, button = null) {
+  complain("");
+  const { value, caret } = session.place ?? {};
+  const words = session.words;
+  const wanted = chosenWord() ?? "";
+  if (button) button.disabled = true;
+  const state = await ask(name, { model: session.current, ...body }, { replace: "change" });
+  if (button) button.disabled = false;
+  if (!state) return false;
+  before = { value, caret, words };
+  moves = [];
+  session.wanted = wanted;
+  accept(state);
+  emit("models");
+  type();
+  later("refresh", 150, refresh);
+  return true;
+}
+
+// Once there are suggestions again for the same place: which of them moved.
+function compareWords() {
+  if (!before || session.written || session.place.value !== before.value || session.place.caret !== before.caret) return;
+  const now = new Map(session.words.map(({ word, p }) => [word, p]));
+  const then = new Map(before.words.map(({ word, p }) => [word, p]));
+  const all = [...new Set([...then.keys(), ...now.keys()])];
+  moves = all
+    .map((word) => ({ word, from: then.get(word), to: now.get(word) }))
+    .filter(({ from, to }) => percent(from ?? 0) !== percent(to ?? 0))
+    .sort((a, b) => Math.abs((b.to ?? 0) - (b.from ?? 0)) - Math.abs((a.to ?? 0) - (a.from ?? 0)))
+    .slice(0, MOST_MOVED);
+  before = null;
+  showChanges();
+}
+
+function showChanges() {
+  const model = subject();
+  if (!model) return;
+  byId("undo").disabled = !model.can_undo;
+  byId("undo").hidden = !model.changes.length;
+  const list = byId("changes");
+  const text = JSON.stringify([model.id, model.changes, moves]);
+  if (list.shown === text) return;
+  list.shown = text;
+  const newest = model.changes.length - 1;
+  list.replaceChildren(...model.changes.map((made, place) => changeItem(model, made, place === newest)).reverse());
+}
+
+function changeItem(model, made, isNewest) {
+  const state = made.failed ? "failed" : made.equal === null ? "open" : made.equal ? "equal" : "different";
+  const item = element("li", { className: state });
+  const what = {
+    forget: () => ["Forgot “", isolated(made.document), "”"],
+    learn: () => ["Learned “", isolated(made.document), "”"],
+    recount: () => ["Counted the remaining documents with a fresh tokenizer."],
+  }[made.kind]();
+  item.append(element("p", { className: "what" }, ...what));
+  if (isNewest && moves.length) item.append(movedWords(made));
+  if (made.vanished.length) item.append(element("p", { className: "vanished" }, "Gone from the model: ", ...separated(made.vanished, 12)));
+  item.append(prints(model, made, state));
+  if (made.pieces.length && isNewest) item.append(remains(made.pieces));
+  return item;
+}
+
+function movedWords(made) {
+  const list = element("ul", { className: "moves", ariaLabel: "Suggestions before and after" });
+  for (const { word, from, to } of moves) {
+    const gone = to === undefined && made.vanished.includes(word);
+    const after = gone ? "gone" : to === undefined ? "off the list" : percent(to);
+    const rises = (to ?? 0) > (from ?? 0);
+    list.append(
+      element("li", { className: gone ? "gone" : rises ? "up" : "down" }, isolated(word), " ", element("span", { className: "p", textContent: `${from === undefined ? "new" : percent(from)} → ${after}` })),
+    );
+  }
+  return list;
+}
+
+function separated(words, most) {
+  const nodes = words.slice(0, most).flatMap((word) => [isolated(word, "i"), ", "]);
+  nodes.pop();
+  return words.length > most ? [...nodes, ` and ${format(words.length - most)} more`] : nodes;
+}
+
+// The fingerprints: what the model was, what it is, and what counting from scratch gives.
+function prints(model, made, state) {
+  const print = (hash) => element("code", { textContent: hash.slice(0, 8), title: hash });
+  const scratch = `the same, bit for bit, as counting ${made.kind === "forget" ? "only the other" : "all"} ${plural(made.recounted ?? 0, "document")} from scratch`;
+  const says = {
+    open: ["verifying…"],
+    equal: ["✓ ", model.has_texts ? scratch : "undoing it restores the previous model, bit for bit"],
+    different: ["different from counting from scratch: this is a bug; please report it"],
+    failed: [made.failed],
+  }[state];
+  return element("p", { className: "verdict" }, "fingerprint ", print(made.before), " → ", print(made.after), " ", ...says);
+}
+
+function remains(pieces) {
+  const again = element("button", { type: "button", className: "recount", textContent: "Recount with a fresh tokenizer" });
+  again.addEventListener("click", () => {
+    again.textContent = "Recounting…";
+    change("recount", {}, again);
+  });
+  const named = separated(pieces.map((piece) => piece.trim() || "␣"), 8);
+  return element("div", { className: "remains" }, element("p", {}, "What remains: the tokenizer learned ", pieces.length === 1 ? "the piece " : "the pieces ", ...named, pieces.length === 1 ? " from this text. It has no count, so it is never suggested." : " from this text. They have no counts, so they are never suggested."), again);
+}
+
+export function startForget() {
+  on("word", findDocuments);
+  on("place", compareWords);
+  on("models", showChanges);
+  byId("undo").addEventListener("click", () => change("undo", {}));
+  submitting("learn-form", async () => {
+    if (await change("learn", { text: byId("learn-text").value })) byId("learn-text").value = "";
+  });
+  submitting("forget-form", async () => {
+    const body = { text: byId("forget-text").value, drop_network: byId("drop-network").checked };
+    if (await change("forget", body)) byId("forget-text").value = "";
+  });
+}

@@ -1,0 +1,134 @@
+// An explanation in words. Everything follows from the exact bits and the counts behind them; nothing here touches the page.
+// A phrase is a list of strings and of {text, kin}: quoted text, and other words that a class stands for.
+
+import { format, percent, visible } from "./dom.js";
+
+const START = new Set(["prior", "normalizer"]);
+const PLAIN = {
+  "the word ends": "the word ends here",
+  "letters typed": "the letters typed so far",
+  "a word begins": "a new word begins",
+  "other spellings": "other ways to spell it",
+  "without the cache": "mixed with a model that ignores what you typed",
+  "without the memory": "mixed with a model that ignores what you typed",
+  network: "the trained network",
+};
+const SMALL = 0.05; // bits below which parts are summed
+const MOST_ROWS = 7;
+
+const written = (token) => (token === "<eod>" || token === "<pad>" ? "" : token);
+const quoted = (text, kin = []) => ({ text, kin });
+const times = (count) => (count === 1 ? "once" : count === 2 ? "twice" : `${format(count)} times`);
+
+// What a part saw: "the number of"; a class is shown by the word that was typed, with others of the class.
+function sight(counts) {
+  const text = (counts.partial ? "…" : "") + counts.seen.map((tokens) => written(tokens[0])).join("").trim();
+  const kin = counts.seen.flatMap((tokens) => (tokens.length > 1 ? [[...new Set(tokens.map(visible))].join("/")] : []));
+  return quoted(text || "the start of a line", kin);
+}
+
+// The rows of a word of several tokens: what a part saw of each token says little, so those that read on to the end of the word
+// are shown with the counts of the whole word, and the others by their kind.
+export function rowsOfWord({ word, rows, parts, said }) {
+  if (parts.length === 1) return rows;
+  return rows.map((row) => {
+    const { counts } = row;
+    if (row.name === "prior") return { ...row, counts: null };
+    if (!counts?.seen.length || counts.here) return row;
+    if (counts.gap) return { ...row, counts: null, title: ["words farther back"] };
+    if (isOfClasses(counts)) return { ...row, counts: null, title: ["words like those before it"] };
+    const last = parts.at(-1).rows.find(({ name }) => name === row.name)?.counts;
+    if (said) return { ...row, target: word, counts: { ...counts, seen: [[said.context]], count: said.count, total: said.total, partial: false } };
+    if (!last?.count || last.seen.length < parts.length) return { ...row, counts: null, title: ["the words before it"] };
+    return { ...row, target: word, counts: { ...last, seen: last.seen.slice(0, 1 - parts.length) } };
+  });
+}
+
+const isOfClasses = (counts) => counts.seen.some((tokens) => tokens.length > 1);
+
+// "after the number of: pixels 4 of 183"
+export function title(row, piece) {
+  const { name, counts, seen } = row;
+  const target = row.target ?? piece;
+  if (row.title) return row.title;
+  if (!counts) return [seen?.[0] === "<pad>" ? "where the text begins" : (PLAIN[name] ?? name)];
+  const share = counts.total ? ` ${format(counts.count)} of ${format(counts.total)}` : "";
+  if (counts.here && !counts.seen.length) return ["in what you typed: ", quoted(target), share];
+  if (counts.here) return ["where you typed ", sight(counts), ...(share ? [": ", quoted(target), share] : ": nowhere else")];
+  if (!counts.seen.length) return [quoted(target), share];
+  const like = isOfClasses(counts) ? "words like " : "";
+  const after = counts.gap ? `${counts.gap + 1} words after ` : "after ";
+  return share ? [after, like, sight(counts), ": ", quoted(target), share] : [after, like, sight(counts), ": never seen"];
+}
+
+// The same as a reason: "the number of → pixels occurs 4 times in your text".
+function reason(row, piece, owner) {
+  const { counts, target = piece } = row;
+  const often = times(counts.count);
+  if (counts.here && !counts.seen.length) return ["you typed ", quoted(target), ` ${often} before`];
+  if (counts.here) return ["you typed ", quoted(`${sight(counts).text} → ${target}`), ` ${often} before`];
+  if (counts.gap) return [quoted(target), ` stands ${counts.gap + 1} words after `, sight(counts), ` ${often} in ${owner}`];
+  if (isOfClasses(counts)) return [quoted(target), " follows words like ", sight(counts), ` ${often} in ${owner}`];
+  return [quoted(`${sight(counts).text} → ${target}`), ` occurs ${often} in ${owner}`];
+}
+
+// The reasons for a word that rest on counts, the largest first: {bits, phrase}.
+export function reasons(explained, owner) {
+  const [first, ...others] = explained.parts;
+  const target = visible(first.token) + (others.length ? "…" : "");
+  return rowsOfWord(explained)
+    .filter((row) => row.bits > SMALL && row.counts?.count && !START.has(row.name) && (row.counts.seen.length || row.counts.here))
+    .sort((a, b) => b.bits - a.bits)
+    .map((row) => ({ bits: row.bits, phrase: reason(row, target, owner), row }));
+}
+
+// "pixels, mostly because the number of → pixels occurs 4 times in your text".
+export function sentence(explained, owner, isWritten) {
+  const word = quoted(explained.word);
+  const found = reasons(explained, owner);
+  const network = explained.rows.find((row) => row.name === "network");
+  const all = found.reduce((sum, { bits }) => sum + bits, 0) + Math.max(0, network?.bits ?? 0);
+  const likely = percent(explained.p);
+  const surprise = explained.p < 0.01 && isWritten;
+  const begin = surprise ? [word, ` is a surprise here (${likely}); what speaks for it most: `] : [word, ` (${likely}), `];
+  if (network && network.bits > (found[0]?.bits ?? 0)) return [...begin, surprise ? "" : "mostly because ", "the trained network expects it here."];
+  if (!found.length) {
+    const prior = explained.parts[0].rows.find((row) => row.name === "prior")?.counts;
+    if (!prior?.count) return [word, ` (${likely}) never occurs in ${owner}; it is spelled from pieces.`];
+    return [word, ` (${likely}) occurs ${times(prior.count)} in ${owner}, but nothing right here leads to it.`];
+  }
+  const mostly = found[0].bits > all / 2 ? "mostly because " : "above all because ";
+  return [...begin, surprise ? "" : mostly, ...found[0].phrase, "."];
+}
+
+export const plain = (phrase) => phrase.map((each) => (typeof each === "string" ? each : `“${each.text}”`)).join("");
+
+// The rows of an explanation as they are shown: a starting point, the others by size, those that read the same as one, and the
+// sum of the small ones.
+export function ranked(rows, target) {
+  const start = rows.filter((row) => START.has(row.name));
+  const rest = merged(rows.filter((row) => !START.has(row.name)), target).sort((a, b) => Math.abs(b.bits) - Math.abs(a.bits));
+  const large = rest.filter((row, place) => Math.abs(row.bits) >= SMALL && place < MOST_ROWS);
+  const small = rest.slice(large.length);
+  const made = [];
+  if (start.length) made.push({ ...total(start), name: start.map((row) => row.name).join(" and "), title: ["starting point: ", ...beginning(start[0], target)] });
+  made.push(...large);
+  if (small.length) made.push({ ...total(small), name: small.map((row) => row.name).join(", "), title: [`${small.length} smaller ${small.length === 1 ? "reason" : "reasons"}`] });
+  return made;
+}
+
+function merged(rows, target) {
+  const groups = new Map();
+  for (const row of rows) {
+    const name = plain(title(row, target));
+    groups.set(name, [...(groups.get(name) ?? []), row]);
+  }
+  return [...groups.values()].map((same) => (same.length === 1 ? same[0] : { ...same[0], ...total(same), counts: same[0].counts, seen: same[0].seen, weight: null, name: same.map((row) => row.name).join(" and ") }));
+}
+
+const beginning = ({ counts }, target) => (counts ? [quoted(target), ` is ${format(counts.count)} of ${format(counts.total)} tokens`] : ["how frequent its pieces are"]);
+
+function total(rows) {
+  const sum = (values) => values.reduce((a, b) => a + b, 0);
+  return { bits: sum(rows.map((row) => row.bits)), class_bits: sum(rows.map((row) => row.class_bits ?? 0)), counts: null, seen: [] };
+}
