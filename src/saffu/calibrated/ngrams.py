@@ -67,8 +67,8 @@ class NgramCounts:
         """
         if not 1 <= order <= MAX_ORDER or not EOD < vocabulary <= MAX_VOCABULARY:
             raise SaffuError(
-                f"order {order} with a vocabulary of {vocabulary:,} cannot be counted; use at most order {MAX_ORDER} and "
-                f"{MAX_VOCABULARY:,} tokens, which a smaller `bpe_kept_words` (4096 by default) or `bpe_words` gives"
+                f"order {order} with a vocabulary of {vocabulary:,} cannot be counted; use at most order {MAX_ORDER} "
+                f"and {MAX_VOCABULARY:,} tokens: lower `bpe_kept_words` (4096 by default) or `bpe_words`"
             )
         ids = checked_ids(corpus, vocabulary)
         corpus = TokenCorpus(ids, corpus.starts, corpus.sizes)
