@@ -21,7 +21,7 @@ TORCH = ("paper/", "training/", "companion/", "experiments/", "model/export.py",
 TORCH_INSIDE_FUNCTIONS = ("processes.py",)
 MOST_LINES, MOST_ARGUMENTS = 55, 9  # of a function
 KNOWN_CIRCLES = [
-    ["saffu.cli.fitting", "saffu.cli.on_ray", "saffu.cli.score", "saffu.cli.scoring", "saffu.cli.train"],
+    ["saffu.cli.fitting", "saffu.cli.on_ray", "saffu.cli.train"],
     ["saffu.model.export", "saffu.model.language_model", "saffu.model.transformers.predictor"],
 ]
 

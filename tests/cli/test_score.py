@@ -180,7 +180,7 @@ def test_fields_that_scores_replace_are_named(saffu, tmp_path):
     assert result.err == (
         "saffu: scores replaced fields of the same name: bits, tokens; rename these fields to keep them\n"
     )
-    assert saffu("score model r.jsonl").err == ""
+    assert saffu("score model r.jsonl").err == result.err
 
 
 def test_a_histogram_on_terminals(saffu, monkeypatch):
@@ -197,24 +197,47 @@ def test_no_text_gives_no_rows(saffu):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such pipes")
-def test_rows_come_before_the_input_ends(tmp_path, fitted):
-    """The first batch is printed while standard input is still open; a reader who leaves ends it quietly."""
-    from saffu.model import solutions
-
-    if "toy" in solutions.PRESETS:  # another process does not know it
-        fitted("paper").save(tmp_path / "network")
-    command = [sys.executable, "-m", "saffu", "score", "network"]
+def test_a_row_comes_when_its_line_has(tmp_path, fitted):
+    """Rows are printed while standard input is still open; a reader who leaves ends it quietly."""
+    fitted("calibrated").save(tmp_path / "counted")
+    command = [sys.executable, "-m", "saffu", "score", "counted"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
     ) as process:
-        text = ("\n".join(LINES) + "\n").encode()
-        process.stdin.write(text * 8)
-        process.stdin.flush()
-        assert process.stdout.readline().startswith(b"id\t")
-        assert process.stdout.readline().startswith(b"1\t")
+        for number, line in enumerate(LINES[:3], 1):
+            process.stdin.write(f"{line}\n".encode())
+            process.stdin.flush()
+            rows = [b"id\t", b"1\t"] if number == 1 else [f"{number}\t".encode()]
+            for row in rows:
+                assert process.stdout.readline().startswith(row)
         process.stdout.close()
+        process.stdin.write(("\n".join(LINES) + "\n").encode() * 8)
         process.stdin.close()
         assert (process.wait(), process.stderr.read()) == (0, b"")
+
+
+def test_other_columns_of_tables_are_kept(saffu, tmp_path):
+    (tmp_path / "items.tsv").write_text("item\tcondition\ttext\tbits\n7\ta\tthe dog\t0\n8\tb\tthe cat\t0\n")
+    table = [line.split("\t") for line in saffu("score model items.tsv --words").out.splitlines()]
+    assert table[0] == ["id", "item", "condition", "position", "word", "tokens", "bits"]
+    assert [row[:5] for row in table[1:3]] == [["1", "7", "a", "1", "the"], ["1", "7", "a", "2", "dog"]]
+    head, first, _ = [line.split("\t") for line in saffu("score model items.tsv").out.splitlines()]
+    assert head[:4] == ["id", "item", "condition", "bits"] and first[:3] == ["1", "7", "a"]
+
+
+def test_json_holds_the_text(saffu, tmp_path):
+    (tmp_path / "r.jsonl").write_text('{"body": "the dog"}\n')
+    assert rows(saffu("score model r.jsonl --field body --json"))[0]["body"] == "the dog"
+    assert rows(saffu("score model --json", stdin="the dog\n"))[0]["text"] == "the dog"
+
+
+def test_documents_of_several_lines(saffu, fitted, tmp_path):
+    (tmp_path / "a.txt").write_text("\nthe dog\na cat\n\nthe king\n")
+    whole = rows(saffu("score model a.txt --split file --json"))
+    assert [(row["id"], row["text"]) for row in whole] == [(2, "the dog\na cat\n\nthe king")]
+    assert whole[0]["bits"] == pytest.approx(fitted("toy").score_lines([whole[0]["text"]])[0].bits)
+    paragraphs = rows(saffu("score model a.txt --split paragraph --json"))
+    assert [(row["id"], row["text"]) for row in paragraphs] == [(2, "the dog\na cat"), (5, "the king")]
 
 
 def test_a_file_without_text_is_an_error_but_an_empty_pipe_is_not(saffu, tmp_path):

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from saffu.errors import SaffuError
-from saffu.text import documents as module
 from saffu.text.corpus import lines_of
 from saffu.text.documents import Lines, documents_from, hold_out, read_lines, read_records
+from saffu.text.lines import SNIFFED_BYTES
 from saffu.text.records import Record, Skipped
 
 any_line = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r\0\ufeff"), max_size=6)
@@ -81,7 +81,7 @@ def test_documents_never_cross_files(tmp_path: Path) -> None:
 
 
 def test_a_very_long_line(tmp_path: Path) -> None:
-    line = "é" * module.SNIFFED_BYTES * 200
+    line = "é" * SNIFFED_BYTES * 200
     assert read(tmp_path, f"{line}\nend") == [f"{line}|end"]
 
 
@@ -117,7 +117,7 @@ def test_binary_files(tmp_path: Path) -> None:
     with pytest.raises(SaffuError, match="looks like a binary file"):
         read(tmp_path, "UTF-16".encode("utf-16"))
     assert read(tmp_path, b"a\0b", errors="replace") == ["a\0b"]
-    late = b"a" * module.SNIFFED_BYTES + b"\0"
+    late = b"a" * SNIFFED_BYTES + b"\0"
     assert read(tmp_path, late) == [late.decode()]
 
 

@@ -2,12 +2,13 @@
 
 import itertools
 import math
+import threading
 
 import pytest
 
 from conftest import sentences
 from saffu import SaffuError, SaffuLM
-from saffu.tools.scores import BATCH_CHARACTERS, FIRST_BATCH, LARGEST_BATCH, Condition, Histogram, batches
+from saffu.tools.scores import BATCH_CHARACTERS, FIRST_BATCH, LARGEST_BATCH, Arrivals, Condition, batches
 from toy_model import ToyConfig
 
 
@@ -83,10 +84,32 @@ def test_conditions(text, holds):
     assert Condition.parse(text).holds({"bits": 1.5}) is holds
 
 
-def test_histograms_have_few_bars():
-    histogram = Histogram(0.05)
-    for value in range(1000):
-        histogram.add(value / 100)
-    histogram.add(math.inf)
-    lines = histogram.text("title").splitlines()
-    assert len(lines) <= 21 and sum(int(line.split()[-1].replace(",", "")) for line in lines[1:]) == 1001
+def test_items_do_not_wait_for_later_ones():
+    """The first item is handed on while the second has not come yet; what comes meanwhile is one group."""
+    gates = [threading.Event(), threading.Event()]
+
+    def items():
+        yield "first"
+        gates[0].wait()
+        yield from ["second", "third"]
+        gates[1].set()
+        raise SaffuError("ends badly")
+
+    groups = iter(Arrivals(items(), len))
+    assert next(groups) == ["first"]
+    gates[0].set()
+    gates[1].wait()
+    assert next(groups) == ["second", "third"]
+    with pytest.raises(SaffuError, match="ends badly"):
+        next(groups)
+
+
+def test_arrivals_are_bounded():
+    read = []
+    groups = iter(Arrivals((read.append(number) or number for number in range(4 * LARGEST_BATCH)), lambda _: 1))
+    found = [next(groups)]
+    assert len(read) <= 3 * LARGEST_BATCH
+    found += groups
+    assert [number for group in found for number in group] == read
+    assert max(map(len, found)) <= LARGEST_BATCH
+    assert [len(group) for group in Arrivals(range(3), lambda _: BATCH_CHARACTERS)] == [1, 1, 1]

@@ -19,11 +19,11 @@ from saffu.errors import SaffuError
 from saffu.settings import Settings
 
 if TYPE_CHECKING:
-    from saffu.cli.scoring import Found
     from saffu.cluster.corpus import Tokenized
     from saffu.cluster.engine import Cluster
     from saffu.text.sources import Source
     from saffu.text.tokenizer import Tokenizer, TokenizerConfig
+    from saffu.tools.score_table import Tally
     from saffu.tools.scores import Scorer
 
 
@@ -121,24 +121,22 @@ def sources_of(text: TrainingText, folder: Path) -> list[Source]:
     return [Source(path, path.name)]
 
 
-def score(options: argparse.Namespace) -> Found:
+def score(options: argparse.Namespace) -> Tally:
     """Score each text file on a cluster, into a file of rows in --out; files that were scored before are skipped."""
-    from saffu.cli.scoring import Found
     from saffu.cluster.engine import connected, require_usable
     from saffu.cluster.work import described_sources, is_begun, shared_sources, work_folder
     from saffu.files import read_manifest
-    from saffu.text.records import Skipped
     from saffu.text.sources import Sources
+    from saffu.tools.score_table import Tally
 
     if not (options.ray and options.out):
         raise SaffuError("scoring on a cluster needs both --ray and --out DIR; pass both, or neither to print the rows")
     require_usable(options.ray)
     out: Path = options.out
-    asked = {name: getattr(options, name) for name in ("unit", "against", "keep", "below", "above", "json", "field")}
-    asked |= {"model": options.model.resolve(), "against": options.against and options.against.resolve()}
-    asked |= {"encoding_errors": options.encoding_errors, "bad_records": options.bad_records}
-    models = [read_manifest(path)["checksums"] for path in (options.model, options.against) if path]
-    total = Found()
+    names = ("unit", "keep", "below", "above", "json", "field", "split", "encoding_errors", "bad_records")
+    asked = {name: getattr(options, name) for name in names}
+    asked |= {"model": options.model.resolve(), "against": [path.resolve() for path in options.against]}
+    models = [read_manifest(path)["checksums"] for path in (options.model, *options.against)]
     with Sources(options.text or ["-"]) as sources:
         job = {"asked": {name: str(value) for name, value in asked.items()}, "models": models}
         job["sources"] = described_sources(list(sources))
@@ -155,13 +153,7 @@ def score(options: argparse.Namespace) -> Found:
                 "scores", score_file, [(*item, options.skip_bad_files) for item in items], "score", unit=" files"
             )
     warn_of_bad_files({item[1][1]: part["bad"] for item, part in zip(items, found, strict=True) if part["bad"]})
-    for part in found:
-        for name in ("number", "blank", "total", "kept"):
-            setattr(total, name, getattr(total, name) + part[name])
-        total.histogram.width = part["width"]
-        total.histogram.counts.update({int(bin): count for bin, count in part["bins"].items()})
-        total.skipped |= {name: Skipped(*counts) for name, counts in part["skipped"].items()}
-    return total
+    return sum((Tally.from_dict(part["tally"]) for part in found), Tally())
 
 
 def rows_path(out: Path, number: int, source: Source, ending: str) -> Path:
@@ -171,27 +163,25 @@ def rows_path(out: Path, number: int, source: Source, ending: str) -> Path:
 
 def score_file(asked: Mapping[str, Any], place: tuple[str, str, bool], path: str, skip_bad: bool) -> dict[str, Any]:
     """Score a file; a task. The file of rows appears when it is complete."""
-    from saffu.cli.scoring import Found, write_rows
+    from saffu.cli.scoring import write_scores
     from saffu.cluster.engine import appearing
     from saffu.text.sources import Source
+    from saffu.tools.score_table import Tally
 
     options = argparse.Namespace(**asked)
-    scorer, other = (loaded_scorer(model) if model else None for model in (options.model, options.against))
-    found, bad = Found(), ""
+    scorer, *others = (loaded_scorer(model) for model in (options.model, *options.against))
+    tally, bad = Tally(), ""
     try:
-        assert scorer is not None
         with appearing(Path(path), "x") as file:
-            found = write_rows(options, [Source(Path(place[0]), *place[1:])], scorer, other, file)
+            tally = write_scores(options, [Source(Path(place[0]), *place[1:])], scorer, others, file)
     except SaffuError as error:
         bad = str(error)
         if not skip_bad:
             raise
-    parts = {name: getattr(found, name) for name in ("number", "blank", "total", "kept")}
-    skipped = {name: [entry.count, entry.first] for name, entry in found.skipped.items()}
-    return parts | {"bad": bad, "skipped": skipped, "width": found.histogram.width, "bins": found.histogram.counts}
+    return {"tally": tally.to_dict(), "bad": bad}
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=8)
 def loaded_scorer(path: Path) -> Scorer:
     """Loaded once in each worker; all workers of a node share the pages of a model."""
     from saffu import load

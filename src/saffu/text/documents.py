@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from saffu.errors import SaffuError
 from saffu.text.corpus import BEGINS, HELD_OUT, SPLITS, Line, lines_of, split_lines
+from saffu.text.lines import decoded_lines, is_json
 from saffu.text.records import (
     BadRecords,
     Record,
@@ -20,16 +19,13 @@ from saffu.text.records import (
     is_valid,
     json_records,
     parquet_records,
-    parsed_object,
     text_field,
     valid_records,
 )
-from saffu.text.sources import Source, Spool, clear_errors, open_source
+from saffu.text.sources import Source, Spool, open_source
 
 ENCODING_ERRORS = ("strict", "replace")
 BAD_RECORDS = ("error", "skip")
-SNIFFED_BYTES = 8192  # a NUL byte among them means a binary file
-SNIFFED_LINES = 20  # if all of them are JSON objects, a file is not plain text
 STRETCH = 100  # lines of running text that are held out together, at most
 
 
@@ -70,20 +66,52 @@ def read_lines(
 
 def read_records(
     sources: Iterable[Source | str | Path],
+    split: str = "line",
     *,
     field: str | None = None,
     errors: str = "strict",
     bad_records: str = "error",
     skipped: dict[str, Skipped] | None = None,
 ) -> Iterator[Record]:
-    """Read each record with its other fields; every line of plain text that is not blank is one without fields."""
+    """Read each record with its other fields; a document of plain text (see `read_lines`) is one without fields."""
+    _require_choice("split", split, SPLITS)
     for source, text in _texts(sources, field, errors, bad_records, skipped, all_fields=True):
         if isinstance(text, Record):
             yield text
             continue
-        for number, line in enumerate(text, 1):
+        for number, document in _numbered_documents(text, split):
+            yield Record(document, number, source.name)
+
+
+def _numbered_documents(lines: Iterable[str], split: str) -> Iterator[tuple[int, str]]:
+    r"""Documents, each with the number of its first line.
+
+    >>> list(_numbered_documents(["\n", "a\n", "b\n", "\n", "c\n"], "paragraph"))
+    [(2, 'a\nb'), (5, 'c')]
+    """
+    if split == "line":  # at once, not when the next one begins
+        for number, line in enumerate(lines, 1):
             if not line.isspace():
-                yield Record(line.removesuffix("\n").removesuffix("\r"), number, source.name)
+                yield number, line.removesuffix("\n").removesuffix("\r")
+        return
+    read = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal read
+        for line in lines:
+            read += 1
+            yield line
+
+    document: list[str] = []
+    first = 0
+    for begins, line in split_lines(counted(), split):
+        if begins and document:
+            yield first, "\n".join(document)
+            document = []
+        first = first if document else read
+        document.append(line)
+    if document:
+        yield first, "\n".join(document)
 
 
 def bad_sources(sources: Iterable[Source], **how: Any) -> dict[str, str]:
@@ -115,62 +143,17 @@ def _texts(
             if source.format == "parquet":
                 records = parquet_records(file, source, field, all_fields)
             else:
-                lines = _decoded(file, source, errors)
+                lines = decoded_lines(file, source, errors)
                 if source.format in ("csv", "tsv"):
                     records = csv_records(lines, "," if source.format == "csv" else "\t", field, bad)
                 else:
-                    is_json, lines = _is_json(source, lines, field)
-                    if not is_json:
+                    holds_json, lines = is_json(source, lines, field)
+                    if not holds_json:
                         yield source, lines
                         continue
                     records = json_records(lines, field, bad)
             for record in valid_records(records, errors, bad):
                 yield source, record
-
-
-def _is_json(source: Source, lines: Iterator[str], field: str | None) -> tuple[bool, Iterator[str]]:
-    """Whether a source holds JSON Lines, by its name or its first lines; and all of its lines."""
-    if source.format in ("jsonl", "ndjson") or (source.spooled and not source.format and field is not None):
-        return True, lines
-    head, objects = [], 0
-    for line in islice(lines, 50 * SNIFFED_LINES):
-        head.append(line)
-        if parsed_object(line) is not None:
-            objects += 1
-        elif not line.isspace():
-            objects = 0
-            break
-        if objects == SNIFFED_LINES:
-            break
-    if objects and field is None:
-        raise SaffuError(
-            f"{source.name} holds JSON objects, not plain text; set `field` to the name of their text field"
-        )
-    if not objects and source.format == "json":
-        raise SaffuError(f"{source.name} is not JSON Lines; write one object per line (`jq -c '.[]'`) to a .jsonl file")
-    return objects > 0, chain(head, lines)
-
-
-def _decoded(file: BinaryIO, source: Source, errors: str) -> Iterator[str]:
-    """The lines of a file with their line ends. Only \\n ends a line: U+2028, \\x0b, ... are characters."""
-    with clear_errors(source):  # also here: the lines of plain text are read after `_texts` has handed them on
-        head = file.read(SNIFFED_BYTES)
-        if b"\0" in head and errors == "strict":
-            raise SaffuError(
-                f"{source.name} looks like a binary file (it has NUL bytes); remove it or convert it to UTF-8"
-            )
-        head += file.readline()  # so that the head ends where a line does
-        offset = 0
-        for number, line in enumerate(chain(io.BytesIO(head), file), 1):
-            try:
-                text = line.decode("utf-8", errors)
-            except UnicodeDecodeError as error:
-                place = f"line {number}, byte {offset + error.start}"
-                raise SaffuError(
-                    f"{source.name} is not UTF-8 at {place}; convert it, or set `encoding_errors` to replace"
-                ) from None
-            yield text.removeprefix("\ufeff") if number == 1 else text
-            offset += len(line)
 
 
 def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections import Counter
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -140,6 +140,53 @@ def batches(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list
         yield batch
 
 
+class Arrivals(Generic[Item]):
+    """Groups of the items that have come in so far, so that none waits for later ones; a thread reads ahead.
+
+    While a group is processed, the next one gathers, up to the limits of `batches`: groups are small if items come
+    slowly, and large if they come fast.
+    """
+
+    def __init__(self, items: Iterable[Item], size: Callable[[Item], int]):
+        self._items, self._size = items, size
+        self._batch: list[Item] = []
+        self._characters = 0
+        self._error: BaseException | None = None
+        self._ended = False
+        self._changed = threading.Condition()
+
+    def __iter__(self) -> Iterator[list[Item]]:
+        threading.Thread(target=self._read, daemon=True).start()
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._batch or self._ended)
+                batch, self._batch, self._characters = self._batch, [], 0
+                self._changed.notify_all()
+            if batch:
+                yield batch
+            elif self._error:
+                raise self._error
+            else:
+                return
+
+    def _read(self) -> None:
+        try:
+            for item in self._items:
+                with self._changed:
+                    self._changed.wait_for(lambda: not self._is_full())
+                    self._batch.append(item)
+                    self._characters += self._size(item)
+                    self._changed.notify_all()
+        except BaseException as error:
+            self._error = error
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _is_full(self) -> bool:
+        return len(self._batch) >= LARGEST_BATCH or self._characters >= BATCH_CHARACTERS
+
+
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
 }  # fmt: skip
@@ -171,39 +218,3 @@ class Condition:
     def holds(self, row: Mapping[str, Any]) -> bool:
         """Whether a row meets the condition."""
         return COMPARISONS[self.comparison](row[self.name], self.number)
-
-
-class Histogram:
-    """How often values occur, in bins of a fixed width; values beyond the last bin are counted in it.
-
-    >>> histogram = Histogram(0.5)
-    >>> for value in (1.1, 1.3, 1.6, 2.2):
-    ...     histogram.add(value)
-    >>> print(histogram.text("bits", width=4))
-    bits
-      1.00 ████ 2
-      1.50 ██ 1
-      2.00 ██ 1
-    """
-
-    BINS, SHOWN = 2000, 20
-
-    def __init__(self, width: float):
-        self.width = width
-        self.counts: Counter[int] = Counter()
-
-    def add(self, value: float) -> None:
-        self.counts[int(max(0.0, min(value / self.width, self.BINS)))] += 1
-
-    def text(self, title: str, width: int = 40) -> str:
-        """At most 20 bars, the bins joined as needed; the lower end of each, and how many values it holds."""
-        low, high = min(self.counts), max(self.counts)
-        joined = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200) if high // step - low // step < self.SHOWN)
-        bars: Counter[int] = Counter()
-        for place, count in self.counts.items():
-            bars[place // joined] += count
-        top, lines = max(bars.values()), [title]
-        for place in range(min(bars), max(bars) + 1):
-            bar = "█" * math.ceil(width * bars[place] / top)
-            lines.append(f"{place * joined * self.width:6.2f} {bar} {bars[place]:,}")
-        return "\n".join(lines)

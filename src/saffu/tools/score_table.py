@@ -1,0 +1,197 @@
+"""Rows of scores for records of text: filtered, and written as a table, as JSON Lines, or as the text itself."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Any, Literal
+from unicodedata import category
+
+from saffu.errors import SaffuError
+from saffu.text.records import Record, Skipped
+from saffu.tools.distribution import Distribution
+from saffu.tools.scores import Condition, Scorer
+
+COLUMNS = {
+    "lines": ["bits", "tokens", "bytes", "bits_per_byte", "perplexity"],
+    "words": ["position", "word", "tokens", "bits"],
+    "tokens": ["position", "token", "bits"],
+}
+RATIO = "log_ratio_per_byte"
+Row = dict[str, Any]
+
+
+@dataclass
+class Tally:
+    """What was scored: records, blank ones among them, rows, and those that were kept; what was malformed."""
+
+    records: int = 0
+    blank: int = 0
+    rows: int = 0
+    kept: int = 0
+    values: Distribution = field(default_factory=Distribution)  # of the measure, for all rows
+    skipped: dict[str, Skipped] = field(default_factory=dict)
+    replaced: set[str] = field(default_factory=set)  # fields of records with the name of a column
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.records + other.records,
+            self.blank + other.blank,
+            self.rows + other.rows,
+            self.kept + other.kept,
+            self.values + other.values,
+            self.skipped | other.skipped,
+            self.replaced | other.replaced,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        skipped = {name: [entry.count, entry.first] for name, entry in self.skipped.items()}
+        return {**vars(self), "values": self.values.counts, "skipped": skipped, "replaced": sorted(self.replaced)}
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> Tally:
+        values = Distribution({int(place): count for place, count in facts["values"].items()})
+        skipped = {name: Skipped(*entry) for name, entry in facts["skipped"].items()}
+        return cls(**{**facts, "values": values, "skipped": skipped, "replaced": set(facts["replaced"])})
+
+
+@dataclass(frozen=True)
+class Measures:
+    """The numbers of a row, and which rows are kept: those that meet all conditions."""
+
+    unit: Literal["lines", "words", "tokens"] = "lines"
+    conditions: Sequence[Condition] = ()
+    against: Sequence[str] = ()  # names of other models
+
+    def __post_init__(self) -> None:
+        if self.against and self.unit != "lines":
+            raise SaffuError(f"`against` compares whole lines; remove --{self.unit}")
+        numbers = [column for column in self.columns if column not in ("word", "token")]
+        for condition in self.conditions:
+            if condition.name not in numbers:
+                raise SaffuError(f"rows have no number {condition.name!r} to filter by; use {', '.join(numbers)}")
+
+    @property
+    def columns(self) -> list[str]:
+        return COLUMNS[self.unit] + ([RATIO] if self.against else [])
+
+    @property
+    def main(self) -> str:
+        """The number by which rows are compared and their distribution is shown."""
+        return RATIO if self.against else "bits_per_byte" if self.unit == "lines" else "bits"
+
+    def rows(self, scorer: Scorer, others: Sequence[Scorer], texts: Sequence[str]) -> Iterator[list[Row]]:
+        """The rows of each text; none for a blank one."""
+        if self.unit == "words":
+            return ([dict(vars(score)) for score in scores] for scores in scorer.words(texts))
+        if self.unit == "tokens":
+            return ([dict(vars(score)) for score in scores] for scores in scorer.tokens(texts))
+        return self._line_rows(scorer, others, texts)
+
+    def _line_rows(self, scorer: Scorer, others: Sequence[Scorer], texts: Sequence[str]) -> Iterator[list[Row]]:
+        scores = scorer.lines(texts)
+        against = [other.lines(texts) for other in others]
+        for number, score in enumerate(scores):
+            row = dict(vars(score))
+            if against and score.tokens:
+                row[RATIO] = (min(other[number].bits for other in against) - score.bits) / score.bytes
+            yield [row] if score.tokens else []
+
+    def keeps(self, row: Row) -> bool:
+        return all(condition.holds(row) for condition in self.conditions)
+
+
+def scored(
+    batches: Iterable[Sequence[Record]], measures: Measures, scorer: Scorer, others: Sequence[Scorer], tally: Tally
+) -> Iterator[list[tuple[Record, Row]]]:
+    """The rows that are kept, batch by batch, each with its record."""
+    for batch in batches:
+        kept = []
+        texts = [record.text for record in batch]
+        for record, rows in zip(batch, measures.rows(scorer, others, texts), strict=True):
+            tally.records += 1
+            tally.blank += not rows
+            tally.rows += len(rows)
+            for row in rows:
+                tally.values.add(row[measures.main])
+            kept += [(record, row) for row in rows if measures.keeps(row)]
+        tally.kept += len(kept)
+        yield kept
+
+
+class TableWriter:
+    """Tab-separated rows under a header: the record's place and other fields, then its scores.
+
+    The columns of other fields are those of the first record.
+    """
+
+    def __init__(self, columns: Sequence[str], several_files: bool, tally: Tally):
+        self.columns, self.several_files, self.tally = columns, several_files, tally
+        self.fields: list[str] | None = None
+
+    def text(self, record: Record, row: Row) -> str:
+        out = io.StringIO()
+        writer = csv.writer(out, delimiter="\t", lineterminator="\n")
+        if self.fields is None:
+            self.tally.replaced |= record.fields.keys() & row.keys()
+            self.fields = [name for name in record.fields if name != "id" and name not in row]
+            writer.writerow([*place(record, self.several_files), *map(cell, self.fields), *self.columns])
+        places = place(record, self.several_files).values()
+        fields = [record.fields.get(name) for name in self.fields]
+        writer.writerow(map(cell, [*places, *fields, *(row[column] for column in self.columns)]))
+        return out.getvalue()
+
+
+class JsonWriter:
+    """JSON Lines: the record's place, the text of a line, other fields, and scores, which replace fields."""
+
+    def __init__(self, text_field: str, whole: bool, several_files: bool, tally: Tally):
+        self.text_field, self.whole, self.several_files, self.tally = text_field, whole, several_files, tally
+
+    def text(self, record: Record, row: Row) -> str:
+        self.tally.replaced |= record.fields.keys() & row.keys()
+        text = {self.text_field: record.text} if self.whole else {}
+        whole = {**place(record, self.several_files), **text, **record.fields, **row}
+        return json.dumps(whole, ensure_ascii=False, default=str) + "\n"
+
+
+class TextWriter:
+    """The texts themselves."""
+
+    def text(self, record: Record, row: Row) -> str:
+        return record.text + "\n"
+
+
+Writer = TableWriter | JsonWriter | TextWriter
+
+
+def place(record: Record, several_files: bool) -> dict[str, Any]:
+    """Where a record comes from."""
+    id = {"id": record.fields.get("id", record.number)}
+    return {"file": record.source} | id if several_files else id
+
+
+def write_rows(rows: Iterable[list[tuple[Record, Row]]], writer: Writer, out: IO[str]) -> None:
+    """Write rows batch by batch."""
+    for batch in rows:
+        out.write("".join([writer.text(record, row) for record, row in batch]))
+        out.flush()
+
+
+def cell(value: Any) -> Any:
+    r"""A value as one cell of a table: no negative zeros, and no control characters, which could control a terminal.
+
+    >>> cell(1.5), cell(-1e-9), cell("naïve\x1b"), cell(7), cell(None), cell([1, "ä"])
+    ('1.5000', '0.0000', 'naïve\\x1b', 7, '', '[1, "ä"]')
+    """
+    if isinstance(value, float):
+        return f"{round(value, 4) + 0.0:.4f}"
+    if isinstance(value, list | dict):
+        value = json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, str) and not value.isprintable():
+        return "".join(repr(c)[1:-1] if category(c) == "Cc" else c for c in value)
+    return "" if value is None else value
