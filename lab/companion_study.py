@@ -26,7 +26,6 @@ from saffu.companion.config import CompanionConfig, resolved
 from saffu.companion.counted_start import STARTS
 from saffu.companion.cross_fit import CrossFit, cross_fitted
 from saffu.companion.model import CompanionModel
-from saffu.companion.scoring import Flat, score
 from saffu.companion.train import Training
 from saffu.experiments import tables
 from saffu.text.corpus import TokenCorpus
@@ -60,11 +59,10 @@ def run(
             curve.append({"seconds": round(training.progress.seconds, 2)} | {name: row[name] for name in names})
 
     model = training.run(on_fold=note)
-    log_p, certainty = counted.log_probabilities_and_certainty(dev)
-    side = model.side or training.side  # if nothing beat the counts, they are the mixture
-    scores = score(side.network, side.gate, dev, Flat(dev, log_p, certainty, training.device))
-    found = {"counted": bits_per_byte(log_p, dev), "network": bits_per_byte(scores.trained, dev)}
-    found["mixture"] = bits_per_byte(scores.mixture, dev) if model.side else found["counted"]
+    latest = model if model.side else model.with_side(training.side.networks(counted))
+    parts = latest.scores_by_part(dev)
+    found = {name: bits_per_byte(parts[name], dev) for name in ("counted", "network")}
+    found["mixture"] = bits_per_byte(parts[""], dev) if model.side else found["counted"]  # if nothing beat the counts
     return {
         "start": config.network_start,
         "optimizer": config.optimizer,

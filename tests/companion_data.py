@@ -54,5 +54,5 @@ def with_network(text: list[str], dev: list[str]) -> SaffuLM:
     torch.manual_seed(0)
     side = TrainedSide.start(lm.config, lm.model_.counted, torch.device("cpu"))
     torch.nn.init.zeros_(side.gate.bias)
-    lm.model_ = lm.model_.with_side(side.copy())
+    lm.model_ = lm.model_.with_side(side.networks(lm.model_.counted))
     return lm

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,8 @@ PACKAGES = {"text": 1, "calibrated": 3, "paper": 3, "tools": 4, "training": 5, "
 PACKAGES |= {"cluster": 8, "experiments": 8, "play": 8, "cli": 9}
 TOP = {"interface": 2, "__init__": 10, "__main__": 10}  # every other file at the top is 0
 TORCH = ("paper/", "training/", "companion/", "experiments/", "model/export.py", "model/transformers/")
+NO_TORCH = tuple(f"companion/{name}.py" for name in ("config", "kernels", "model", "networks", "reference", "rows"))
+NO_TORCH += ("companion/weights.py", "companion/window.py")  # a trained model is used without it
 TORCH_INSIDE_FUNCTIONS = ("processes.py",)
 MOST_LINES, MOST_ARGUMENTS = 55, 9  # of a function
 KNOWN_CIRCLES = [
@@ -140,7 +143,7 @@ def test_torch_is_imported_only_where_it_may_be(path):
     name = path.relative_to(ROOT).as_posix()
     for module, inside in imported(path):
         if module.split(".")[0] in ("torch", "transformers"):
-            allowed = name.startswith(TORCH) or (name in TORCH_INSIDE_FUNCTIONS and inside)
+            allowed = (name.startswith(TORCH) and name not in NO_TORCH) or (name in TORCH_INSIDE_FUNCTIONS and inside)
             assert allowed, f"{name} imports {module}"
 
 
@@ -237,3 +240,43 @@ for line in (
         assert not exit.code, line
 """
     assert run_without_torch(code, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_trained_model_is_used_without_torch(tmp_path):
+    """Everything but training: what torch trained is evaluated, asked, updated, pickled, and forgets its network."""
+    shutil.copytree(Path(__file__).parent / "golden" / "0.2.0" / "companion", tmp_path / "model")
+    (tmp_path / "one.txt").write_text("ann saw bob and ann ran\n")
+    code = """
+import copy, pickle
+from saffu import load
+from saffu.cli.main import main
+from saffu.tools.decoding import CtcLanguageModel
+lm = load("model")
+assert lm.model_.side is not None
+assert "network" in [term.name for term in lm.explain("ann saw").terms]
+assert lm.complete_word("ann s")["saw"] > 0.9
+assert lm.word_vectors_ and lm.generate("ann", seed=1) and lm.generate("ann", temperature=0.5, seed=1)
+decoder = CtcLanguageModel(lm.scorer_)
+assert decoder.score(decoder.get_start_state(), "ann")[0] < 2
+text = ["ann saw bob and ann ran"]
+assert pickle.loads(pickle.dumps(lm)).score(text) == copy.copy(lm).score(text) == lm.score(text)
+for line in (
+    "info model",
+    "eval model one.txt",
+    "score model one.txt --words",
+    "generate model --seed 1",
+    "explain model ann",
+    "pairs model",
+    "embed model ann",
+    "update model one.txt",
+    "forget model one.txt --drop-network",
+):
+    try:
+        main(line.split())
+    except SystemExit as exit:
+        assert not exit.code, line
+assert load("model").model_.side is None
+"""
+    printed = run_without_torch(code, tmp_path)
+    assert "bits" in printed

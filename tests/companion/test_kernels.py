@@ -4,47 +4,21 @@ import numpy as np
 import pytest
 import torch
 
+from network_data import CLASS_OF, CONTEXT, DEPTH, VOCABULARY, random_weights, stored
 from saffu import SaffuError
 from saffu.calibrated.kernels import library
 from saffu.calibrated.layout import Ranks
 from saffu.companion import reference
 from saffu.companion.kernels import NativeNetwork, mixture
 from saffu.companion.network import Network
-from saffu.companion.weights import HEAD, Weights, stored_name, weights_of
+from saffu.companion.weights import Weights, stored_name, weights_of
 from saffu.text.tokenizer import EOD
-
-VOCABULARY, CONTEXT, DEPTH = 300, 70, 2  # more than two panels, and one of outputs
-CLASSES = np.concatenate([np.zeros(EOD), np.random.default_rng(1).permutation(np.arange(VOCABULARY - EOD) % 7)])
-
 
 HAS_HEAD_GATE = any("head_gate" in name for name, _ in Network(np.zeros(5), 1, 8).named_parameters())
 
 
-def random_weights(with_classes: bool, seed: int = 0, with_head_gate: bool = True) -> Weights:
-    """Weights of a size at which everything matters: attention is not flat, and no output is certain."""
-    rng, width = np.random.default_rng(seed), HEAD * DEPTH
-
-    def draw(*shape: int, scale: float = 1.0) -> np.ndarray:
-        return np.asarray(rng.normal(0, scale, shape), dtype=np.float32)
-
-    return Weights(
-        embedding=draw(VOCABULARY, width, scale=0.2),
-        attention=draw(DEPTH, 4, width, width, scale=width**-0.5),
-        mlp=draw(DEPTH, 2, 4 * width, width, scale=width**-0.5),
-        distance=draw(DEPTH, DEPTH, CONTEXT),
-        sink=draw(DEPTH, DEPTH),
-        output_map=draw(width, width, scale=width**-0.5),
-        output_bias=draw(VOCABULARY - EOD),
-        gate_weight=draw(width + 2),
-        gate_bias=draw(),
-        head_gate=draw(DEPTH, width, DEPTH, scale=width**-0.5) if with_head_gate else None,
-        class_map=draw(7, width, scale=width**-0.5) if with_classes else None,
-        class_bias=draw(7) if with_classes else None,
-    )
-
-
 def native(weights: Weights) -> NativeNetwork:
-    return NativeNetwork(weights, Ranks(CLASSES.astype(np.uint16)))
+    return NativeNetwork(weights, Ranks(CLASS_OF.astype(np.uint16)))
 
 
 def tokens(number: int, seed: int = 0) -> np.ndarray:
@@ -52,7 +26,7 @@ def tokens(number: int, seed: int = 0) -> np.ndarray:
 
 
 def in_torch(weights: Weights) -> Network:
-    made = Network(np.zeros(VOCABULARY), DEPTH, CONTEXT, 0.0, CLASSES if weights.class_map is not None else None)
+    made = Network(np.zeros(VOCABULARY), DEPTH, CONTEXT, 0.0, CLASS_OF if weights.class_map is not None else None)
     for name, parameter in made.named_parameters():
         parameter.data.copy_(torch.from_numpy(getattr(weights, name)))
     return made.eval()
@@ -74,8 +48,8 @@ def memory_of(network: NativeNetwork, length: int) -> tuple[np.ndarray, np.ndarr
 
 @pytest.mark.parametrize("with_classes", [False, True], ids=["plain", "classes"])
 def test_the_reference_is_what_torch_computes(with_classes):
-    weights, ids = random_weights(with_classes, with_head_gate=HAS_HEAD_GATE), tokens(CONTEXT)
-    classes = CLASSES if with_classes else None
+    weights, ids = random_weights(with_classes, head_gate=HAS_HEAD_GATE), tokens(CONTEXT)
+    classes = CLASS_OF if with_classes else None
     states = reference.hidden(weights, ids)
     made, inputs = in_torch(weights), torch.from_numpy(ids.astype(np.int64))[None]
     with torch.no_grad():
@@ -100,7 +74,7 @@ def test_windows_side_by_side_are_scored_as_the_reference_does(level, with_class
         begin[own] = place
         wanted[place + length // 3 : place + length] = True
         states = reference.hidden(weights, inputs[own])
-        expected = reference.log_probabilities(weights, states, CLASSES if with_classes else None)
+        expected = reference.log_probabilities(weights, states, CLASS_OF if with_classes else None)
         log_p[own] = expected[np.arange(length), targets[own]]
         logit[own] = states @ weights.gate_weight[: weights.width]
         place += length
@@ -141,7 +115,7 @@ def test_a_window_read_in_pieces(level, with_classes, pieces):
     np.testing.assert_allclose(states, expected, rtol=1e-5, atol=2e-5)
     found = network.log_probabilities(states)
     assert np.isneginf(found[:, :EOD]).all()
-    log_p = reference.log_probabilities(weights, expected, CLASSES if with_classes else None)
+    log_p = reference.log_probabilities(weights, expected, CLASS_OF if with_classes else None)
     np.testing.assert_allclose(found[:, EOD:], log_p[:, EOD:], atol=5e-5)
 
 
@@ -170,11 +144,6 @@ def test_mixtures():
         mixture(weights.astype(np.float32), log_p.astype(np.float32)), expected, rtol=1e-5, atol=2e-5
     )
     np.testing.assert_allclose(reference.mixture(logits, short[1:], short[0]), expected, atol=1e-9)
-
-
-def stored(*networks: Weights) -> dict[str, np.ndarray]:
-    each = [network.arrays() for network in networks]
-    return {stored_name(name): np.stack([arrays[name] for arrays in each]) for name in each[0]}
 
 
 def test_networks_are_stored_side_by_side_and_one_as_it_always_was():

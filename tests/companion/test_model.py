@@ -11,10 +11,14 @@ import torch
 
 from companion_data import CONFIG, counted_model, dev_corpus, texts, training
 from saffu import SaffuError, SaffuLM, load
+from saffu.companion import reference
 from saffu.companion.config import CompanionConfig, resolved
+from saffu.companion.networks import Networks
 from saffu.companion.rows import excerpt
 from saffu.companion.scoring import score
+from saffu.companion.side import score_on_device
 from saffu.text.corpus import TokenCorpus, lines_of
+from saffu.text.tokenizer import EOD
 from saffu.tools.evaluate import Score, evaluate
 from saffu.training.checkpoint import read_checkpoint
 
@@ -56,6 +60,40 @@ def test_training_in_bfloat16_is_close_and_scores_in_float32(counted, dev):
     assert short.side.copy().network.dtype == torch.float32
 
 
+def test_text_is_scored_as_torch_scores_it(trained, dev):
+    model = trained.model_
+    counted, certainty = model.counted.log_probabilities_and_certainty(dev)
+    in_torch = score_on_device(model, dev, counted, certainty, None)
+    parts = model.scores_by_part(dev)
+    np.testing.assert_allclose(parts[""], in_torch.mixture, atol=1e-4)
+    np.testing.assert_allclose(parts["network"], in_torch.trained, atol=1e-4)
+    assert np.abs(parts[""] - counted).max() > 0.1
+
+
+def test_text_is_scored_as_defined(trained, dev):
+    (weights,), document = trained.model_.side.weights, dev.slice(0, 1)
+    counted, certainty = trained.model_.counted.log_probabilities_and_certainty(document)
+    states = reference.hidden(weights, [EOD, *document.ids[: CONFIG.context - 1]])
+    log_p = reference.log_probabilities(weights, states, trained.model_.counted.encoder.output_classes)
+    network = log_p[np.arange(len(states)), document.ids[: len(states)]]
+    logit = reference.gate_logit(weights, states, certainty[: len(states)])
+    expected = reference.mixture(logit[None], network[None], counted[: len(states)])
+    np.testing.assert_allclose(trained.model_.log_probabilities(document)[: len(states)], expected, atol=1e-4)
+
+
+def test_samples_follow_the_distribution(trained, dev):
+    model, rng = trained.model_, np.random.default_rng(0)
+    state = model.start(dev.ids[:9].tolist())
+    p = np.exp(model.next_log_probabilities([state])[0].astype(np.float64))
+    drawn = [model.sample(state, rng) for _ in range(5000)]
+    counts = np.bincount([token for token, _ in drawn], minlength=len(p))
+    likely = p > 0.01
+    assert likely.sum() > 3
+    assert np.abs((counts - 5000 * p)[likely] / np.sqrt(5000 * p[likely])).max() < 4.5
+    token, after = drawn[0]
+    assert after == model.advance(state, token)
+
+
 def test_distributions_sum_to_one_and_agree_with_the_scores(trained, dev):
     model, document = trained.model_, dev.slice(2, 3)
     expected = model.log_probabilities(document)
@@ -89,11 +127,10 @@ def test_states_are_predicted_alike_alone_and_together(trained, dev):
 
 
 def test_with_the_gate_shut_it_is_the_counted_model(trained, dev):
-    side = trained.model_.side.copy()
-    with torch.no_grad():
-        side.gate.weight.zero_()
-        side.gate.bias.fill_(-100)
-    shut, plain = trained.model_.with_side(side), trained.model_.counted
+    plain, arrays = trained.model_.counted, trained.model_.side.arrays()
+    arrays["trained.gate.weight"] = np.zeros_like(arrays["trained.gate.weight"])
+    arrays["trained.gate.bias"] = np.full_like(arrays["trained.gate.bias"], -100)
+    shut = trained.model_.with_side(Networks(arrays, trained.config.context, plain.ranks))
     np.testing.assert_allclose(shut.log_probabilities(dev), plain.log_probabilities(dev), rtol=1e-5)
     np.testing.assert_array_equal(trained.model_.scores_by_part(dev)["counted"], plain.log_probabilities(dev))
     alone = trained.model_.without_network()

@@ -131,6 +131,7 @@ def _load() -> ctypes.CDLL:
         "saffu_score_both": (None, [POINTER(Model), p, p, i64, p, i64, p]),
         "saffu_read": (None, [POINTER(Model), p, i64, i64, i64, p]),
         "saffu_distribution": (c_double, [POINTER(Model), p, i64, i64, p, p, p, p]),
+        "saffu_certainty": (None, [POINTER(Model), p, i64, i64, p, p]),
         "saffu_sample": (i32, [POINTER(Model), p, i64, i64, p, p]),
         "saffu_view_score": (None, [POINTER(View), p, p, p, i64, i64, i64, p]),
         "saffu_class_rows": (None, [p, p, p, p, p, i64, i32, p]),

@@ -205,6 +205,17 @@ class CalibratedModel:
             self._distribution(state, row, None, sure)
         return out, certainty
 
+    def certainty(self, state: DocumentState) -> Array:
+        """The model's certainty after one state, (2,)."""
+        age, tail, ring = state
+        out = np.empty(2, dtype=np.float32)
+        tokens, trust = np.frombuffer(tail, dtype=np.uint16), np.frombuffer(ring, dtype=np.float32)
+        library.saffu_certainty(
+            self.native.structure, pointer(tokens, np.uint16), len(tokens), age, pointer(trust, np.float32),
+            pointer(out, np.float32),
+        )  # fmt: skip
+        return out
+
     def _distribution(self, state: DocumentState, out: Array, parts: Array | None, certainty: Array | None) -> float:
         """Into `out` (N,) and, if given, without and with the cache into `parts` (2, N); returns the cache's weight."""
         age, tail, ring = state

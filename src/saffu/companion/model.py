@@ -1,4 +1,7 @@
-"""The mixture as a model: p = g·p_trained + (1 − g)·p_counted. Without a network it is the counted model."""
+"""The mixture as a model: p = g·p_trained + (1 − g)·p_counted. Without a network it is the counted model.
+
+Nothing here needs torch, unless a model is on a GPU: there, torch scores text.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 
 from saffu.calibrated.model import CalibratedModel
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.views import CalibratedSums
 from saffu.companion.config import CompanionConfig
-from saffu.companion.gate import mixed
-from saffu.companion.scoring import Flat, score
-from saffu.companion.side import PREFIX, TrainedSide
+from saffu.companion.kernels import mixture
+from saffu.companion.networks import Networks
+from saffu.companion.weights import PREFIX
 from saffu.companion.window import Window, moved, read, window_of
 from saffu.errors import SaffuError
 from saffu.interface import Array, Arrays, Explanation, Floats, Term
@@ -57,10 +58,10 @@ class CompanionModel:
     """A counted model and, once trained, the network next to it; see `saffu.interface.Model`."""
 
     def __init__(
-        self, config: CompanionConfig, counted: CalibratedModel, side: TrainedSide | None, device: torch.device | str
+        self, config: CompanionConfig, counted: CalibratedModel, side: Networks | None, device: str = "cpu"
     ) -> None:
-        self.config, self.counted, self.side = config, counted, side
-        self.device = torch.device(device)
+        """`device`: where a network is trained, and text scored."""
+        self.config, self.counted, self.side, self.device = config, counted, side, device
         self.vocabulary = counted.vocabulary
 
     @property
@@ -73,8 +74,8 @@ class CompanionModel:
         self.counted = copy.copy(self.counted)
         self.counted.sums = sums
 
-    def with_side(self, side: TrainedSide | None) -> CompanionModel:
-        """The same counts with another trained side."""
+    def with_side(self, side: Networks | None) -> CompanionModel:
+        """The same counts with other networks."""
         return CompanionModel(self.config, self.counted, side, self.device)
 
     def with_config(self, config: CompanionConfig) -> CompanionModel:
@@ -99,9 +100,13 @@ class CompanionModel:
         if self.side is None:
             return {"": self.counted.log_probabilities(corpus, progress)}
         counted, certainty = self.counted.log_probabilities_and_certainty(corpus, progress)
-        flat = Flat(corpus, counted, certainty, self.device)
-        found = score(self.side.network, self.side.gate, corpus, flat, progress)
-        return {"": found.mixture, "counted": counted, "network": found.trained}
+        if self.device == "cpu":
+            scores = self.side.score(corpus, counted, certainty, progress)
+        else:
+            from saffu.companion.side import score_on_device
+
+            scores = score_on_device(self, corpus, counted, certainty, progress)
+        return {"": scores.mixture, "counted": counted, "network": scores.trained}
 
     def start(self, context: Iterable[int] = ()) -> CompanionState:
         """The state of a document that begins with these tokens."""
@@ -118,45 +123,62 @@ class CompanionModel:
         """ln p of every token after each state, (states, N) float32; −inf for the markers."""
         if self.side is None:
             return self.counted.next_log_probabilities([state[0] for state in states])
-        counted, trained, logit = self._both(states)
-        return np.asarray(mixed(logit[:, None], trained, counted).cpu().numpy())
+        log_weights, log_p = self._parts(states)
+        return np.stack([mixture(*of_state) for of_state in zip(log_weights, log_p, strict=True)])
 
-    def hidden(self, states: Sequence[CompanionState]) -> torch.Tensor:
-        """The network's state after each document, (states, d)."""
+    def hidden(self, states: Sequence[CompanionState]) -> Array:
+        """The networks' states after each document, side by side, (states, Σd) float32."""
         assert self.side is not None
-        return read(self.side.network, (window for _, _, window in states))
+        return read(self.side, (window for _, _, window in states))
 
-    @torch.no_grad()
-    def _both(self, states: Sequence[CompanionState]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Counted and trained ln p (states, N), and the gate's logit (states,)."""
+    def _parts(self, states: Sequence[CompanionState]) -> tuple[Array, Array]:
+        """The mixture after each state: ln of the weights (states, 1 + K) and ln p (states, 1 + K, N), counts first."""
         assert self.side is not None
         counted, certainty = self.counted.next_log_probabilities_and_certainty([state[0] for state in states])
         hidden = self.hidden(states)
-        sure = torch.from_numpy(certainty).to(self.device)
-        on_device = torch.from_numpy(counted).to(self.device)
-        return on_device, self.side.network.log_probabilities(hidden), self.side.gate(hidden, sure)
+        log_weights = self.side.log_weights(self.side.logits(hidden), certainty)
+        log_p = np.concatenate([counted[None], self.side.log_probabilities(hidden)])
+        return np.ascontiguousarray(log_weights.T), np.ascontiguousarray(log_p.swapaxes(0, 1))
+
+    def sample(self, state: CompanionState, rng: np.random.Generator) -> tuple[int, CompanionState]:
+        """A token drawn from the distribution after a state, and the state after it."""
+        counted, age, window = state
+        token = None if self.side is None else self._sampled_by_network(self.side, state, rng)
+        if token is None:
+            token, after = self.counted.sample(counted, rng)
+        else:
+            after = self.counted.advance(counted, token)
+        return token, (after, age + 1, moved(window, age, token, self.config.context))
+
+    def _sampled_by_network(self, side: Networks, state: CompanionState, rng: np.random.Generator) -> int | None:
+        """A token from one of the networks, or None if the counts are to predict it, each as often as it has a say."""
+        hidden = self.hidden([state])
+        log_weights = side.log_weights(side.logits(hidden), self.counted.certainty(state[0])[None])[:, 0]
+        below = np.cumsum(np.exp(log_weights, dtype=np.float64))
+        part = int(np.searchsorted(below[:-1], rng.random() * below[-1], side="right"))
+        return side.sample(part - 1, hidden[0], rng) if part else None
 
     def explain(self, context: Sequence[int]) -> Explanation:
         """The counted model's terms, and what the network adds to or takes from them; they add up exactly."""
         counted = self.counted.explain(context)
         if self.side is None:
             return counted
-        base, trained, logit = self._both([self.start(context)])
-        log_p = mixed(logit[:, None], trained, base)[0].double().cpu().numpy()
+        (log_weights,), (parts,) = self._parts([self.start(context)])
+        log_p = np.logaddexp.reduce(log_weights[:, None] + parts.astype(np.float64), axis=0)  # (N,)
         predicted = np.isfinite(log_p)
         added, share = np.zeros(self.vocabulary), np.zeros(self.vocabulary)
         added[predicted] = log_p[predicted] - counted.log_probabilities[predicted]
-        from_network = (F.logsigmoid(logit) + trained[0]).double().cpu().numpy()
-        share[predicted] = np.exp(from_network[predicted] - log_p[predicted])
-        gate = float(torch.sigmoid(logit[0]))
+        from_counts = log_weights[0] + parts[0, predicted].astype(np.float64)
+        share[predicted] = 1 - np.minimum(np.exp(from_counts - log_p[predicted]), 1)
+        gate = 1 - float(np.exp(log_weights[0]))
         terms = [*counted.terms, Term("network", added, tuple(context)[-self.config.context :], gate)]
         sides = [Term("network", share, weight=gate), Term("counts", predicted - share, weight=1 - gate)]
         return Explanation(tuple(context), terms, log_p, {**counted.details, "gate share": sides})
 
     def vectors(self) -> dict[str, Array]:
         """Token vectors: the network's embeddings, and those of the counted model."""
-        trained = {} if self.side is None else {"network": self.side.network.embedding.detach().cpu().numpy()}
-        return self.counted.vectors() | trained
+        trained = [] if self.side is None else [weights.embedding for weights in self.side.weights]
+        return self.counted.vectors() | ({"network": np.concatenate(trained, axis=1)} if trained else {})
 
     def count(self, corpus: TokenCorpus) -> CompanionSums:
         """The counts of a corpus."""
@@ -182,7 +204,7 @@ class CompanionModel:
         own = {name.removeprefix("counted."): a for name, a in arrays.items() if name.startswith("counted.")}
         counted = CalibratedModel.from_arrays(config, own, sums)
         trained = any(name.startswith(PREFIX) for name in arrays)
-        side = TrainedSide.from_arrays(config, counted, arrays, torch.device(device)) if trained else None
+        side = Networks(arrays, config.context, counted.ranks) if trained else None
         return cls(config, counted, side, device)
 
     @property

@@ -1,4 +1,4 @@
-"""Scoring text with the trained side: log-probabilities of targets, and the gate."""
+"""Scoring text in torch, while a network is trained or on a GPU: log-probabilities of targets, and the gate."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Flat:
         return gate(hidden, self.certainty[chosen]), trained, self.counted[chosen]
 
 
-class Scores(NamedTuple):
+class TrainedScores(NamedTuple):
     """One entry per target, (targets,) each."""
 
     mixture: Floats  # ln p
@@ -55,7 +55,7 @@ def score(
     flat: Flat,
     progress: str | None = None,
     group: ProcessGroup = SINGLE,
-) -> Scores:
+) -> TrainedScores:
     """Score a corpus with both sides together. Each target sees at least half a window, or everything before it."""
     was_training = network.training
     network.eval()
@@ -71,4 +71,4 @@ def score(
             out[:, part[wanted]] = values[:, wanted.ravel()]
             bar.update(int(wanted.sum()))
     network.train(was_training)
-    return Scores(*group.sum(out))
+    return TrainedScores(*group.sum(out))

@@ -1,9 +1,11 @@
-"""The trained side: the network and the gate together, from counts or from stored arrays."""
+"""The networks in torch, to train them or to score text on a GPU: from counts, or from stored arrays."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -14,10 +16,17 @@ from saffu.companion.config import CompanionConfig
 from saffu.companion.counted_start import counted_start
 from saffu.companion.gate import Gate
 from saffu.companion.network import Network
+from saffu.companion.networks import Networks, Scores
+from saffu.companion.scoring import Flat, score
+from saffu.companion.weights import PREFIX
 from saffu.errors import SaffuError
-from saffu.interface import Array
+from saffu.interface import Array, Floats
+from saffu.text.corpus import TokenCorpus
 
-PREFIX = "trained."
+if TYPE_CHECKING:
+    from saffu.companion.model import CompanionModel
+
+_ON_DEVICE: WeakKeyDictionary[Networks, TrainedSide] = WeakKeyDictionary()  # copies of networks that score there
 
 
 class TrainedSide:
@@ -62,6 +71,10 @@ class TrainedSide:
             for name, weight in module.named_parameters()
         }
 
+    def networks(self, counted: CalibratedModel) -> Networks:
+        """A copy that needs no torch, for the model whose counts are given."""
+        return Networks(self.arrays(), self.network.context, counted.ranks)
+
     def load(self, arrays: Mapping[str, Array]) -> None:
         """Restore the weights that `arrays` returned, in place."""
         for part, module in {"network": self.network, "gate": self.gate}.items():
@@ -98,3 +111,16 @@ def dtypes(precision: str, device: torch.device) -> tuple[torch.dtype, torch.dty
     short = precision == "bfloat16" or (precision == "auto" and fast)
     training = torch.bfloat16 if short else torch.float32
     return training, training if on_gpu else torch.float32
+
+
+def score_on_device(
+    model: CompanionModel, corpus: TokenCorpus, counted: Floats, certainty: Array, progress: str | None
+) -> Scores:
+    """`Networks.score`, in torch, on the device of the model."""
+    assert model.side is not None
+    if model.side not in _ON_DEVICE:
+        device = torch.device(model.device)
+        _ON_DEVICE[model.side] = TrainedSide.from_arrays(model.config, model.counted, model.side.arrays(), device)
+    side = _ON_DEVICE[model.side]
+    scores = score(side.network, side.gate, corpus, Flat(corpus, counted, certainty, side.device), progress)
+    return Scores(scores.mixture, scores.trained)

@@ -91,14 +91,18 @@ class Training:
         self.text = {"corpus": corpus.fingerprint(), "dev": dev.fingerprint()}
         self.model, self.best, self.config = model, model, model.config
         self.source, self.group, self.before = source, group, seconds
-        self.dev, self.progress, self.device = excerpt(dev, DEV_TARGETS[model.device.type]), Progress(), model.device
+        self.device = torch.device(model.device)
+        self.dev, self.progress = excerpt(dev, DEV_TARGETS[self.device.type]), Progress()
         began = time.perf_counter()
         cross_fit = cross_fitted(model.counted, corpus, "cross-fit", group) if cross_fit is None else cross_fit
         self.division = Division(corpus, cross_fit, self.config.context, self.device)
         counted = model.counted.log_probabilities_and_certainty(self.dev)
         self.dev_flat, self.counted_score = Flat(self.dev, *counted, self.device), self._score_of(counted[0])
         torch.manual_seed(seed_of(self.config.seed, "weights"))
-        self.side = model.side.copy() if model.side else TrainedSide.start(self.config, model.counted, self.device)
+        if model.side is None:
+            self.side = TrainedSide.start(self.config, model.counted, self.device)
+        else:
+            self.side = TrainedSide.from_arrays(self.config, model.counted, model.side.arrays(), self.device)
         for weight in self.side.parameters():
             weight.data.copy_(group.sum(weight.data if group.is_first else torch.zeros_like(weight)))
         self.side.network.train()
@@ -221,7 +225,7 @@ class Training:
         while progress.checks < len(CHECKS) - 1 and CHECKS[progress.checks] <= fraction + 1e-9:
             progress.checks += 1
         side = self.division.calibrated(self.side, self.group)
-        model = self.model.with_side(side)
+        model = self.model.with_side(side.networks(self.model.counted))
         found, alone = self._scores(side)
         is_best, is_lowest = found.bits_per_byte < progress.best, found.bits_per_byte < progress.lowest
         is_worse = found.bits_per_byte > progress.lowest + ROUNDING

@@ -1,35 +1,51 @@
-"""The tokens of a document that the network sees, each with its keys and values from when it was read.
+"""The tokens of a document that the networks see, each with its keys and values from when it was read.
 
-A window grows token by token, and every token is read once: its keys and values are kept for those that follow. When a
+A window grows token by token, and every token is read once: what follows it finds its keys and values in memory. When a
 window moves (see `rows.window_start`), the tokens that stay in it lose their past and have to be read again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import takewhile
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from saffu.companion.network import HEAD, Network
+from saffu.companion.networks import Networks
 from saffu.companion.rows import window_start
-from saffu.text.tokenizer import EOD, PAD
+from saffu.interface import Array
+from saffu.text.tokenizer import EOD
+from saffu.threads import in_parallel
 
-TOKENS = 1 << 14  # read at a time
+
+class Memory:
+    """What networks keep of a token they have read; it holds the memory of those before it."""
+
+    __slots__ = ("addresses", "networks", "numbers", "previous")
+
+    def __init__(self, networks: Networks, numbers: Array, addresses: Array, previous: Memory | None) -> None:
+        self.networks, self.numbers, self.previous = networks, numbers, previous
+        self.addresses = addresses  # (tokens,) uint64, of the numbers of all tokens of the window so far
+
+    @property
+    def state(self) -> Array:
+        """(Σd,) after the token, of all networks side by side."""
+        ends = np.cumsum([native.memory for native in self.networks.natives])
+        widths = self.networks.widths
+        return np.concatenate([self.numbers[end - width : end] for end, width in zip(ends, widths, strict=True)])
 
 
 class Entry:
-    """A token of a window. Equal to any other entry of the same token; computed values follow from the window."""
+    """A token of a window. Equal to any other entry of the same token; what it remembers follows from the window."""
 
-    __slots__ = ("hidden", "memory", "network", "token")
+    __slots__ = ("memory", "token")
 
     def __init__(self, token: int) -> None:
         self.token = token
-        self.network: Network | None = None  # that read it
-        self.memory: Tensor  # (layers, 2, heads, 64), keys and values
-        self.hidden: Tensor  # (d,)
+        self.memory: Memory | None = None
+
+    def is_read_by(self, networks: Networks) -> bool:
+        return self.memory is not None and self.memory.networks is networks
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Entry) and self.token == other.token
@@ -57,34 +73,35 @@ def moved(window: Window, age: int, token: int, context: int) -> Window:
     return *kept, Entry(token)
 
 
-@torch.no_grad()
-def read(network: Network, windows: Iterable[Window]) -> Tensor:
-    """h (windows, d) after each window; only entries that the network has not read yet are computed."""
+def read(networks: Networks, windows: Iterable[Window]) -> Array:
+    """States (windows, Σd) after each window; only tokens that the networks have not read yet are computed."""
     windows = list(windows)
-    unread = {id(window[-1]): window for window in windows if window[-1].network is not network}
-    inner = {id(entry) for window in unread.values() for entry in window[:-1]}
+    unread = {id(window[-1]): window for window in windows if not window[-1].is_read_by(networks)}
+    inner = {id(entry) for window in unread.values() for entry in window[:-1]} if len(unread) > 1 else set()
     longest = [window for last, window in unread.items() if last not in inner]  # the others are parts of these
-    at_once = max(1, TOKENS // network.context)
-    for first in range(0, len(longest), at_once):
-        _read(network, longest[first : first + at_once])
-    return torch.stack([window[-1].hidden for window in windows])
+    several = [window for window in longest if len(window) > 1 and not window[-2].is_read_by(networks)]
+    if len(several) > 1:  # documents that begin; a token more of each is not worth threads
+        in_parallel(lambda window: _read(networks, window), longest)
+    else:
+        for window in longest:
+            _read(networks, window)
+    return np.stack([window[-1].memory.state for window in windows if window[-1].memory is not None])
 
 
-def _read(network: Network, windows: Sequence[Window]) -> None:
-    """Read the new entries of several windows, all at once."""
-    device = network.embedding.device
-    known = [sum(1 for _ in takewhile(lambda entry: entry.network is network, window)) for window in windows]
-    new = [window[length:] for window, length in zip(windows, known, strict=True)]
-    most = max(len(entries) for entries in new)
-    inputs = torch.tensor([[e.token for e in entries] + [PAD] * (most - len(entries)) for entries in new])
-    layers, heads = network.sink.shape
-    past = torch.zeros(layers, 2, len(windows), heads, max(known), HEAD, dtype=network.dtype, device=device)
-    for row, (window, length) in enumerate(zip(windows, known, strict=True)):
-        if length:
-            past[:, :, row, :, :length] = torch.stack([entry.memory for entry in window[:length]], 3)
-    hidden, memory = network.extended(inputs.to(device), past, torch.tensor(known, device=device))
-    memory = memory.movedim(4, 0).contiguous()  # (T, layers, 2, rows, heads, 64)
-    for row, entries in enumerate(new):
-        for place, entry in enumerate(entries):
-            entry.memory, entry.hidden = memory[place, :, :, row], hidden[row, place]
-            entry.network = network
+def _read(networks: Networks, window: Window) -> None:
+    """Read the new entries of a window."""
+    past = len(window)
+    while past and not window[past - 1].is_read_by(networks):
+        past -= 1
+    previous = window[past - 1].memory if past else None
+    tokens = np.array([entry.token for entry in window], dtype=np.uint16)
+    numbers = np.empty((len(window) - past, sum(native.memory for native in networks.natives)), dtype=np.float32)
+    own = numbers.ctypes.data + np.arange(len(numbers), dtype=np.uint64) * numbers.strides[0]
+    addresses = own if previous is None else np.concatenate([previous.addresses, own])
+    offset = 0
+    for native in networks.natives:
+        native.read(tokens, past, addresses + np.uint64(offset))
+        offset += 4 * native.memory
+    for place, row in enumerate(numbers, start=past):
+        previous = Memory(networks, row, addresses[: place + 1], previous)
+        window[place].memory = previous

@@ -81,12 +81,18 @@ class Reader {
             add_scaled(both[1].data(), scratch.data() + c * n, model.cached[outputs.level][looked.exponent[model.views + c]], n);
     }
 
-    // ln p of one token, with and without the cache; leaves the probabilities of classes in `classes`.
-    Pair log_probabilities(uint16_t token) {
-        int rank = model.rank[token], k = model.class_of_rank[rank];
+    // ln p of one class, with and without the cache; leaves the probabilities of all in `classes`.
+    Pair decide_class(int k) {
         Pair log_p = decide(Outputs::classes(model), k);
         for (int which = 0; which < 2; which++)
             classes[which].assign(both[which].begin(), both[which].begin() + model.classes);
+        return log_p;
+    }
+
+    // ln p of one token, with and without the cache; leaves the probabilities of classes in `classes`.
+    Pair log_probabilities(uint16_t token) {
+        int rank = model.rank[token], k = model.class_of_rank[rank];
+        Pair log_p = decide_class(k);
         Outputs tokens = Outputs::tokens(model, k);
         if (tokens.n() > 1) {
             Pair within = decide(tokens, rank - tokens.lo);
@@ -215,6 +221,16 @@ EXPORT double saffu_distribution(const Model *model, const uint16_t *tail, int64
     }
     return w;
 } OR_FAIL(0)
+
+// The certainty (2) after such a document.
+EXPORT void saffu_certainty(const Model *model, const uint16_t *tail, int64_t n, int64_t age, const float *ring,
+                            float *features) KERNEL {
+    Reader reader(*model);
+    reader.trust.load(ring, age);
+    reader.stand_at(tail, n - age, n);
+    reader.decide_class(0);
+    reader.certainty(model->window ? reader.trust.weight(*model, age) : 0, features);
+} OR_FAIL()
 
 // Samples a token from that distribution with three numbers from [0, 1): with or without the cache, then a class, then a
 // token of that class. Advances the ring by that token.

@@ -77,7 +77,7 @@ class Predictor:
         rows = self.states(ids, real)
         if isinstance(self.model, CompanionModel):
             network = self.model
-            return distinct(rows, lambda given: network.hidden(given).float().cpu().numpy())
+            return distinct(rows, lambda given: network.hidden(given))
         if isinstance(self.model, PaperModel):
             return distinct(rows, self._hidden_distributions)
         assert self.vectors is not None
@@ -114,7 +114,7 @@ def hidden_size(model: Model, vectors: Array | None) -> int:
     if isinstance(model, PaperModel):
         return len(model.network.M)
     if isinstance(model, CompanionModel) and model.side is not None:
-        return model.side.network.width
+        return sum(model.side.widths)
     assert isinstance(model, CalibratedModel) and vectors is not None
     return int(model.encoder.output_classes[EOD:].max()) + 1 + 2 * vectors.shape[1]
 

@@ -1,0 +1,123 @@
+"""Trained networks next to a counted model, without torch: scores of text, states of documents, and the mixture.
+
+Each of the K networks has its own gate, which decides how much of a prediction comes from it:
+
+    p = (1/K) Σ_k [g_k·p_k + (1 − g_k)·p_counted] = (1 − ḡ)·p_counted + Σ_k (g_k/K)·p_k
+
+So a prediction is a mixture of K + 1 distributions, the counted one first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from saffu.calibrated.layout import Ranks
+from saffu.calibrated.rows import checked_ids
+from saffu.companion.kernels import NativeNetwork
+from saffu.companion.rows import documents_of, inputs_of, scoring_rows
+from saffu.companion.weights import PREFIX, Weights, weights_of
+from saffu.interface import Array, Floats
+from saffu.progress import progress_bar
+from saffu.text.corpus import TokenCorpus
+from saffu.threads import in_parallel
+
+ROWS = 16  # scored at a time
+
+
+class Scores(NamedTuple):
+    """One entry per target, (targets,) each."""
+
+    mixture: Floats  # ln p
+    trained: Floats  # ln p by the networks alone: the logarithm of their mean
+
+
+class Networks:
+    """The networks of a model and their gates. They are read where they lie, and never changed."""
+
+    def __init__(self, arrays: Mapping[str, Array], context: int, ranks: Ranks) -> None:
+        """`arrays`: as they are stored, among others; `ranks`: the order of tokens by the counted model's classes."""
+        self.stored = {name: array for name, array in arrays.items() if name.startswith(PREFIX)}
+        self.context, self.ranks = context, ranks
+        self.weights: list[Weights] = weights_of(self.stored, context)
+        self.natives = [NativeNetwork(weights, ranks) for weights in self.weights]
+        self.vocabulary = self.natives[0].vocabulary
+        self.widths = [native.width for native in self.natives]
+
+    def arrays(self) -> dict[str, Array]:
+        """All weights, by name."""
+        return dict(self.stored)
+
+    @property
+    def size(self) -> int:
+        return sum(array.size for array in self.stored.values())
+
+    def log_weights(self, from_states: Array, certainty: Array) -> Array:
+        """ln of the weights of a mixture, (1 + K, n) float32: 1 − ḡ, then each g_k/K.
+
+        `from_states` (K, n) is what states add to the gates' logits; `certainty` (n, certainties) the counted model's.
+        """
+        logits = from_states.astype(np.float64)
+        for logit, own in zip(logits, self.weights, strict=True):
+            logit += certainty @ own.gate_weight[own.width :] + own.gate_bias
+        log_open, log_shut = -np.logaddexp(0, -logits), -np.logaddexp(0, logits)
+        parts = [np.logaddexp.reduce(log_shut, axis=0), *log_open]
+        return np.asarray(np.stack(parts) - np.log(len(logits)), dtype=np.float32)
+
+    def score(self, corpus: TokenCorpus, counted: Floats, certainty: Array, progress: str | None = None) -> Scores:
+        """Score a corpus together with the counted model, whose ln p (targets,) and certainty are given.
+
+        Each target sees at least half a window, or everything before it.
+        """
+        targets, inputs = checked_ids(corpus, self.vocabulary), inputs_of(corpus).astype(np.uint16)
+        documents = documents_of(corpus)
+        positions, scored = scoring_rows(corpus, self.context)
+        log_p, from_states = np.zeros((2, len(self.natives), corpus.targets), dtype=np.float32)
+        with progress_bar(progress, total=corpus.targets) as bar:
+
+            def work(first: int) -> None:
+                places, wanted = positions[first : first + ROWS], scored[first : first + ROWS]
+                begin, own = window_begins(places, documents), places[wanted]
+                for k, native in enumerate(self.natives):
+                    found, logit = native.score(inputs[places], begin, wanted, targets[places])
+                    log_p[k, own], from_states[k, own] = found[wanted], logit[wanted]
+                bar.update(len(own))
+
+            in_parallel(work, range(0, len(positions), ROWS))
+        parts = np.concatenate([counted[None], log_p])  # (1 + K, targets) float64
+        mixture = np.logaddexp.reduce(self.log_weights(from_states, certainty) + parts, axis=0)
+        return Scores(mixture, np.logaddexp.reduce(parts[1:], axis=0) - np.log(len(self.natives)))
+
+    def log_probabilities(self, states: Array) -> Array:
+        """ln p of every token by each network after states (n, Σd): (K, n, N) float32."""
+        parts = np.split(states, np.cumsum(self.widths)[:-1], axis=1)
+        return np.stack(
+            [
+                native.log_probabilities(np.ascontiguousarray(part))
+                for native, part in zip(self.natives, parts, strict=True)
+            ]
+        )
+
+    def logits(self, states: Array) -> Array:
+        """What states (n, Σd) add to the gates' logits, (K, n)."""
+        parts = np.split(states, np.cumsum(self.widths)[:-1], axis=1)
+        return np.stack([part @ own.gate_weight[: own.width] for part, own in zip(parts, self.weights, strict=True)])
+
+    def sample(self, k: int, state: Array, rng: np.random.Generator) -> int:
+        """A token from the distribution of network k after a state (Σd,)."""
+        end = int(np.cumsum(self.widths)[k])
+        return self.natives[k].sample(np.ascontiguousarray(state[end - self.widths[k] : end]), rng)
+
+
+def window_begins(positions: Array, documents: Array) -> Array:
+    """Where in its row the window of each place begins, (rows, T) int32, from positions in a corpus; −1: none.
+
+    >>> window_begins(np.array([[5, 6, 7, 2, 3, -1]]), np.array([0, 0, 0, 0, 0, 0, 1, 1]))
+    array([[0, 1, 1, 3, 3, 5]], dtype=int32)
+    """
+    own = documents[positions]
+    first = np.ones(positions.shape, dtype=bool)
+    first[:, 1:] = (np.diff(positions, axis=1) != 1) | (own[:, 1:] != own[:, :-1])
+    return np.maximum.accumulate(np.where(first, np.arange(positions.shape[1]), 0), axis=1).astype(np.int32)
