@@ -4,9 +4,16 @@ import os
 import random
 import re
 import shutil
+import struct
 import subprocess
 import sys
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
 from urllib.parse import parse_qs
+from xml.etree import ElementTree
 
 import pytest
 
@@ -16,6 +23,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="no playwright; r
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH; install it and run make test-web")
 
+AXE = Path(sys.prefix) / "axe/node_modules/axe-core/axe.min.js"
 ZEBRA = "the zebra crossed the quiet river ."
 HOSTILE = [
     "<script>window.hacked = 1</script> said the old king .",
@@ -286,7 +294,7 @@ def test_hostile_text_is_only_text(open_page, counted):
 
 def test_long_text_gets_a_clear_message(open_page, counted):
     page = open_page()
-    page.fill("#editor", long_line(1_000_000))
+    page.fill("#editor", long_line(1_000_000), timeout=120_000)
     page.wait_for_selector("#error:not([hidden])")
     assert "1,000,000 characters" in page.inner_text("#error")
     prompt(page, "the zebra crossed the quiet ", "river")
@@ -305,15 +313,68 @@ def test_the_address_holds_the_state(open_page, counted):
     assert again.input_value("#editor") == "the zebra crossed "
 
 
-def test_snapshots_and_models_are_saved(open_page, counted, address, tmp_path):
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def serving(folder):
+    """The address of a server of static files."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def saved(page, button, folder):
+    with page.expect_download() as waiting:
+        page.click(button)
+    path = folder / waiting.value.suggested_filename
+    waiting.value.save_as(path)
+    return path
+
+
+def test_cards_snapshots_and_models_are_saved(open_page, counted, address, browser, tmp_path):
     page = open_page()
     prompt(page, "<b>the</b> zebra crossed the quiet ", "river")
-    with page.expect_download() as waiting:
-        page.click("#snapshot")
-    waiting.value.save_as(tmp_path / "why.html")
-    assert waiting.value.suggested_filename == "why-river.html"
-    saved = (tmp_path / "why.html").read_text("utf-8")
-    assert "<b>the" not in saved and "&lt;b&gt;the" in saved and "memory" in saved
+    page.click("#share-open")
+    assert page.input_value("#snapshot-name") == "why-crossed-the-quiet-river"
+    picture = ElementTree.parse(saved(page, "#card-svg", tmp_path))
+    texts = ["".join(each.itertext()) for each in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert "<b>the</b> zebra crossed the quiet river" in " ".join(texts)
+    assert any("“the quiet → river” occurs once" in text for text in texts)
+    assert "pip install saffu && saffu play" in texts
+    png = saved(page, "#card-png", tmp_path).read_bytes()
+    assert png[:8] == b"\x89PNG\r\n\x1a\n" and struct.unpack(">II", png[16:24]) == (1200, 630)
+
+    page.fill("#snapshot-name", "river")
+    path = saved(page, "#snapshot button[type=submit]", tmp_path)
+    whole = path.read_text("utf-8")
+    assert path.name == "river.html" and "<b>the" not in whole and "&lt;b&gt;the" in whole
+    assert "<script" not in whole and "http:" not in whole and "https:" not in whole and "url(" not in whole
+    page.click("#snapshot-make-link")
+    page.wait_for_selector("#snapshot-link:not([hidden])")
+    link = page.get_attribute("#snapshot-address", "href")
+    assert address[0].split("/")[3] not in link
+    with browser.new_context(viewport={"width": 1000, "height": 700}) as context:
+        frame, refused = context.new_page(), []
+        frame.on("console", lambda said: refused.append(said.text))
+        (tmp_path / "outer.html").write_text(
+            f'<!doctype html><link rel="icon" href="data:,"><iframe src="{link}"></iframe>'
+        )
+        with serving(tmp_path) as outer, frame.expect_response(link) as answer:
+            frame.goto(f"{outer}/outer.html")
+        assert answer.value.status == 200
+        alone = context.new_page()
+        alone.goto(path.as_uri())
+        assert alone.inner_text("h1") == "<b>the</b> zebra crossed the quiet river"
+        assert alone.inner_text("tr.total").startswith("sum = log₂ p")
+        assert alone.evaluate("() => document.documentElement.scrollWidth") <= 1000
+        assert refused == []
+    page.click("#share-close")
+
+    page.click("#facts summary")
     page.fill("#save-name", "from-the-page")
     page.click("#save button")
     page.wait_for_selector('#save button:text-is("Saved as from-the-page")')
@@ -337,6 +398,49 @@ def test_every_width_and_theme(open_page, counted, width, scheme):
     assert page.evaluate("() => document.documentElement.scrollWidth") <= width
     dark = page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(18, 19, 22)"
     assert dark == (scheme == "dark")
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="no axe-core; run make test-web")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessibility(open_page, counted, scheme):
+    """axe-core finds no violation: while typing, after forgetting, in the dialog, and in the form for another text."""
+    page = open_page(1000, scheme)
+    prompt(page, "the zebra crossed the quiet ", "river")
+    page.wait_for_selector("#documents li p")
+    found = violations(page)
+    page.click("#documents li:first-child button")
+    page.wait_for_selector("#changes li.equal")
+    page.wait_for_selector("#changes .moves li")
+    found += violations(page)
+    page.click("#undo")
+    page.wait_for_selector("#changes:empty", state="attached")
+    page.wait_for_selector('#why-title:has-text("Why “river”?")')
+    page.click("#share-open")
+    found += violations(page)
+    page.click("#share-close")
+    page.click("#facts summary")
+    found += violations(page)
+    page.click("#again")
+    found += violations(page)
+    assert found == []
+
+
+def violations(page) -> list[str]:
+    """What axe-core reports; evaluated by the driver, which the page's policy does not concern."""
+    page.emulate_media(reduced_motion="reduce")  # colors that fade in count as too pale
+    page.evaluate(AXE.read_text("utf-8"))
+    found = page.evaluate("() => axe.run()")["violations"]
+    return [f"{each['id']}: {node['target']}" for each in found for node in each["nodes"]]
+
+
+def test_at_200_percent_everything_fits(open_page, counted):
+    page = open_page(640, height=450)  # 1280 × 900 at 200%
+    prompt(page, "the zebra crossed the quiet ", "river")
+    page.click("#sum summary")
+    page.wait_for_selector("#bars tfoot .bits")
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 640
+    wide = "all => all.filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.className)"
+    assert page.locator(".card").evaluate_all(wide) == []
 
 
 def test_a_megabyte_in_one_line_is_counted_while_typing_goes_on(open_page, counted):

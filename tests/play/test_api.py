@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from play_page import Page
+from play_page import ADDRESS, TOKEN, Page
 
 import saffu
 from conftest import sentences
@@ -410,15 +410,21 @@ def test_generation_streams_the_same_text_as_the_library(counted_page):
     assert "`temperature` must be a number from 0 to 10" in counted_page.post("generate", 422, **wrong)["error"]
 
 
-def test_snapshots_are_self_contained_and_escaped(counted_page):
-    text = '<script>alert(1)</script> & "the old '
-    answer = counted_page.client.post(
-        "api/snapshot", json={"model": counted_page.id, "text": text, "word": "<img src=x onerror=alert(2)>"}
-    )
-    assert answer.status_code == 200 and answer.headers["content-type"] == "text/html; charset=utf-8"
-    assert "<script" not in answer.text and "<img" not in answer.text and "&lt;script&gt;" in answer.text
-    assert "http:" not in answer.text and "https:" not in answer.text and "url(" not in answer.text
-    assert "memory" in answer.text and "log₂ p" in answer.text
+def test_a_snapshot_has_a_link_that_does_not_hold_the_token(page):
+    made = page.post("snapshot", name="why-river", page="<!doctype html><p>river</p>")
+    assert made["path"].startswith("/s/") and made["path"].endswith("/why-river") and TOKEN not in made["path"]
+    del page.client.headers["Origin"]
+    answer = page.client.get(f"{ADDRESS}{made['path']}")
+    assert answer.text == "<!doctype html><p>river</p>"
+    policy = answer.headers["content-security-policy"]
+    assert "sandbox" in policy and "script-src" not in policy and "frame-ancestors *" in policy
+    assert "x-frame-options" not in answer.headers
+    assert page.client.get(f"{ADDRESS}/s/guess/why-river").status_code == 404
+    assert page.client.post(f"{ADDRESS}{made['path']}").status_code == 403
+    assert page.client.get(f"{ADDRESS}{made['path']}", headers={"Host": "evil.example:8765"}).status_code == 421
+    page.client.headers["Origin"] = ADDRESS
+    for name in ("", "a/b", "..", "x" * 65, "<b>"):
+        page.post("snapshot", 422, name=name, page="x")
 
 
 def test_any_unicode_is_counted_and_typed(page):

@@ -13,12 +13,22 @@ LARGEST_TEXT = 20_000_000  # bytes of a text to be counted
 LARGEST_REQUEST = 1_000_000  # bytes of any other request
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
+    "Cache-Control": "no-store",
+}
+
+SHARED = "/s/"  # snapshots, each under a key of its own; the only pages that others may frame
+SHARED_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+    "sandbox; frame-ancestors *",
+    "Cross-Origin-Resource-Policy": "cross-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
 
@@ -44,10 +54,11 @@ class Guard:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                MutableHeaders(scope=message).update(SHARED_HEADERS if is_shared else HEADERS)
             await send(message)
 
         headers, path = Headers(scope=scope), scope["path"]
+        is_shared = path.startswith(SHARED) and scope["method"] in ("GET", "HEAD")
         limit = LARGEST_TEXT if path.endswith("/api/count") else LARGEST_REQUEST
         refusal = self.refusal(scope["method"], path, headers, limit)
         if refusal:
@@ -64,7 +75,7 @@ class Guard:
                 raise HTTPException(413, too_large(limit))
             return message
 
-        inner = {**scope, "path": path[len(self.prefix) - 1 :], "raw_path": None}
+        inner = {**scope, "path": path if is_shared else path[len(self.prefix) - 1 :], "raw_path": None}
         await self.app(inner, receive_at_most, send_with_headers)
 
     def refusal(self, method: str, path: str, headers: Headers, limit: int) -> tuple[int, str] | None:
@@ -76,6 +87,8 @@ class Guard:
             return 403, "this request comes from another site"
         if method not in ("GET", "HEAD") and origin is None:
             return 403, "this request does not come from the page"
+        if path.startswith(SHARED) and method in ("GET", "HEAD"):
+            return None
         if not secrets.compare_digest(path[: len(self.prefix)].encode(), self.prefix.encode()):
             return 404, "open the address that saffu play printed, with all of its token"
         length = headers.get("content-length", "0")

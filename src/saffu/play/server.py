@@ -20,8 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from saffu.errors import SaffuError
-from saffu.play.guard import Guard
-from saffu.play.snapshot import snapshot
+from saffu.play.guard import SHARED, Guard
 from saffu.play.studio import Studio
 from saffu.play.subject import Version
 from saffu.play.typist import completed
@@ -31,6 +30,7 @@ from saffu.text.records import is_valid
 MOST_TYPED = 10_000  # characters of a text that is typed
 LINES = 3  # of generated text, if documents have several
 MOST_LEARNED = 100_000  # characters of a document that is learned or forgotten
+MOST_SHARED = 300_000  # characters of a snapshot
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 Body = dict[str, Any]
@@ -136,22 +136,24 @@ def app(studio: Studio, token: str, port: int) -> ASGIApp:
             return refused(error)
         return StreamingResponse(iterate_in_threadpool(pieces), media_type="text/plain; charset=utf-8")
 
-    async def take_snapshot(request: Request) -> Response:
-        body = await parsed(request)
+    def take_snapshot(body: Body) -> Any:
+        return {"path": SHARED + studio.share(text(body, "name", 64), text(body, "page", MOST_SHARED))}
 
-        def make() -> str:
-            subject = studio.subject(model(body))
-            prompt = typed(body)
-            return snapshot(subject.name, prompt, why(subject.version.lm, prompt, text(body, "word", 1000)))
-
-        try:
-            page = await run_in_threadpool(make)
-        except SaffuError as error:
-            return refused(error)
+    async def shared(request: Request) -> Response:
+        page = studio.shared.get(request.path_params["rest"])
+        if page is None:
+            raise HTTPException(404, "this link belongs to a page that no longer runs; open the saved page instead")
         return Response(page, headers={"Content-Type": "text/html; charset=utf-8"})
 
     posts = {"suggest": suggest, "why": explain, "documents": documents, "forget": forget, "learn": learn}
-    posts |= {"undo": undo, "save": save, "read": read, "recount": recount, "compare": compare}
+    posts |= {
+        "undo": undo,
+        "save": save,
+        "read": read,
+        "recount": recount,
+        "compare": compare,
+        "snapshot": take_snapshot,
+    }
     routes = [Route("/", page_part("index.html"))]
     routes += [Route(f"/{part.name}", page_part(part.name)) for part in (files("saffu.play") / "static").iterdir()]
     routes += [Route(f"/api/{name}", posting(work), methods=["POST"]) for name, work in posts.items()]
@@ -159,7 +161,7 @@ def app(studio: Studio, token: str, port: int) -> ASGIApp:
         Route("/api/state", state),
         Route("/api/count", count, methods=["POST"]),
         Route("/api/generate", generate, methods=["POST"]),
-        Route("/api/snapshot", take_snapshot, methods=["POST"]),
+        Route(SHARED + "{rest:path}", shared),
     ]
     handlers: Any = {HTTPException: failed}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), token, port)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from saffu.play.counting import DEMOS, STAGES, STORY_PROMPTS, add_rival, count, 
 from saffu.play.subject import Change, Subject, Version, check
 
 PLAIN_NAME = re.compile(r"\w[\w.-]{0,63}")
+MOST_SHARED = 64  # snapshots with a link
 MOST_PAGES = 32  # open pages whose latest keystroke is remembered
 FITTING = "The paper's model is being fitted to the same text; typing is slower until it is done."
 FOLDER = "folder"  # id of the model that was opened from a folder
@@ -52,6 +54,7 @@ class Studio:
         self.subjects: dict[str, Subject] = {}
         self.saved_in = Path.cwd() if saved_in is None else saved_in
         self.job: Job | None = None
+        self.shared: dict[str, str] = {}  # snapshots by key and name
         self._lock, self._checking = threading.Lock(), threading.Lock()
         self._workers: list[threading.Thread] = []
         self._counted = 0
@@ -150,6 +153,19 @@ class Studio:
         require_writable(folder, force=False)
         self.subject(id).version.lm.save(folder)
         return name
+
+    def share(self, name: str, page: str) -> str:
+        """Keep a snapshot while the server runs; the part of its link that nobody can guess, and its name."""
+        if not PLAIN_NAME.fullmatch(name):
+            raise SaffuError(
+                "the name of a page may contain only letters, digits, and . _ -, and at most 64 characters"
+            )
+        path = f"{secrets.token_urlsafe(12)}/{name}"
+        with self._lock:
+            self.shared[path] = page
+            while len(self.shared) > MOST_SHARED:
+                del self.shared[next(iter(self.shared))]
+        return path
 
     def _in_background(self, work: Callable[[], None]) -> None:
         def guarded() -> None:

@@ -154,6 +154,7 @@ function showSpans(found) {
 }
 
 function showGhost() {
+  if (editor.value.length > MOST_TYPED) return mirror.replaceChildren();
   const known = [...mirror.children].filter((child) => child.bits !== undefined);
   for (const node of [...mirror.childNodes].slice(known.length)) node.remove();
   const { place, written } = session;
