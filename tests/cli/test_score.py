@@ -158,6 +158,77 @@ def test_models_are_compared_by_byte(saffu, fitted, tmp_path):
     assert "remove --words" in saffu("score model lines.txt --against paper --words").err
 
 
+def test_several_models_are_compared(saffu, fitted, tmp_path):
+    """The log-ratio is that against the best of the others; `best` names the model that predicts the line best."""
+    SaffuLM(fitted("toy").config).fit(sentences(8, 50)).save(tmp_path / "few")
+    SaffuLM(fitted("toy").config).fit(["zebra zoo"] * 9).save(tmp_path / "zoo")
+    mixed = [*LINES[:20], "zebra zoo", "zoo zebra"]
+    (tmp_path / "mixed.txt").write_text("\n".join(mixed) + "\n")
+    found = rows(saffu("score model mixed.txt --against few --against zoo --json"))
+    alone = {name: rows(saffu(f"score {name} mixed.txt --json")) for name in ("model", "few", "zoo")}
+    for number, row in enumerate(found):
+        bits = {name: scores[number]["bits_per_byte"] for name, scores in alone.items()}
+        assert row["best"] == min(bits, key=bits.get)
+        assert (row["bits_per_byte_few"], row["bits_per_byte_zoo"]) == pytest.approx((bits["few"], bits["zoo"]))
+        assert row["log_ratio_per_byte"] == pytest.approx(min(bits["few"], bits["zoo"]) - bits["model"])
+    kept = saffu("score model mixed.txt --against few --against zoo --keep best==zoo").out.splitlines()
+    assert kept == ["zebra zoo", "zoo zebra"]
+    assert "no model is named 'x'" in saffu("score model mixed.txt --against few --against zoo --keep best==x").err
+    assert "different names" in saffu("score model mixed.txt --against model").err
+
+
+def test_the_best_lines_are_kept(saffu, tmp_path):
+    scored = rows(saffu("score model lines.txt --json"))
+    order = sorted(range(300), key=lambda number: scored[number]["bits_per_byte"])
+    best = [LINES[number] for number in sorted(order[:90])]
+    assert saffu("score model lines.txt --keep-best 30%").out.splitlines() == best
+    kept = rows(saffu("score model lines.txt --keep-best 0.3 --json"))
+    assert kept == [scored[number] for number in sorted(order[:90])]
+    short = rows(saffu("score model lines.txt --keep-best 50% --keep tokens<8 --json"))
+    assert len(short) == math.ceil(sum(row["tokens"] < 8 for row in scored) / 2)
+    for wrong in ("0", "150%", "x"):
+        assert "not a share" in saffu(f"score model lines.txt --keep-best {wrong}").err
+
+
+def test_the_best_of_a_stream_are_those_before_it():
+    """The first thousand are judged among themselves, later ones by all before them; about the share is kept."""
+    from saffu.text.records import Record
+    from saffu.tools.score_table import Measures, Tally, best_rows
+
+    numbers = [number * 7919 % 5000 / 1000 for number in range(5000)]
+    stream = [[(Record("", place, ""), {"bits_per_byte": number})] for place, number in enumerate(numbers)]
+    tally = Tally()
+    kept = [row["bits_per_byte"] for batch in best_rows(stream, Measures(), 0.2, tally, True) for _, row in batch]
+    assert tally.kept == len(kept) and 950 < len(kept) < 1050 and max(kept) < 1.1
+    first = sorted(numbers[:1000])[199]
+    assert [number for number in numbers[:1000] if number <= first] == kept[:200]
+    few = list(best_rows(stream[:10], Measures(), 0.5, tally, True))
+    assert sum(map(len, few)) == 5
+
+
+def test_quantiles(saffu):
+    scored = sorted(row["bits_per_byte"] for row in rows(saffu("score model lines.txt --json")))
+    (shown,) = rows(saffu("score model lines.txt --quantiles --json"))
+    assert shown["measure"] == "bits_per_byte" and shown["lines"] == 300
+    assert shown["quantiles"]["50%"] == pytest.approx(scored[149], abs=6e-4)
+    assert shown["quantiles"]["95%"] == pytest.approx(scored[284], abs=6e-4)
+    head, *lines = saffu("score model lines.txt --quantiles").out.splitlines()
+    assert head.split() == ["bits_per_byte", "quantile"]
+    assert lines[4].split() == ["50%", f"{shown['quantiles']['50%']:.3f}"]
+    assert lines[10] == "bits per byte: 300 lines"
+
+
+def test_without_the_cache(saffu, fitted, tmp_path):
+    fitted("calibrated").save(tmp_path / "counted")
+    text = "the dog saw the dog and the dog saw the dog\n"
+    (plain,) = rows(saffu("score counted --json --no-cache", stdin=text))
+    (cached,) = rows(saffu("score counted --json", stdin=text))
+    lm = fitted("calibrated")
+    bare = -lm.model_.without_cache().log_probabilities(lm.tokenize([text])).sum() / math.log(2)
+    assert plain["bits"] == pytest.approx(bare) and plain["bits"] != pytest.approx(cached["bits"])
+    assert "no recency cache" in saffu("score model --no-cache", stdin=text).err
+
+
 def test_records_keep_their_fields(saffu, tmp_path):
     records = [{"id": "a", "body": LINES[0], "url": "u", "n": [1, None]}, {"body": "  ", "url": "v"}]
     (tmp_path / "r.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*records, *records]) + "{bad\n")

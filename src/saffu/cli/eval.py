@@ -46,6 +46,7 @@ def run(options: argparse.Namespace) -> None:
     from saffu.text.corpus import TokenCorpus
     from saffu.text.documents import hold_out
     from saffu.tools import evaluate
+    from saffu.tools.scores import without_cache
 
     lm = load(options.model, device_of(options))
     every = lm.source_.get("hold_out", 0) if lm.source_.get("default_corpus") else 0
@@ -53,9 +54,7 @@ def run(options: argparse.Namespace) -> None:
         raise SaffuError("no text to evaluate on; pass some: saffu eval MODEL TEXT")
     how = Reading.of(options, lm.source_)
     if options.no_cache:
-        if not hasattr(lm.model_, "without_cache"):
-            raise SaffuError("this model has no recency cache; omit --no-cache")
-        lm.model_ = lm.model_.without_cache()
+        lm.model_ = without_cache(lm.model_)
     with Text(options.text, how) as text:
 
         def tokenized(lines: Iterable[Any], max_tokens: int | None = None) -> TokenCorpus:

@@ -133,7 +133,20 @@ def score(options: argparse.Namespace) -> Tally:
         raise SaffuError("scoring on a cluster needs both --ray and --out DIR; pass both, or neither to print the rows")
     require_usable(options.ray)
     out: Path = options.out
-    names = ("unit", "keep", "below", "above", "json", "field", "split", "encoding_errors", "bad_records")
+    names = (
+        "unit",
+        "keep",
+        "below",
+        "above",
+        "json",
+        "field",
+        "split",
+        "no_cache",
+        "keep_best",
+        "quantiles",
+        "encoding_errors",
+        "bad_records",
+    )
     asked = {name: getattr(options, name) for name in names}
     asked |= {"model": options.model.resolve(), "against": [path.resolve() for path in options.against]}
     models = [read_manifest(path)["checksums"] for path in (options.model, *options.against)]
@@ -163,13 +176,13 @@ def rows_path(out: Path, number: int, source: Source, ending: str) -> Path:
 
 def score_file(asked: Mapping[str, Any], place: tuple[str, str, bool], path: str, skip_bad: bool) -> dict[str, Any]:
     """Score a file; a task. The file of rows appears when it is complete."""
-    from saffu.cli.scoring import write_scores
+    from saffu.cli.scoring import scorers_of, write_scores
     from saffu.cluster.engine import appearing
     from saffu.text.sources import Source
     from saffu.tools.score_table import Tally
 
     options = argparse.Namespace(**asked)
-    scorer, *others = (loaded_scorer(model) for model in (options.model, *options.against))
+    scorer, *others = scorers_of(options, loaded_scorer)
     tally, bad = Tally(), ""
     try:
         with appearing(Path(path), "x") as file:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from saffu.cli.options import (
     Command,
@@ -17,9 +19,12 @@ from saffu.cli.options import (
     finite,
     named_path,
 )
-from saffu.cli.output import warn
+from saffu.cli.output import print_json, table, warn
 from saffu.errors import SaffuError
 from saffu.format import plural
+
+if TYPE_CHECKING:
+    from saffu.tools.score_table import Tally
 
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
@@ -31,12 +36,17 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     unit = parser.add_mutually_exclusive_group()
     unit.add_argument("--words", dest="unit", action="store_const", const="words", default="lines", help=help)
     unit.add_argument("--tokens", dest="unit", action="store_const", const="tokens", help="print one row per token")
-    help = "another model: add log_ratio_per_byte, the log2 of MODEL's probability over OTHER's"
+    help = "another model: add log_ratio_per_byte, the log2 of MODEL's probability over OTHER's; may be repeated"
     parser.add_argument("--against", action="append", default=[], type=named_path, metavar="OTHER", help=help)
     help = "keep only rows that meet a condition such as 'bits_per_byte<1.9'; may be repeated"
     parser.add_argument("--keep", action="append", default=[], metavar="CONDITION", help=help)
     parser.add_argument("--below", type=finite, metavar="X", help="short for --keep 'bits_per_byte<X'")
     parser.add_argument("--above", type=finite, metavar="X", help="short for --keep 'bits_per_byte>X'")
+    help = "keep only the best lines: a share such as 50%%, with the fewest bits per byte or the highest log-ratio"
+    parser.add_argument("--keep-best", type=share, metavar="SHARE", help=help)
+    help = "print the distribution of the scores instead of rows, to choose a threshold by"
+    parser.add_argument("--quantiles", action="store_true", help=help)
+    parser.add_argument("--no-cache", action="store_true", help="predict without the recency cache")
     parser.add_argument("--json", action="store_true", help="print JSON Lines")
     parser.add_argument("--quiet", action="store_true", help="print no histogram")
     add_device(parser)
@@ -46,11 +56,28 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     add_text_options(parser, "line")
 
 
+def share(text: str) -> float:
+    """A share above 0 and up to 1, also as a percentage.
+
+    >>> share("50%"), share("0.25")
+    (0.5, 0.25)
+    """
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share; pass a percentage such as 50%")
+    return value
+
+
 def run(options: argparse.Namespace) -> None:
     """Print rows, or, if lines are filtered, the text of those that are kept."""
     from saffu.cli import scoring
 
     measures = scoring.measures_of(options)
+    if options.keep_best is not None and (options.quantiles or options.ray or options.out):
+        raise SaffuError("--keep-best prints lines of one run; remove --quantiles, --ray, and --out")
     if options.ray or options.out:
         from saffu.cli import on_ray
 
@@ -58,7 +85,7 @@ def run(options: argparse.Namespace) -> None:
     else:
         from saffu import load
 
-        scorer, *others = (load(path, device_of(options)).scorer_ for path in (options.model, *options.against))
+        scorer, *others = scoring.scorers_of(options, lambda path: load(path, device_of(options)).scorer_)
         with scoring.chosen_sources(options) as (sources, live):
             tally = scoring.write_scores(options, sources, scorer, others, sys.stdout, live)
     if not tally.records and options.text not in ([], ["-"]):  # a pipe may well be empty
@@ -70,10 +97,27 @@ def run(options: argparse.Namespace) -> None:
         warn(f"scores replaced fields of the same name: {names}; rename these fields to keep them")
     if tally.blank:
         warn(f"skipped {plural(tally.blank, 'blank record')}")
-    if tally.rows and sys.stderr.isatty() and not options.quiet:
-        of = plural(tally.rows, options.unit[:-1])
-        of = f"{tally.kept:,} of {of} kept" if measures.conditions else of
-        print(tally.values.histogram(f"{measures.main.replace('_', ' ')}: {of}"), file=sys.stderr)
+    if tally.rows and options.quantiles:
+        print_quantiles(options, measures.main, tally)
+    elif tally.rows and sys.stderr.isatty() and not options.quiet:
+        print(histogram(options, measures.main, tally), file=sys.stderr)
+
+
+def print_quantiles(options: argparse.Namespace, measure: str, tally: Tally) -> None:
+    """The distribution of the scores: a table of quantiles and a histogram, or one JSON object."""
+    quantiles = tally.values.quantiles()
+    if options.json:
+        print_json({"measure": measure, options.unit: tally.rows, "quantiles": quantiles})
+        return
+    print(table([measure, "quantile"], [[name, f"{value:.3f}"] for name, value in quantiles.items()]))
+    if not options.quiet:
+        print(f"\n{histogram(options, measure, tally)}")
+
+
+def histogram(options: argparse.Namespace, measure: str, tally: Tally) -> str:
+    of = plural(tally.rows, options.unit[:-1])
+    of = f"{tally.kept:,} of {of} kept" if tally.kept < tally.rows else of
+    return tally.values.histogram(f"{measure.replace('_', ' ')}: {of}")
 
 
 COMMAND = Command(
@@ -84,6 +128,8 @@ COMMAND = Command(
     "saffu score model stories.txt --words > surprisals.tsv\n"
     "zcat crawl.jsonl.gz | saffu score model --field text --json --keep 'bits_per_byte<1.9' > clean.jsonl\n"
     "saffu score law lines.txt --against news --keep 'log_ratio_per_byte>0' > law.txt\n"
+    "saffu score model good.txt --quantiles\n"
+    "saffu score model crawl.txt --keep-best 50% > better-half.txt\n"
     "saffu score model crawl/*.jsonl.gz --json --out scored --ray    # on a cluster",
     add_options,
     run,

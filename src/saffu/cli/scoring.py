@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -12,7 +12,17 @@ from typing import IO, Any
 from saffu.cli.reading import warn_of_bad_files
 from saffu.text.documents import bad_sources, read_records
 from saffu.text.sources import Source, Sources
-from saffu.tools.score_table import JsonWriter, Measures, TableWriter, Tally, TextWriter, Writer, scored, write_rows
+from saffu.tools.score_table import (
+    JsonWriter,
+    Measures,
+    TableWriter,
+    Tally,
+    TextWriter,
+    Writer,
+    best_rows,
+    scored,
+    write_rows,
+)
 from saffu.tools.scores import Arrivals, Condition, Scorer, batches
 
 
@@ -28,9 +38,21 @@ def write_scores(
     measures, tally = measures_of(options), Tally()
     records = read_records(sources, skipped=tally.skipped, **reading(options))
     groups = (Arrivals if live else batches)(records, lambda record: len(record.text))
-    writer = writer_of(options, measures, len(sources) > 1, tally)
-    write_rows(scored(groups, measures, scorer, others, tally), writer, out)
+    rows = scored(groups, measures, scorer, others, tally)
+    if options.quantiles:
+        for _ in rows:
+            pass
+        return tally
+    if options.keep_best is not None:
+        rows = best_rows(rows, measures, options.keep_best, tally, live)
+    write_rows(rows, writer_of(options, measures, len(sources) > 1, tally), out)
     return tally
+
+
+def scorers_of(options: argparse.Namespace, load: Callable[[Path], Scorer]) -> list[Scorer]:
+    """Those of the model and of the models that it is compared with."""
+    scorers = [load(path) for path in (options.model, *options.against)]
+    return [scorer.without_cache() for scorer in scorers] if options.no_cache else scorers
 
 
 def measures_of(options: argparse.Namespace) -> Measures:
@@ -38,14 +60,15 @@ def measures_of(options: argparse.Namespace) -> Measures:
     conditions = [Condition.parse(text) for text in options.keep]
     conditions += [Condition("bits_per_byte", "<", options.below)] if options.below is not None else []
     conditions += [Condition("bits_per_byte", ">", options.above)] if options.above is not None else []
-    return Measures(options.unit, conditions, [Path(model).name for model in options.against])
+    names = [Path(model).resolve().name for model in (options.model, *options.against)]
+    return Measures(options.unit, conditions, names)
 
 
 def writer_of(options: argparse.Namespace, measures: Measures, several_files: bool, tally: Tally) -> Writer:
     """Rows, or, if lines are filtered, the text of those that are kept."""
     if options.json:
         return JsonWriter(options.field or "text", options.unit == "lines", several_files, tally)
-    if measures.conditions and options.unit == "lines":
+    if (measures.conditions or options.keep_best is not None) and options.unit == "lines":
         return TextWriter()
     return TableWriter(measures.columns, several_files, tally)
 

@@ -5,10 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+import tempfile
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import IO, Any, Literal
 from unicodedata import category
+
+import numpy as np
 
 from saffu.errors import SaffuError
 from saffu.text.records import Record, Skipped
@@ -21,6 +27,8 @@ COLUMNS = {
     "tokens": ["position", "token", "bits"],
 }
 RATIO = "log_ratio_per_byte"
+BEST = "best"
+JUDGED_TOGETHER = 1000  # rows of a stream of which the best are kept
 Row = dict[str, Any]
 
 
@@ -65,19 +73,32 @@ class Measures:
 
     unit: Literal["lines", "words", "tokens"] = "lines"
     conditions: Sequence[Condition] = ()
-    against: Sequence[str] = ()  # names of other models
+    names: Sequence[str] = ("",)  # of the model and of those that it is compared with
 
     def __post_init__(self) -> None:
         if self.against and self.unit != "lines":
             raise SaffuError(f"`against` compares whole lines; remove --{self.unit}")
+        if len(set(self.names)) < len(self.names):
+            raise SaffuError(
+                f"models to be compared must have different names, not {', '.join(self.names)}; rename one"
+            )
         numbers = [column for column in self.columns if column not in ("word", "token")]
         for condition in self.conditions:
             if condition.name not in numbers:
                 raise SaffuError(f"rows have no number {condition.name!r} to filter by; use {', '.join(numbers)}")
+            if condition.name == BEST and condition.value not in self.names:
+                raise SaffuError(f"no model is named {condition.value!r}; use {' or '.join(self.names)}")
+
+    @property
+    def against(self) -> Sequence[str]:
+        return self.names[1:]
 
     @property
     def columns(self) -> list[str]:
-        return COLUMNS[self.unit] + ([RATIO] if self.against else [])
+        """With several other models, the bits per byte of each, and which of all models is best."""
+        ratio = [RATIO] if self.against else []
+        several = [*(f"bits_per_byte_{name}" for name in self.against), BEST] if len(self.against) > 1 else []
+        return COLUMNS[self.unit] + ratio + several
 
     @property
     def main(self) -> str:
@@ -98,7 +119,11 @@ class Measures:
         for number, score in enumerate(scores):
             row = dict(vars(score))
             if against and score.tokens:
-                row[RATIO] = (min(other[number].bits for other in against) - score.bits) / score.bytes
+                bits = [score.bits, *(other[number].bits for other in against)]
+                row[RATIO] = (min(bits[1:]) - score.bits) / score.bytes
+                if len(against) > 1:
+                    row |= {f"bits_per_byte_{name}": b / score.bytes for name, b in zip(self.names, bits, strict=True)}
+                    row[BEST] = self.names[bits.index(min(bits))]
             yield [row] if score.tokens else []
 
     def keeps(self, row: Row) -> bool:
@@ -121,6 +146,64 @@ def scored(
             kept += [(record, row) for row in rows if measures.keeps(row)]
         tally.kept += len(kept)
         yield kept
+
+
+def best_rows(
+    rows: Iterable[list[tuple[Record, Row]]], measures: Measures, share: float, tally: Tally, live: bool
+) -> Iterator[list[tuple[Record, Row]]]:
+    """The best share of all rows: those with the fewest bits per byte or, next to other models, the highest log-ratio.
+
+    Rows of files are judged when all are known, exactly; meanwhile they wait in a temporary file. Rows of a live stream
+    are judged by those before them: the first thousand among themselves, and then each by all earlier thousands.
+    """
+    if measures.unit != "lines":
+        raise SaffuError(f"`keep_best` keeps whole lines; remove --{measures.unit}")
+    sign = -1.0 if measures.against else 1.0
+    kept = _best_so_far if live else _best_of_all
+    tally.kept = 0
+    for batch in kept(rows, lambda row: sign * row[measures.main], share):
+        tally.kept += len(batch)
+        yield batch
+
+
+def _best_of_all(
+    rows: Iterable[list[tuple[Record, Row]]], value: Callable[[Row], float], share: float
+) -> Iterator[list[tuple[Record, Row]]]:
+    values = array("d")
+    with tempfile.TemporaryFile() as file:
+        for record, row in chain.from_iterable(rows):
+            values.append(value(row))
+            file.write(json.dumps([vars(record), row], default=str).encode() + b"\n")
+        order = np.argsort(np.array(values), kind="stable")
+        is_kept = np.zeros(len(values), dtype=bool)
+        is_kept[order[: math.ceil(share * len(values))]] = True
+        file.seek(0)
+        for line, keep in zip(file, is_kept.tolist(), strict=True):
+            if keep:
+                record, row = json.loads(line)
+                yield [(Record(**record), row)]
+
+
+def _best_so_far(
+    rows: Iterable[list[tuple[Record, Row]]], value: Callable[[Row], float], share: float
+) -> Iterator[list[tuple[Record, Row]]]:
+    seen, limit, waiting = Distribution(), math.nan, list[tuple[Record, Row]]()
+    for batch in rows:
+        kept = []
+        for record, row in batch:
+            seen.add(value(row))
+            if math.isnan(limit):
+                waiting.append((record, row))
+            elif value(row) <= limit:
+                kept.append((record, row))
+            if seen.counts.total() % JUDGED_TOGETHER == 0:
+                limit = seen.quantile(share)
+                kept += [item for item in waiting if value(item[1]) <= limit]
+                waiting = []
+        yield kept
+    if waiting:
+        limit = seen.quantile(share)
+        yield [item for item in waiting if value(item[1]) <= limit]
 
 
 class TableWriter:

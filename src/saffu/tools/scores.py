@@ -7,7 +7,7 @@ import operator
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice, pairwise
 from typing import Any, Generic, TypeVar
 
@@ -64,6 +64,10 @@ class Scorer:
     tokenizer: Tokenizer
     follows: bool = False
 
+    def without_cache(self) -> Scorer:
+        """The same, not using what the text itself has said so far."""
+        return replace(self, model=without_cache(self.model))
+
     def start(self) -> State:
         """The state in which a text of one line begins."""
         return self.model.start([EOD] if self.follows else [])
@@ -108,6 +112,14 @@ class Scorer:
             lo, hi = next(spans) if lines else (0, 0)
             size = sum(islice(sizes, len(lines))) - is_alone  # without the newline of the blank line
             yield corpus.ids[lo:hi], log_p[lo:hi], int(is_alone), size
+
+
+def without_cache(model: Model) -> Model:
+    """The same model, not using its recency cache."""
+    if not hasattr(model, "without_cache"):
+        raise SaffuError("this model has no recency cache; omit --no-cache")
+    bare: Model = model.without_cache()
+    return bare
 
 
 def score_texts(scorer: Scorer, texts: Iterable[str]) -> Iterator[LineScore]:
@@ -194,22 +206,24 @@ COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class Condition:
-    """A comparison of one number of a row: "bits_per_byte<1.9"."""
+    """A comparison of one entry of a row: "bits_per_byte<1.9", "best==law"."""
 
     name: str
     comparison: str
-    number: float
+    value: float | str
 
     @classmethod
     def parse(cls, text: str) -> Condition:
-        """Read a name, a comparison, and a number.
+        """Read a name, a comparison, and a number, or a name for `best`.
 
         >>> Condition.parse("bits_per_byte < 1.9")
-        Condition(name='bits_per_byte', comparison='<', number=1.9)
+        Condition(name='bits_per_byte', comparison='<', value=1.9)
         """
-        match = re.fullmatch(r"\s*([a-z_]+)\s*(<=|>=|==|!=|<|>)\s*([-+.\de]+)\s*", text, re.ASCII)
+        match = re.fullmatch(r"\s*([a-z_]+)\s*(<=|>=|==|!=|<|>)\s*(\S+)\s*", text, re.ASCII)
         try:
-            if match:
+            if match and match[1] == "best" and match[2] in ("==", "!="):
+                return cls(match[1], match[2], match[3])
+            if match and re.fullmatch(r"[-+.\de]+", match[3]):
                 return cls(match[1], match[2], float(match[3]))
         except ValueError:
             pass
@@ -217,4 +231,4 @@ class Condition:
 
     def holds(self, row: Mapping[str, Any]) -> bool:
         """Whether a row meets the condition."""
-        return COMPARISONS[self.comparison](row[self.name], self.number)
+        return COMPARISONS[self.comparison](row[self.name], self.value)

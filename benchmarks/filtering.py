@@ -1,0 +1,234 @@
+"""Filtering and data selection next to KenLM and a bag-of-n-grams classifier: AUC, and seconds of CPU.
+
+    python benchmarks/filtering.py --out docs/results/filtering.json
+
+The script makes its text from what is installed: English and code from Python's own library, German from the message
+catalogs of the system (left out where there are none), and garbage, word salad, repetitions, and keyword spam made by
+itself. Needs kenlm and scikit-learn.
+
+Filtering: a model of good English; which lines of a crawl are good? Selection: a model of a sample of one domain
+(networking); which lines of the crawl, all of it English, are of that domain? KenLM reads the 5-gram model of the same
+tokens that saffu exports, so the two differ in the model alone. The classifier (character n-grams, logistic
+regression) is trained on the same sample as positive examples and on a sample of the crawl as negative ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import base64
+import gettext
+import json
+import random
+import re
+import string
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import kenlm
+import numpy as np
+from sklearn.feature_extraction.text import HashingVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+
+from saffu import SaffuLM
+from saffu.text.default_corpus import default_corpus
+from saffu.tools.arpa import token_names, write_arpa
+
+NETWORKING = "asyncio email http urllib xmlrpc wsgiref socket ssl ftplib smtplib imaplib poplib socketserver selectors"
+CATALOGS = Path("/usr/share/locale/de/LC_MESSAGES")
+Scores = dict[str, tuple[list[float], float]]  # by method: a score of each line, and seconds of CPU
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="write the results to this JSON file")
+    options = parser.parse_args()
+    rng = random.Random(options.seed)
+    results = {"filtering": filtering(rng), "selection": selection(rng)}
+    for task, rows in results.items():
+        print(f"\n{task}: {rows.pop('lines'):,} lines")
+        for method, row in rows.items():
+            kinds = "  ".join(f"{kind} {auc:.3f}" for kind, auc in row.get("by_kind", {}).items())
+            print(f"{method:44} AUC {row['auc']:.3f}  {row['seconds']:6.2f} s  {kinds}")
+    if options.out:
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def filtering(rng: random.Random) -> dict[str, Any]:
+    """Good English among code, garbage, German, word salad, repetitions, and keyword spam."""
+    english = list(default_corpus())
+    rng.shuffle(english)
+    half = len(english) // 2
+    train, good = english[:half], english[half:]
+    bad = {
+        "code": code_lines(rng, 1000),
+        "garbage": [garbage(rng) for _ in range(1000)],
+        "salad": [salad(rng, line) for line in good[:1000]],
+        "repetition": [" ".join([" ".join(line.split()[:6])] * rng.randint(4, 9)) for line in good[1000:2000]],
+        "spam": [spam(rng, good) for _ in range(1000)],
+        "german": german_lines(rng, 1000),
+    }
+    lines = good + [line for kind in bad.values() for line in kind]
+    is_good = np.array([True] * len(good) + [False] * (len(lines) - len(good)))
+    unlabeled = rng.sample(lines, len(lines) // 4)  # what a classifier takes for bad: the crawl itself
+    scores = model_scores({"": train}, lines) | classifier_scores(train, unlabeled, lines)
+    rows: dict[str, Any] = {"lines": len(lines)}
+    for method, (values, seconds) in scores.items():
+        begin, by_kind = len(good), {}
+        for kind, texts in bad.items():
+            if texts:
+                chosen = np.r_[0 : len(good), begin : begin + len(texts)]
+                by_kind[kind] = float(roc_auc_score(is_good[chosen], np.array(values)[chosen]))
+            begin += len(texts)
+        rows[method] = {"auc": float(roc_auc_score(is_good, values)), "seconds": seconds, "by_kind": by_kind}
+    return rows
+
+
+def selection(rng: random.Random) -> dict[str, Any]:
+    """Paragraphs about networking among all paragraphs of Python's library."""
+    domain, others = library_paragraphs()
+    for paragraphs in (domain, others):
+        rng.shuffle(paragraphs)
+    sample, target = domain[: len(domain) // 2], domain[len(domain) // 2 :]
+    lines = target + others
+    is_target = [True] * len(target) + [False] * len(others)
+    crawl = rng.sample(lines, len(sample))
+    unrelated = code_lines(rng, 2000)
+    scores = model_scores({"": sample}, lines)
+    scores |= model_scores({"against unrelated text": unrelated}, lines, sample)
+    scores |= model_scores({"against a sample of the crawl": crawl}, lines, sample)
+    scores |= classifier_scores(sample, crawl, lines)
+    rows: dict[str, Any] = {"lines": len(lines)}
+    for method, (values, seconds) in scores.items():
+        rows[method] = {"auc": float(roc_auc_score(is_target, values)), "seconds": seconds}
+    return rows
+
+
+def model_scores(trained: dict[str, list[str]], lines: Sequence[str], sample: list[str] | None = None) -> Scores:
+    """Scores by models of one text: minus bits per byte or, with a `sample`, its log-ratio against that text."""
+    ((name, text),) = trained.items()
+    lm, domain = SaffuLM().fit(text), SaffuLM().fit(sample) if sample else None
+    methods: dict[str, Callable[[SaffuLM], Callable[[Sequence[str]], list[float]]]] = {
+        "saffu": lambda lm: lambda lines: per_byte(lm, lines),
+        "saffu --no-cache": lambda lm: lambda lines: per_byte(lm, lines, cache=False),
+        "KenLM": kenlm_scorer,
+    }
+    scores: Scores = {}
+    for method, scorer in methods.items():
+        score, score_domain = scorer(lm), scorer(domain) if domain else None
+        begin = time.process_time()
+        values = score(lines)
+        if score_domain:
+            values = [ours - other for ours, other in zip(score_domain(lines), values, strict=True)]
+        scores[f"{method} {name}".strip()] = values, time.process_time() - begin
+    return scores
+
+
+def per_byte(lm: SaffuLM, lines: Sequence[str], cache: bool = True) -> list[float]:
+    """Minus bits per byte of each line."""
+    scorer = lm.scorer_ if cache else lm.scorer_.without_cache()
+    return [-score.bits_per_byte for score in scorer.lines(lines)]
+
+
+def kenlm_scorer(lm: SaffuLM) -> Callable[[Sequence[str]], list[float]]:
+    """Scores by the 5-gram model of the same tokens, in KenLM."""
+    assert lm.references_ is not None
+    tokenizer, names = lm.tokenizer_, token_names(lm.tokenizer_)
+    with tempfile.TemporaryDirectory() as folder:
+        write_arpa(lm.references_, tokenizer, Path(folder) / "model.arpa", 5)
+        model = kenlm.Model(str(Path(folder) / "model.arpa"))
+
+    def score(lines: Sequence[str]) -> list[float]:
+        encoded = tokenizer.encode_batch(list(lines))
+        sizes = [len(line.encode()) + 1 for line in lines]
+        texts = [" ".join([names[token] for token in ids]) for ids in encoded]
+        return [model.score(text) * 3.3219 / size for text, size in zip(texts, sizes, strict=True)]
+
+    return score
+
+
+def classifier_scores(positive: Sequence[str], negative: Sequence[str], lines: Sequence[str]) -> Scores:
+    """A linear classifier of hashed character n-grams."""
+    vectors = HashingVectorizer(analyzer="char_wb", ngram_range=(1, 4), n_features=1 << 18)
+    labels = [1] * len(positive) + [0] * len(negative)
+    classifier = LogisticRegression(C=10, max_iter=200).fit(vectors.transform([*positive, *negative]), labels)
+    begin = time.process_time()
+    values = classifier.decision_function(vectors.transform(lines)).tolist()
+    return {"classifier of character n-grams": (values, time.process_time() - begin)}
+
+
+def library_paragraphs() -> tuple[list[str], list[str]]:
+    """Paragraphs of the docstrings of Python's library: of networking modules, and of all others; each once."""
+    library, seen = Path(sysconfig.get_paths()["stdlib"]), set()
+    parts: tuple[list[str], list[str]] = [], []
+    for name in sorted(sys.stdlib_module_names - {"test", "idlelib", "pydoc_data"}):
+        for path in [library / f"{name}.py", *sorted((library / name).rglob("*.py"))]:
+            for paragraph in docstring_paragraphs(path) if path.exists() and "test" not in path.parts else ():
+                if paragraph not in seen:
+                    seen.add(paragraph)
+                    parts[name not in NETWORKING.split()].append(paragraph)
+    return parts
+
+
+def docstring_paragraphs(path: Path) -> Iterator[str]:
+    try:
+        tree = ast.parse(path.read_text("utf-8", "replace"))
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            for paragraph in re.split(r"\n\s*\n", ast.get_docstring(node) or ""):
+                joined = " ".join(paragraph.split())
+                if len(joined) >= 40 and not joined.startswith((">>>", "...")):
+                    yield joined
+
+
+def code_lines(rng: random.Random, number: int) -> list[str]:
+    library = Path(sysconfig.get_paths()["stdlib"])
+    lines = [line for path in sorted(library.glob("*.py")) for line in path.read_text("utf-8", "replace").splitlines()]
+    return rng.sample([line for line in lines if len(line.strip()) > 30 and not line.strip().startswith("#")], number)
+
+
+def german_lines(rng: random.Random, number: int) -> list[str]:
+    """Messages of programs in German, without their placeholders; none where no catalogs are installed."""
+    messages: set[str] = set()
+    for path in sorted(CATALOGS.glob("*.mo")) if CATALOGS.is_dir() else ():
+        with path.open("rb") as file, suppress(UnicodeDecodeError):
+            translations = gettext.GNUTranslations(file)._catalog.values()  # type: ignore[attr-defined]
+            messages |= {" ".join(re.sub(r"%\S+", "", str(text)).split()) for text in translations}
+    long = sorted(message for message in messages if 60 <= len(message) <= 300)
+    return rng.sample(long, min(number, len(long)))
+
+
+def garbage(rng: random.Random) -> str:
+    """Random characters, base64, or English read in the wrong encoding."""
+    if rng.random() < 0.3:
+        return base64.b64encode(rng.randbytes(rng.randint(20, 80))).decode()
+    letters = rng.choice(
+        [string.printable[:94], string.ascii_lowercase + " " * 5, "Ã¤Â©â€™¼ÐŸ " + string.ascii_letters]
+    )
+    return "".join(rng.choices(letters, k=rng.randint(30, 150)))
+
+
+def salad(rng: random.Random, line: str) -> str:
+    words = line.split()
+    rng.shuffle(words)
+    return " ".join(words)
+
+
+def spam(rng: random.Random, texts: Sequence[str]) -> str:
+    """A few keywords again and again, in changing order."""
+    keywords = rng.sample([word for line in rng.sample(texts, 5) for word in line.lower().split()], 5)
+    return " ".join(rng.choices(keywords, k=rng.randint(15, 40)))
+
+
+if __name__ == "__main__":
+    main()
