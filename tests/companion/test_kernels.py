@@ -9,7 +9,7 @@ from saffu import SaffuError
 from saffu.calibrated.kernels import library
 from saffu.calibrated.layout import Ranks
 from saffu.companion import reference
-from saffu.companion.kernels import NativeNetwork, mixture
+from saffu.companion.kernels import LAST, NativeNetwork, mixture
 from saffu.companion.network import Network
 from saffu.companion.weights import Weights, stored_name, weights_of
 from saffu.text.tokenizer import EOD
@@ -106,13 +106,18 @@ def test_a_window_read_in_pieces(level, with_classes, pieces):
     past = 0
     for piece in pieces:
         before = memory[:past].copy()
-        network.read(ids[: past + piece], past, addresses)
+        if piece < 5:
+            for place in range(past, past + piece):
+                network.step(int(ids[place]), addresses[: place + 1])
+        else:
+            network.read(ids[: past + piece], past, addresses)
         np.testing.assert_array_equal(memory[:past], before)
         past += piece
     assert np.isnan(memory[past:]).all()
-    states = np.ascontiguousarray(memory[:past, -weights.width :])
+    states = np.ascontiguousarray(memory[:past, -LAST - weights.width : -LAST])
     expected = reference.hidden(weights, ids[:past])
     np.testing.assert_allclose(states, expected, rtol=1e-5, atol=2e-5)
+    np.testing.assert_allclose(memory[:past, -LAST], expected @ weights.gate_weight[: weights.width], atol=1e-4)
     found = network.log_probabilities(states)
     assert np.isneginf(found[:, :EOD]).all()
     log_p = reference.log_probabilities(weights, expected, CLASS_OF if with_classes else None)

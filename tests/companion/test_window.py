@@ -11,7 +11,7 @@ from saffu.companion import reference
 from saffu.companion.kernels import NativeNetwork
 from saffu.companion.networks import Networks
 from saffu.companion.rows import window_start
-from saffu.companion.window import moved, read, window_of
+from saffu.companion.window import Memory, moved, read, window_of
 from saffu.text.tokenizer import EOD
 
 CONTEXT, LENGTH = 16, 45
@@ -28,17 +28,20 @@ def networks() -> Networks:
     return made(0)
 
 
-def assert_read(networks: Networks, state: np.ndarray, tokens: list[int]) -> None:
-    """Compare the state after a document with a run over its whole window."""
+def assert_read(networks: Networks, memory: Memory, tokens: list[int]) -> None:
+    """Compare what is known after a document with a run over its whole window."""
     window = [EOD, *tokens][window_start(len(tokens), CONTEXT) :]
-    expected = np.concatenate([reference.hidden(weights, window)[-1] for weights in networks.weights])
-    np.testing.assert_allclose(state, expected, rtol=1e-5, atol=2e-5)
+    for weights, state, logit in zip(networks.weights, memory.states, memory.logits, strict=True):
+        expected = reference.hidden(weights, window)[-1]
+        np.testing.assert_allclose(state, expected, rtol=1e-5, atol=2e-5)
+        assert logit == pytest.approx(weights.gate_weight[: weights.width] @ expected, abs=1e-4)
 
 
 def test_a_document_read_token_by_token(networks, monkeypatch):
     sizes = []
-    plain = NativeNetwork.read
+    plain, step = NativeNetwork.read, NativeNetwork.step
     monkeypatch.setattr(NativeNetwork, "read", lambda *given: sizes.append(len(given[1]) - given[2]) or plain(*given))
+    monkeypatch.setattr(NativeNetwork, "step", lambda *given: sizes.append(1) or step(*given))
     window = window_of([], CONTEXT)
     for age, token in enumerate([*TOKENS, EOD]):
         assert_read(networks, read(networks, [window])[0], TOKENS[:age])

@@ -15,6 +15,7 @@ from saffu.interface import Array
 
 PANEL = 32  # as in native/network.h
 ROTARY_BASE = 10_000.0
+LAST = 16  # floats at the end of what is kept of a token: what its state adds to the gate's logit, and unused ones
 
 
 class NetworkStructure(Structure):
@@ -42,7 +43,7 @@ class NativeNetwork:
         require(classes in (0, ranks.number) and len(weights.embedding) == len(ranks.ranks))
         self.vocabulary, self.width = weights.embedding.shape
         self.context = weights.context
-        self.memory = (2 * weights.layers + 1) * self.width  # floats kept of a token: keys, values, and its state
+        self.memory = (2 * weights.layers + 1) * self.width + LAST  # floats kept of a token: keys, values, state …
         angles = np.arange(self.context)[:, None] * ROTARY_BASE ** -(np.arange(0, HEAD, 2) / HEAD)
         before = np.full((*weights.sink.shape, PANEL), -np.inf, dtype=np.float32)
         arrays = weights.arrays() | {
@@ -73,11 +74,18 @@ class NativeNetwork:
         )  # fmt: skip
         return log_p, logit
 
-    def read(self, window: Array, past: int, addresses: Array) -> None:
-        """Read the tokens of a window (n,) after the first `past`. `addresses` (n,) of the memory of each are given."""
+    def read(self, window: Array, past: int, addresses: Array, offset: int = 0) -> None:
+        """Read the tokens of a window (n,) uint16, all at once, and store what is kept of those after the first `past`.
+
+        `addresses` (n,) uint64: where this is stored of each, `offset` floats further on.
+        """
         library.saffu_network_read(
-            self.structure, pointer(window, np.uint16), len(window), past, pointer(addresses, np.uint64)
+            self.structure, pointer(window, np.uint16), len(window), past, pointer(addresses, np.uint64), offset
         )
+
+    def step(self, token: int, addresses: Array, offset: int = 0) -> None:
+        """Read one token. `addresses` (n,) as in `read`: those of the tokens before it, read before, and its own."""
+        library.saffu_network_step(self.structure, token, len(addresses) - 1, pointer(addresses, np.uint64), offset)
 
     def log_probabilities(self, states: Array) -> Array:
         """ln p of every token after states (n, d): (n, N) float32; −inf for what is never predicted."""
@@ -117,7 +125,8 @@ def _declare() -> None:
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "saffu_network_level": (None, [i32]),
         "saffu_network_score": (None, [network, i64, i32, p, p, p, p, p, p]),
-        "saffu_network_read": (None, [network, p, i32, i32, p]),
+        "saffu_network_read": (None, [network, p, i32, i32, p, i64]),
+        "saffu_network_step": (None, [network, i32, i32, p, i64]),
         "saffu_network_distribution": (None, [network, p, i64, p]),
         "saffu_network_sample": (ctypes.c_int32, [network, p, p]),
         "saffu_mixture": (None, [p, p, i32, i64, p]),

@@ -6,6 +6,7 @@ Nothing here needs torch, unless a model is on a GPU: there, torch scores text.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,9 +18,9 @@ from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.views import CalibratedSums
 from saffu.companion.config import CompanionConfig
 from saffu.companion.kernels import mixture
-from saffu.companion.networks import Networks
+from saffu.companion.networks import Networks, log_weights
 from saffu.companion.weights import PREFIX
-from saffu.companion.window import Window, moved, read, window_of
+from saffu.companion.window import Memory, Window, moved, read, window_of
 from saffu.errors import SaffuError
 from saffu.interface import Array, Arrays, Explanation, Floats, Term
 from saffu.text.corpus import TokenCorpus
@@ -123,11 +124,13 @@ class CompanionModel:
         """ln p of every token after each state, (states, N) float32; −inf for the markers."""
         if self.side is None:
             return self.counted.next_log_probabilities([state[0] for state in states])
-        log_weights, log_p = self._parts(states)
-        return np.stack([mixture(*of_state) for of_state in zip(log_weights, log_p, strict=True)])
+        return np.stack([mixture(log_share, log_p) for log_share, log_p in zip(*self._parts(states), strict=True)])
 
     def hidden(self, states: Sequence[CompanionState]) -> Array:
         """The networks' states after each document, side by side, (states, Σd) float32."""
+        return np.stack([np.concatenate(memory.states) for memory in self._memories(states)])
+
+    def _memories(self, states: Sequence[CompanionState]) -> list[Memory]:
         assert self.side is not None
         return read(self.side, (window for _, _, window in states))
 
@@ -135,10 +138,13 @@ class CompanionModel:
         """The mixture after each state: ln of the weights (states, 1 + K) and ln p (states, 1 + K, N), counts first."""
         assert self.side is not None
         counted, certainty = self.counted.next_log_probabilities_and_certainty([state[0] for state in states])
-        hidden = self.hidden(states)
-        log_weights = self.side.log_weights(self.side.logits(hidden), certainty)
-        log_p = np.concatenate([counted[None], self.side.log_probabilities(hidden)])
-        return np.ascontiguousarray(log_weights.T), np.ascontiguousarray(log_p.swapaxes(0, 1))
+        memories = self._memories(states)
+        logits = self.side.gate_logits(np.stack([memory.logits for memory in memories], axis=1), certainty)
+        log_p = np.empty((len(states), 1 + len(self.side.natives), self.vocabulary), dtype=np.float32)
+        log_p[:, 0] = counted
+        for k, native in enumerate(self.side.natives):
+            log_p[:, 1 + k] = native.log_probabilities(np.stack([memory.states[k] for memory in memories]))
+        return np.ascontiguousarray(log_weights(logits).T), log_p
 
     def sample(self, state: CompanionState, rng: np.random.Generator) -> tuple[int, CompanionState]:
         """A token drawn from the distribution after a state, and the state after it."""
@@ -152,25 +158,26 @@ class CompanionModel:
 
     def _sampled_by_network(self, side: Networks, state: CompanionState, rng: np.random.Generator) -> int | None:
         """A token from one of the networks, or None if the counts are to predict it, each as often as it has a say."""
-        hidden = self.hidden([state])
-        log_weights = side.log_weights(side.logits(hidden), self.counted.certainty(state[0])[None])[:, 0]
-        below = np.cumsum(np.exp(log_weights, dtype=np.float64))
-        part = int(np.searchsorted(below[:-1], rng.random() * below[-1], side="right"))
-        return side.sample(part - 1, hidden[0], rng) if part else None
+        (memory,) = self._memories([state])
+        k = int(rng.integers(len(side.natives)))  # each mixture of a network and the counts is equally likely
+        logit = side.gate_logits(memory.logits[:, None], self.counted.certainty(state[0])[None])[k, 0]
+        if rng.random() * (1 + math.exp(-logit)) > 1:
+            return None
+        return side.natives[k].sample(memory.states[k], rng)
 
     def explain(self, context: Sequence[int]) -> Explanation:
         """The counted model's terms, and what the network adds to or takes from them; they add up exactly."""
         counted = self.counted.explain(context)
         if self.side is None:
             return counted
-        (log_weights,), (parts,) = self._parts([self.start(context)])
-        log_p = np.logaddexp.reduce(log_weights[:, None] + parts.astype(np.float64), axis=0)  # (N,)
+        (log_share,), (parts,) = self._parts([self.start(context)])  # (1 + K,), (1 + K, N)
+        log_p = np.logaddexp.reduce(log_share[:, None] + parts.astype(np.float64), axis=0)  # (N,)
         predicted = np.isfinite(log_p)
         added, share = np.zeros(self.vocabulary), np.zeros(self.vocabulary)
         added[predicted] = log_p[predicted] - counted.log_probabilities[predicted]
-        from_counts = log_weights[0] + parts[0, predicted].astype(np.float64)
+        from_counts = log_share[0] + parts[0, predicted].astype(np.float64)
         share[predicted] = 1 - np.minimum(np.exp(from_counts - log_p[predicted]), 1)
-        gate = 1 - float(np.exp(log_weights[0]))
+        gate = 1 - float(np.exp(log_share[0]))
         terms = [*counted.terms, Term("network", added, tuple(context)[-self.config.context :], gate)]
         sides = [Term("network", share, weight=gate), Term("counts", predicted - share, weight=1 - gate)]
         return Explanation(tuple(context), terms, log_p, {**counted.details, "gate share": sides})

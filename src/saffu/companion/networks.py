@@ -10,13 +10,14 @@ So a prediction is a mixture of K + 1 distributions, the counted one first.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
 from saffu.calibrated.layout import Ranks
 from saffu.calibrated.rows import checked_ids
-from saffu.companion.kernels import NativeNetwork
+from saffu.companion.kernels import LAST, NativeNetwork
 from saffu.companion.rows import documents_of, inputs_of, scoring_rows
 from saffu.companion.weights import PREFIX, Weights, weights_of
 from saffu.interface import Array, Floats
@@ -44,7 +45,13 @@ class Networks:
         self.weights: list[Weights] = weights_of(self.stored, context)
         self.natives = [NativeNetwork(weights, ranks) for weights in self.weights]
         self.vocabulary = self.natives[0].vocabulary
-        self.widths = [native.width for native in self.natives]
+        ends = list(accumulate(native.memory for native in self.natives))
+        self.memory = ends[-1]  # floats kept of a token, network by network
+        self.offsets = [end - native.memory for end, native in zip(ends, self.natives, strict=True)]
+        self.logits = [end - LAST for end in ends]  # where what states add to the gates' logits is kept, and the states
+        self.states = [slice(end - own.width, end) for end, own in zip(self.logits, self.weights, strict=True)]
+        self.of_certainty = np.stack([own.gate_weight[own.width :] for own in self.weights])  # (K, certainties)
+        self.of_gates = np.stack([own.gate_bias for own in self.weights])  # (K,)
 
     def arrays(self) -> dict[str, Array]:
         """All weights, by name."""
@@ -54,17 +61,14 @@ class Networks:
     def size(self) -> int:
         return sum(array.size for array in self.stored.values())
 
-    def log_weights(self, from_states: Array, certainty: Array) -> Array:
-        """ln of the weights of a mixture, (1 + K, n) float32: 1 − ḡ, then each g_k/K.
+    @property
+    def width(self) -> int:
+        """The number of entries of all states together."""
+        return sum(own.width for own in self.weights)
 
-        `from_states` (K, n) is what states add to the gates' logits; `certainty` (n, certainties) the counted model's.
-        """
-        logits = from_states.astype(np.float64)
-        for logit, own in zip(logits, self.weights, strict=True):
-            logit += certainty @ own.gate_weight[own.width :] + own.gate_bias
-        log_open, log_shut = -np.logaddexp(0, -logits), -np.logaddexp(0, logits)
-        parts = [np.logaddexp.reduce(log_shut, axis=0), *log_open]
-        return np.asarray(np.stack(parts) - np.log(len(logits)), dtype=np.float32)
+    def gate_logits(self, from_states: Array, certainty: Array) -> Array:
+        """The logits (K, n) of the gates, from what states add to them (K, n) and the counts' certainty (n, 2)."""
+        return np.asarray(from_states + self.of_certainty @ certainty.T + self.of_gates[:, None])
 
     def score(self, corpus: TokenCorpus, counted: Floats, certainty: Array, progress: str | None = None) -> Scores:
         """Score a corpus together with the counted model, whose ln p (targets,) and certainty are given.
@@ -87,28 +91,20 @@ class Networks:
 
             in_parallel(work, range(0, len(positions), ROWS))
         parts = np.concatenate([counted[None], log_p])  # (1 + K, targets) float64
-        mixture = np.logaddexp.reduce(self.log_weights(from_states, certainty) + parts, axis=0)
+        mixture = np.logaddexp.reduce(log_weights(self.gate_logits(from_states, certainty)) + parts, axis=0)
         return Scores(mixture, np.logaddexp.reduce(parts[1:], axis=0) - np.log(len(self.natives)))
 
-    def log_probabilities(self, states: Array) -> Array:
-        """ln p of every token by each network after states (n, Σd): (K, n, N) float32."""
-        parts = np.split(states, np.cumsum(self.widths)[:-1], axis=1)
-        return np.stack(
-            [
-                native.log_probabilities(np.ascontiguousarray(part))
-                for native, part in zip(self.natives, parts, strict=True)
-            ]
-        )
 
-    def logits(self, states: Array) -> Array:
-        """What states (n, Σd) add to the gates' logits, (K, n)."""
-        parts = np.split(states, np.cumsum(self.widths)[:-1], axis=1)
-        return np.stack([part @ own.gate_weight[: own.width] for part, own in zip(parts, self.weights, strict=True)])
+def log_weights(logits: Array) -> Array:
+    """ln of the weights of a mixture, (1 + K, n) float32, from the logits (K, n) of the gates: 1 − ḡ, then each g_k/K.
 
-    def sample(self, k: int, state: Array, rng: np.random.Generator) -> int:
-        """A token from the distribution of network k after a state (Σd,)."""
-        end = int(np.cumsum(self.widths)[k])
-        return self.natives[k].sample(np.ascontiguousarray(state[end - self.widths[k] : end]), rng)
+    >>> np.exp(log_weights(np.array([[0.0], [np.log(3)]]))).round(3).tolist()
+    [[0.375], [0.25], [0.375]]
+    """
+    logits = logits.astype(np.float64)
+    log_open, log_shut = -np.logaddexp(0, -logits), -np.logaddexp(0, logits)
+    parts = np.concatenate([np.logaddexp.reduce(log_shut, axis=0, keepdims=True), log_open])
+    return np.asarray(parts - np.log(len(logits)), dtype=np.float32)
 
 
 def window_begins(positions: Array, documents: Array) -> Array:

@@ -17,6 +17,8 @@ from saffu.interface import Array
 from saffu.text.tokenizer import EOD
 from saffu.threads import in_parallel
 
+MANY = 8  # tokens from which on reading a whole window takes less time than reading them one by one
+
 
 class Memory:
     """What networks keep of a token they have read; it holds the memory of those before it."""
@@ -28,11 +30,14 @@ class Memory:
         self.addresses = addresses  # (tokens,) uint64, of the numbers of all tokens of the window so far
 
     @property
-    def state(self) -> Array:
-        """(Σd,) after the token, of all networks side by side."""
-        ends = np.cumsum([native.memory for native in self.networks.natives])
-        widths = self.networks.widths
-        return np.concatenate([self.numbers[end - width : end] for end, width in zip(ends, widths, strict=True)])
+    def states(self) -> list[Array]:
+        """The state (d,) of each network after the token."""
+        return [self.numbers[place] for place in self.networks.states]
+
+    @property
+    def logits(self) -> Array:
+        """(K,) what these add to the gates' logits."""
+        return self.numbers[self.networks.logits]
 
 
 class Entry:
@@ -73,8 +78,8 @@ def moved(window: Window, age: int, token: int, context: int) -> Window:
     return *kept, Entry(token)
 
 
-def read(networks: Networks, windows: Iterable[Window]) -> Array:
-    """States (windows, Σd) after each window; only tokens that the networks have not read yet are computed."""
+def read(networks: Networks, windows: Iterable[Window]) -> list[Memory]:
+    """What is known after each window; only tokens that the networks have not read yet are computed."""
     windows = list(windows)
     unread = {id(window[-1]): window for window in windows if not window[-1].is_read_by(networks)}
     inner = {id(entry) for window in unread.values() for entry in window[:-1]} if len(unread) > 1 else set()
@@ -85,23 +90,27 @@ def read(networks: Networks, windows: Iterable[Window]) -> Array:
     else:
         for window in longest:
             _read(networks, window)
-    return np.stack([window[-1].memory.state for window in windows if window[-1].memory is not None])
+    return [window[-1].memory for window in windows if window[-1].memory is not None]
 
 
 def _read(networks: Networks, window: Window) -> None:
-    """Read the new entries of a window."""
+    """Read the new entries of a window: one by one, or if there are many, all at once."""
     past = len(window)
     while past and not window[past - 1].is_read_by(networks):
         past -= 1
     previous = window[past - 1].memory if past else None
-    tokens = np.array([entry.token for entry in window], dtype=np.uint16)
-    numbers = np.empty((len(window) - past, sum(native.memory for native in networks.natives)), dtype=np.float32)
-    own = numbers.ctypes.data + np.arange(len(numbers), dtype=np.uint64) * numbers.strides[0]
-    addresses = own if previous is None else np.concatenate([previous.addresses, own])
-    offset = 0
-    for native in networks.natives:
-        native.read(tokens, past, addresses + np.uint64(offset))
-        offset += 4 * native.memory
+    numbers = np.empty((len(window) - past, networks.memory), dtype=np.float32)
+    first = numbers.ctypes.data
+    addresses = np.arange(first, first + numbers.nbytes, numbers.strides[0], dtype=np.uint64)
+    if previous is not None:
+        addresses = np.concatenate([previous.addresses, addresses])
+    tokens = [entry.token for entry in window[past if len(numbers) < MANY else 0 :]]
+    for native, offset in zip(networks.natives, networks.offsets, strict=True):
+        if len(numbers) < MANY:
+            for place, token in enumerate(tokens, start=past):
+                native.step(token, addresses[: place + 1], offset)
+        else:
+            native.read(np.array(tokens, dtype=np.uint16), past, addresses, offset)
     for place, row in enumerate(numbers, start=past):
         previous = Memory(networks, row, addresses[: place + 1], previous)
         window[place].memory = previous

@@ -2,6 +2,7 @@
 #include "network.h"
 #include "fast_math.h"
 
+#include <memory>
 #include <vector>
 
 namespace {
@@ -23,14 +24,24 @@ const Arithmetic &arithmetic() {
 // Floats for the arithmetic, at the beginning of a line of the cache.
 class Floats {
   public:
-    explicit Floats(int64_t size) : memory(size + 16) {}
-    float *data() { return (float *)(((uintptr_t)memory.data() + 63) & ~(uintptr_t)63); }
+    explicit Floats(int64_t size) : memory(new float[size + 16]) {}
+    float *data() { return (float *)(((uintptr_t)memory.get() + 63) & ~(uintptr_t)63); }
 
   private:
-    std::vector<float> memory;
+    std::unique_ptr<float[]> memory;
 };
 
 int64_t panels_of(int64_t length) { return (length + PANEL - 1) / PANEL; }
+
+// Floats that reading a row, scoring a panel, and reading a token need, as they divide them.
+int64_t row_scratch(const Network &network) {
+    int64_t width = network.width, tokens = panels_of(network.context) * PANEL, group = GROUP * PANEL;
+    return tokens * width + 7 * group * width + 2 * width * (tokens + 16) + tokens * (PANEL + HEAD + 1);
+}
+int64_t score_scratch(const Network &network) {
+    return network.width * (PANEL + 1) + std::max<int64_t>(256 * PANEL, network.vocabulary);
+}
+int64_t step_scratch(const Network &network) { return 13 * network.width + network.context; }
 
 // From scores to ln p plus `added`, in place.
 void log_shares(const Arithmetic &use, float *scores, int n, float added) {
@@ -49,13 +60,6 @@ int draw(const Arithmetic &use, const float *scores, int n, double share) {
 
 }  // namespace
 
-int64_t scratch_size(const Network &network) {
-    int64_t width = network.width, tokens = panels_of(network.context) * PANEL, group = GROUP * PANEL;
-    int64_t row = tokens * width + 7 * group * width + 2 * width * (tokens + 16) + tokens * (PANEL + HEAD + 1);
-    int64_t outputs = width * (PANEL + 1) + std::max<int64_t>(256 * PANEL, network.vocabulary) + 13 * width + tokens;
-    return std::max(row, outputs);
-}
-
 extern "C" {
 
 // Uses vector instructions of at most this level (0: portable, 1: AVX2, 2: AVX-512; −1: no limit), for tests.
@@ -66,7 +70,8 @@ EXPORT void saffu_network_level(int32_t at_most) { level = at_most; }
 EXPORT void saffu_network_score(const Network *network, int64_t n, int32_t length, const uint16_t *inputs, const int32_t *begin,
                          const uint8_t *wanted, const uint16_t *targets, float *log_p, float *logit) KERNEL {
     const Arithmetic &use = arithmetic();
-    Floats scratch(scratch_size(*network)), states(panels_of(length) * PANEL * network->width);
+    Floats scratch(std::max(row_scratch(*network), score_scratch(*network)));
+    Floats states(panels_of(length) * PANEL * network->width);
     for (int64_t at = 0; at < n * length; at += length) {
         int used = length;
         while (used > 0 && !wanted[at + used - 1]) used--;
@@ -80,20 +85,25 @@ EXPORT void saffu_network_score(const Network *network, int64_t n, int32_t lengt
     }
 } OR_FAIL()
 
-// Reads a window (n) of which `past` tokens were read before; `memory` (n) is as `Row` describes it.
-EXPORT void saffu_network_read(const Network *network, const uint16_t *inputs, int32_t n, int32_t past, float *const *memory) KERNEL {
-    const Arithmetic &use = arithmetic();
-    Floats scratch(scratch_size(*network));
-    if (n - past < PANEL / 4) {  // a panel takes as long as a few tokens, one by one
-        for (int p = past; p < n; p++) use.step(*network, inputs[p], memory, p, memory[p], scratch.data());
-        return;
-    }
+// Reads a window (n) and stores what is kept of its tokens from place `past` on; `memory` (n), to which `offset` is added,
+// is as `Row` describes it.
+EXPORT void saffu_network_read(const Network *network, const uint16_t *inputs, int32_t n, int32_t past,
+                               float *const *memory, int64_t offset) KERNEL {
+    Floats scratch(row_scratch(*network)), states(panels_of(n) * PANEL * network->width);
     std::vector<int32_t> begin(n, 0);
     std::vector<uint8_t> wanted(n, 1);
-    std::vector<float *> own(memory, memory + n);
-    std::fill(own.begin(), own.begin() + past, nullptr);
-    Floats states(panels_of(n) * PANEL * network->width);
-    use.read(*network, Row{n, inputs, begin.data(), wanted.data(), own.data()}, states.data(), scratch.data());
+    std::vector<float *> own(n, nullptr);
+    for (int i = past; i < n; i++) own[i] = memory[i] + offset;
+    Row row{n, inputs, begin.data(), wanted.data(), own.data()};
+    arithmetic().read(*network, row, states.data(), scratch.data());
+} OR_FAIL()
+
+// Reads one token after `past` others, whose memory is given, into the last of `memory` (past + 1).
+EXPORT void saffu_network_step(const Network *network, int32_t token, int32_t past, float *const *memory, int64_t offset) KERNEL {
+    Floats scratch(step_scratch(*network));
+    std::vector<const float *> before(past);
+    for (int i = 0; i < past; i++) before[i] = memory[i] + offset;
+    arithmetic().step(*network, (uint16_t)token, before.data(), past, memory[past] + offset, scratch.data());
 } OR_FAIL()
 
 // ln p of every token after each state (n, width): (n, vocabulary), −inf for what is never predicted.

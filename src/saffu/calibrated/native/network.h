@@ -32,8 +32,7 @@ struct Row {
     const uint16_t *inputs;             // (length)
     const int32_t *begin;               // (length) where the window of each token begins
     const uint8_t *wanted;              // (length) whether the state after a token is needed
-    float *const *memory;               // (length) or null: where each token's keys and values of all layers (layers, 2,
-                                        // width) and its state (width) are stored
+    float *const *memory;               // (length) or null: where to store what is kept of each token
 };
 
 struct Arithmetic {
@@ -42,7 +41,7 @@ struct Arithmetic {
     // ln p of the targets of a panel of states, and what these add to the gate's logit.
     void (*score)(const Network &network, const float *panel, int n, const uint16_t *targets, float *log_p, float *logit,
                   float *scratch);
-    // One more token after `past` others of its window, whose memory is given.
+    // One more token after `past` others of its window, whose memory is given; its own goes to `own`.
     void (*step)(const Network &network, uint16_t token, const float *const *memory, int past, float *own, float *scratch);
     // Scores of all classes after a state, and of the tokens with ranks (or, without classes, ids) from lo to hi.
     void (*class_scores)(const Network &network, const float *state, float *out);
@@ -51,7 +50,8 @@ struct Arithmetic {
     float (*log_total)(const float *scores, int n);  // ln Σ e^score
 };
 
-int64_t scratch_size(const Network &network);  // in floats, for any of these functions
+// Of a token are kept its keys and values in all layers (layers, 2, width), its state (width), and what that adds to the
+// gate's logit (1).
 
 extern const Arithmetic portable;
 #if defined(__x86_64__) && !defined(_WIN32)  // GCC for Windows does not align the stack for longer vectors

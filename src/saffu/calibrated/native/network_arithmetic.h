@@ -91,6 +91,37 @@ struct Product {
     }
 };
 
+// out[r] = a[r]·x for some rows of numbers; `width` is a multiple of HEAD.
+template <int N>
+inline void dots_of(const float *const *a, const float *x, int64_t width, float *out) {
+    Vector sums[N][2] = {};
+    for (int64_t i = 0; i < width; i += 2 * LANES)
+#pragma GCC unroll 4
+        for (int r = 0; r < N; r++) {
+            sums[r][0] += load(a[r] + i) * load(x + i);
+            sums[r][1] += load(a[r] + i + LANES) * load(x + i + LANES);
+        }
+    for (int r = 0; r < N; r++) out[r] = sum_of(sums[r][0] + sums[r][1]);
+}
+
+// The same for `rows` rows that row_at(r) finds.
+template <class Find>
+inline void dots_at(Find row_at, const float *x, int rows, int64_t width, float *out) {
+    int r = 0;
+    for (; r + 4 <= rows; r += 4) {
+        const float *a[4] = {row_at(r), row_at(r + 1), row_at(r + 2), row_at(r + 3)};
+        dots_of<4>(a, x, width, out + r);
+    }
+    for (; r < rows; r++) {
+        const float *a[1] = {row_at(r)};
+        dots_of<1>(a, x, width, out + r);
+    }
+}
+
+void dots(const float *A, const float *x, int rows, int64_t width, float *out) {
+    dots_at([=](int r) { return A + r * width; }, x, rows, width, out);
+}
+
 // RMSNorm without parameters, of each column.
 void normalize(const float *in, float *out, int features, float scale = 1) {
     float factor[PANEL] = {0};
@@ -292,9 +323,11 @@ void read_row(const Network &network, const Row &row, float *states, float *scra
         if (any_wanted(row, p, 1)) normalize(at.x + p * width * PANEL, states + p * width * PANEL, width);
     if (!row.memory) return;
     for (int t = 0; t < row.length; t++)
-        if (row.memory[t])
-            for (int i = 0; i < width; i++)
-                row.memory[t][2 * network.layers * width + i] = states[(t / PANEL * width + i) * PANEL + t % PANEL];
+        if (row.memory[t]) {
+            float *state = row.memory[t] + 2 * network.layers * width;
+            for (int i = 0; i < width; i++) state[i] = states[(t / PANEL * width + i) * PANEL + t % PANEL];
+            dots(network.gate, state, 1, width, state + width);
+        }
 }
 
 // Adds rows (rows, PANEL) of scores to running maxima and totals of e^score.
@@ -309,37 +342,6 @@ void add_exponentials(const float *scores, int rows, float *top, float *total) {
     }
     for (int i = 0; i < rows; i++)
         for (int t = 0; t < PANEL; t++) total[t] += fast_exp(scores[i * PANEL + t] - top[t]);
-}
-
-// out[r] = a[r]·x for some rows of numbers; `width` is a multiple of HEAD.
-template <int N>
-inline void dots_of(const float *const *a, const float *x, int64_t width, float *out) {
-    Vector sums[N][2] = {};
-    for (int64_t i = 0; i < width; i += 2 * LANES)
-#pragma GCC unroll 4
-        for (int r = 0; r < N; r++) {
-            sums[r][0] += load(a[r] + i) * load(x + i);
-            sums[r][1] += load(a[r] + i + LANES) * load(x + i + LANES);
-        }
-    for (int r = 0; r < N; r++) out[r] = sum_of(sums[r][0] + sums[r][1]);
-}
-
-// The same for `rows` rows that row_at(r) finds.
-template <class Find>
-inline void dots_at(Find row_at, const float *x, int rows, int64_t width, float *out) {
-    int r = 0;
-    for (; r + 4 <= rows; r += 4) {
-        const float *a[4] = {row_at(r), row_at(r + 1), row_at(r + 2), row_at(r + 3)};
-        dots_of<4>(a, x, width, out + r);
-    }
-    for (; r < rows; r++) {
-        const float *a[1] = {row_at(r)};
-        dots_of<1>(a, x, width, out + r);
-    }
-}
-
-void dots(const float *A, const float *x, int rows, int64_t width, float *out) {
-    dots_at([=](int r) { return A + r * width; }, x, rows, width, out);
 }
 
 // x += Σ_r weights[r]·row_at(r), for `rows` rows of `width` numbers.
@@ -496,7 +498,9 @@ void step(const Network &network, uint16_t token, const float *const *memory, in
         normalize_one(x, normal, width);
         mlp_one(up, up + 4 * square, width, normal, inner, (int32_t *)rows, x);
     }
-    normalize_one(x, own + 2 * network.layers * width, width);
+    float *state = own + 2 * network.layers * width;
+    normalize_one(x, state, width);
+    dots(network.gate, state, 1, width, state + width);
 }
 
 void map_state(const Network &network, const float *state, float *mapped) {

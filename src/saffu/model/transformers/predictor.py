@@ -114,7 +114,7 @@ def hidden_size(model: Model, vectors: Array | None) -> int:
     if isinstance(model, PaperModel):
         return len(model.network.M)
     if isinstance(model, CompanionModel) and model.side is not None:
-        return sum(model.side.widths)
+        return model.side.width
     assert isinstance(model, CalibratedModel) and vectors is not None
     return int(model.encoder.output_classes[EOD:].max()) + 1 + 2 * vectors.shape[1]
 
