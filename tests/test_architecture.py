@@ -24,7 +24,6 @@ NO_TORCH += ("companion/weights.py", "companion/window.py")  # a trained model i
 TORCH_INSIDE_FUNCTIONS = ("processes.py",)
 MOST_LINES, MOST_ARGUMENTS = 55, 9  # of a function
 KNOWN_CIRCLES = [
-    ["saffu.cli.fitting", "saffu.cli.on_ray", "saffu.cli.train"],
     ["saffu.model.export", "saffu.model.language_model", "saffu.model.transformers.predictor"],
 ]
 
@@ -106,7 +105,8 @@ def test_no_spelling_of_an_import_is_overlooked(line, tmp_path):
 def test_files_do_not_import_each_other_in_circles():
     """Neither directly nor by way of others, not even inside functions; what only a type checker imports is exempt."""
     graph = {module_of(path): imported_at_run_time(path) for path in FILES}
-    assert sorted(map(sorted, circles(graph))) == KNOWN_CIRCLES
+    known = [set(circle) for circle in KNOWN_CIRCLES]
+    assert not [circle for circle in circles(graph) if not any(set(circle) <= other for other in known)]
 
 
 def imported_at_run_time(path: Path) -> set[str]:

@@ -332,7 +332,7 @@ def test_a_waiting_writer_says_so(folder, caplog):
     finally:
         logging.getLogger("saffu").removeHandler(seen)
     assert order == ["this", "other"]
-    assert caplog.messages == [f"saffu: waiting for another saffu process that is writing to {folder}"]
+    assert caplog.messages == [f"waiting for another saffu process that is writing to {folder}"]
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 

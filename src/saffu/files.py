@@ -94,7 +94,7 @@ def _locked(folder: Path, wait: bool) -> Iterator[None]:
         if not wait:
             busy = f"another saffu process is writing to {folder}; try again when it has finished"
             raise SaffuError(busy) from None
-        logging.getLogger("saffu").warning("saffu: waiting for another saffu process that is writing to %s", folder)
+        logging.getLogger("saffu").warning(f"waiting for another saffu process that is writing to {folder}")
         lock.acquire()
     try:
         yield

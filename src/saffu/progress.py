@@ -1,7 +1,8 @@
-"""Progress bars: on standard error and in notebooks, hidden if there is no terminal."""
+"""What long work reports: warnings, and progress bars, which are hidden if there is no terminal."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from tqdm.auto import tqdm
@@ -15,6 +16,11 @@ def hide_progress(hidden: bool = True) -> None:
     """Show no bars from now on, or show them again."""
     global _hidden
     _hidden = hidden
+
+
+def warn(text: str) -> None:
+    """Report what the user should know but what stops nothing; the command line prints it on standard error."""
+    logging.getLogger("saffu").warning(text)
 
 
 def progress_bar(title: str | None, total: int | None = None, unit: str = " tokens", **options: Any) -> tqdm[Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import sentences
-from saffu.cli import fitting
+from saffu.cli import train
 
 SMALL = "--preset paper --block 16 --radius 4 --block-dimension 16 --radius-dimension 12 --hidden-dimension 32"
 QUICK = "--order 3 --slots 2 --word-classes 0"
@@ -527,4 +527,4 @@ def test_fitting_and_training_know_the_same_settings():
 
     from saffu.training.config import TrainingConfig
 
-    assert set(fitting.MAY_CHANGE) <= {entry.name for entry in fields(TrainingConfig)}
+    assert set(train.MAY_CHANGE) <= {entry.name for entry in fields(TrainingConfig)}

@@ -9,10 +9,10 @@ from cluster_tasks import InProcess
 from conftest import sentences
 from saffu import CalibratedConfig
 from saffu.calibrated.fit import fit
-from saffu.cli import on_ray
-from saffu.cli.reading import Reading, TextChoice, TrainingText
 from saffu.cluster import corpus as reading
 from saffu.cluster import train
+from saffu.cluster.train import OnCluster
+from saffu.text.selection import Reading, TextSelection, TrainingText
 from saffu.text.tokenizer import TokenizerConfig
 
 USUAL = CalibratedConfig(order=4, slots=6, word_classes=20, output_classes=8, cache=100)
@@ -29,13 +29,13 @@ CONFIGS = {
 
 def stage_on_cluster(folder, texts, split, config, rows):
     """What tasks of at most so many rows give; and the corpus."""
-    choice = TextChoice((str(texts),), (), 0, None, Reading(split))
+    choice = TextSelection((str(texts),), (), 0, None, Reading(split))
     cluster = InProcess(folder)
     with TrainingText(choice) as text:
-        tokenizer, found = on_ray.tokenized(cluster, text, TokenizerConfig(bpe_kept_words=30))
+        tokenizer, corpus, _ = OnCluster(cluster).tokenize(text, TokenizerConfig(bpe_kept_words=30))
     (folder / "rows.json").write_text(json.dumps(rows))
-    (stage,) = train.stages(cluster, found.corpus, len(tokenizer), config)
-    return stage, found.corpus, len(tokenizer), cluster
+    (stage,) = train.stages(cluster, corpus, len(tokenizer), config)
+    return stage, corpus, len(tokenizer), cluster
 
 
 def assert_same(stage, expected):
@@ -91,10 +91,10 @@ def test_an_encoder_is_kept(texts, tmp_path):
     stage, _, vocabulary, _ = stage_on_cluster(tmp_path / "work", texts, "line", USUAL, 3000)
     model = stage.model
     again = InProcess(tmp_path / "again")
-    choice = TextChoice((str(texts / "0.txt"),), (), 0, None, Reading("line"))
+    choice = TextSelection((str(texts / "0.txt"),), (), 0, None, Reading("line"))
     with TrainingText(choice) as text:
-        _, found = on_ray.tokenized(again, text, TokenizerConfig(bpe_kept_words=30))
-    part = found.corpus.slice(0, found.corpus.documents)
+        _, corpus, _ = OnCluster(again).tokenize(text, TokenizerConfig(bpe_kept_words=30))
+    part = corpus.slice(0, corpus.documents)
     (recounted,) = train.stages(again, part, vocabulary, USUAL, encoder=model.encoder)
     expected = model.solved(model.count(part))
     assert recounted.name == "recount"

@@ -9,10 +9,10 @@ import pytest
 
 from cluster_tasks import InProcess
 from conftest import sentences
-from saffu.cli import on_ray
-from saffu.cli.reading import Reading, TextChoice, TrainingText
 from saffu.cluster import corpus
+from saffu.cluster.train import OnCluster
 from saffu.errors import SaffuError
+from saffu.text.selection import Reading, TextSelection, TrainingText
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 
 CONFIG = TokenizerConfig()
@@ -34,7 +34,7 @@ def files(tmp_path):
 def both(files, folder, **changes):
     """The text as one process reads it, and as a cluster does; with their tokenizers."""
     reading = Reading(changes.pop("split", "file"), skip_bad_files=changes.pop("skip_bad_files", False))
-    choice = TextChoice(
+    choice = TextSelection(
         (str(files),), changes.pop("dev", ()), changes.pop("hold_out", 20), changes.pop("max_tokens", None), reading
     )
     with TrainingText(choice) as text:
@@ -42,9 +42,9 @@ def both(files, folder, **changes):
         learned = Tokenizer.train((line for _, line in text.training_lines()), CONFIG)
         alone = text.tokenized(learned)
     with TrainingText(choice) as text:
-        tokenizer, found = on_ray.tokenized(InProcess(folder), text, CONFIG)
+        tokenizer, *on_cluster = OnCluster(InProcess(folder)).tokenize(text, CONFIG)
     assert tokenizer.to_json() == learned.to_json()
-    return alone, (found.corpus, found.dev)
+    return alone, on_cluster
 
 
 def assert_equal(alone, on_cluster):

@@ -17,9 +17,10 @@ from saffu.cli.options import (
     integer,
     named_path,
     own_settings,
+    reading_of,
+    selection_of,
 )
 from saffu.cli.output import print_json, say, table, warn
-from saffu.cli.reading import Reading, TextChoice, TrainingText
 from saffu.errors import SaffuError
 from saffu.format import plural
 
@@ -147,16 +148,14 @@ def asked_cells(options: argparse.Namespace, sweeps: dict[str, list[Any]]) -> li
 
 def run_cells(options: argparse.Namespace, cells: list[PaperConfig], tokenizer_config: TokenizerConfig) -> None:
     from saffu.experiments import scoring
-    from saffu.text.tokenizer import Tokenizer
+    from saffu.text.selection import TrainingText
 
-    choice = TextChoice.of(options, Reading.of(options, split="line"))
+    selection = selection_of(options, reading_of(options, split="line"))
     device = device_of(options)
     memory = options.memory_limit or scoring.usual_memory(device)
-    with TrainingText(choice) as text:
+    with TrainingText(selection) as text:
         text.leave_out_bad_files()
-        tokenizer = Tokenizer.train(
-            (line for _, line in text.training_lines()), tokenizer_config, "learn the tokenizer"
-        )
+        tokenizer = text.learned(tokenizer_config)
         scoring.require_memory(cells, len(tokenizer), memory)
         corpus, dev = text.tokenized(tokenizer)
         grid_corpus = scoring.GridCorpus.build(corpus, dev, tokenizer, eval_tokens=options.eval_tokens)

@@ -17,9 +17,9 @@ from saffu.cli.options import (
     add_text_options,
     count,
     device_of,
+    reading_of,
 )
 from saffu.cli.output import print_json, table
-from saffu.cli.reading import Reading, Text, described
 from saffu.errors import SaffuError
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def run(options: argparse.Namespace) -> None:
     from saffu import load
     from saffu.text.corpus import TokenCorpus
     from saffu.text.documents import hold_out
+    from saffu.text.selection import Text
     from saffu.tools import evaluate
     from saffu.tools.scores import without_cache
 
@@ -52,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
     every = lm.source_.get("hold_out", 0) if lm.source_.get("default_corpus") else 0
     if not (options.text or every):
         raise SaffuError("no text to evaluate on; pass some: saffu eval MODEL TEXT")
-    how = Reading.of(options, lm.source_)
+    how = reading_of(options, lm.source_)
     if options.no_cache:
         lm.model_ = without_cache(lm.model_)
     with Text(options.text, how) as text:
@@ -76,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
         print_json(facts | {f"{name}_bits_per_byte": baseline.bits_per_byte for name, baseline in baselines.items()})
         return
     part = f", the first {score.targets:,} tokens" if options.max_tokens else f", {score.targets:,} tokens"
-    print(f"{described(corpus)}{part}, {score.bytes:,} bytes")
+    print(f"{corpus.described()}{part}, {score.bytes:,} bytes")
     title = "this model, no cache" if options.no_cache else "this model"
     scores = {title: score} | {f"{name} baseline": baseline for name, baseline in baselines.items()}
     rows = [[name, f"{s.perplexity:.2f}", f"{s.bits_per_byte:.3f}"] for name, s in scores.items()]

@@ -7,9 +7,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from saffu.cli.living import require_original
-from saffu.cli.options import Command, Parser, add_model, add_text_options, integer, named_path, require_output
+from saffu.cli.options import (
+    Command,
+    Parser,
+    add_model,
+    add_text_options,
+    integer,
+    named_path,
+    reading_of,
+    require_output,
+)
 from saffu.cli.output import model_facts, print_json
-from saffu.cli.reading import Reading, Text
 from saffu.errors import SaffuError
 
 if TYPE_CHECKING:
@@ -92,8 +100,9 @@ def export_arpa(lm: SaffuLM, options: argparse.Namespace) -> None:
 def export_checkpoints(lm: SaffuLM, options: argparse.Namespace) -> None:
     """Export models with the settings and the tokenizer of `lm`."""
     from saffu.model import export
+    from saffu.text.selection import Text
 
-    with Text(options.checkpoints, Reading.of(options, lm.source_)) as text:
+    with Text(options.checkpoints, reading_of(options, lm.source_)) as text:
         chosen = options.sizes or export.CHECKPOINTS
         written = export.export_checkpoints(lm.config, text, chosen, options.out, lm.tokenizer_, options.force)
         text.warn_of_skipped()

@@ -19,10 +19,10 @@ from saffu.cli.options import (
     device_of,
     finite,
     named_path,
+    reading_of,
     require_output,
 )
 from saffu.cli.output import Log, model_facts, print_json, say, warn
-from saffu.cli.reading import Reading, Text, same_text
 from saffu.cli.train import bounded
 from saffu.errors import SaffuError
 from saffu.format import plural
@@ -94,9 +94,11 @@ def update(options: argparse.Namespace) -> None:
 
 def held_out_text(options: argparse.Namespace, lm: SaffuLM, corpus: TokenCorpus) -> TokenCorpus:
     """The text of --dev, which training on new documents needs."""
+    from saffu.text.selection import Text, same_text
+
     if lm.config.preset != "companion":
         raise SaffuError(f"{options.model} has no network to train; make one with saffu train --minutes")
-    with Text(options.dev, Reading.of(options, lm.source_)) as text:
+    with Text(options.dev, reading_of(options, lm.source_)) as text:
         dev = lm.tokenize(list(text))
     if not dev.targets:
         raise SaffuError("the text of --dev is empty; pass files with at least one non-empty line")
@@ -180,11 +182,12 @@ def changed_model(options: argparse.Namespace) -> Iterator[tuple[SaffuLM, TokenC
     from saffu import load
     from saffu.files import changing
     from saffu.text.corpus import TokenCorpus
+    from saffu.text.selection import Text
 
     require_original(options.model, "change the original model and export it again")
     with changing(options.model, wait=True):
         lm = load(options.model, device_of(options), check=True)
-        with Text(options.text, Reading.of(options, lm.source_)) as text:
+        with Text(options.text, reading_of(options, lm.source_)) as text:
             # In memory: tokens of documents to be forgotten are not left on a disk if this process is killed.
             corpus = TokenCorpus.build(text, lm.tokenizer_, progress="tokenize")
             text.warn_of_skipped()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import io
+import logging
 import os
 import re
 import signal
@@ -59,6 +60,9 @@ def run(words: Sequence[str]) -> int:
     from saffu.cli.commands import parse
     from saffu.errors import SaffuError
 
+    notes = logging.getLogger("saffu")
+    if not any(isinstance(handler, Notes) for handler in notes.handlers):
+        notes.addHandler(Notes())
     options: argparse.Namespace | None = None
     try:
         options = parse(words)
@@ -94,6 +98,13 @@ def run(words: Sequence[str]) -> int:
             raise
         return complain("not enough memory for threads; raise the limit on memory or processes")
     return 0
+
+
+class Notes(logging.Handler):
+    """Prints what the library warns of on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        complain(record.getMessage())
 
 
 def complain(message: str) -> int:

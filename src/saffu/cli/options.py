@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import math
 import shutil
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from decimal import Decimal
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from saffu.errors import SaffuError
 from saffu.settings import Settings
+
+if TYPE_CHECKING:
+    from saffu.text.selection import Reading, TextSelection
 
 LARGEST = 2**63 - 1
 SPLITS = ("file", "paragraph", "line")
@@ -255,6 +258,27 @@ def add_record_options(group: argparse._ActionsContainer) -> None:
     group.add_argument("--bad-records", choices=choices, default="error", metavar="HOW", help=help)
     help = "skip files that are corrupt or not UTF-8, and list them"
     group.add_argument("--skip-bad-files", action="store_true", help=help)
+
+
+def reading_of(options: argparse.Namespace, usual: Mapping[str, Any] | None = None, split: str = "file") -> Reading:
+    """How to read text: by the options or, where they leave it open, the `usual` way, that of a model's own text."""
+    from saffu.text.selection import Reading
+
+    usual = usual or {}
+    return Reading(
+        split=options.split or usual.get("split") or split,
+        field=options.field or usual.get("field"),
+        encoding_errors=options.encoding_errors,
+        bad_records=options.bad_records,
+        skip_bad_files=options.skip_bad_files,
+    )
+
+
+def selection_of(options: argparse.Namespace, reading: Reading) -> TextSelection:
+    """The training text and the held-out text that the options name."""
+    from saffu.text.selection import TextSelection
+
+    return TextSelection.of(options.text, options.dev or (), options.hold_out, options.max_tokens, reading)
 
 
 def add_cluster_option(parser: Parser) -> None:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from saffu.cli.reading import warn_of_bad_files
 from saffu.text.documents import bad_sources, read_records
+from saffu.text.selection import warn_of_bad_files
 from saffu.text.sources import Source, Sources
 from saffu.tools.score_table import (
     JsonWriter,

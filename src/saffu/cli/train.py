@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from saffu.cli.options import (
     Command,
@@ -18,23 +19,38 @@ from saffu.cli.options import (
     add_settings,
     add_text_options,
     count,
+    device_of,
     flag,
     given_settings,
     integer,
     named_path,
     own_settings,
     rare_help,
+    reading_of,
+    require_output,
+    selection_of,
 )
+from saffu.cli.output import Log, model_facts, print_json, warn
 from saffu.errors import SaffuError
 from saffu.settings import Settings
 
 if TYPE_CHECKING:
+    from saffu.model.language_model import OnRow, SaffuLM
+    from saffu.model.recipe import Corpora, Executor, Recipe
+    from saffu.processes import ProcessGroup
+    from saffu.text.corpus import TokenCorpus
+    from saffu.text.selection import TrainingText
     from saffu.text.tokenizer import TokenizerConfig
     from saffu.training.config import TrainingConfig
 
 PRESETS = ("calibrated", "paper")
 USUAL_SPLIT = {"calibrated": "file", "paper": "line"}
 BACKPROP = ("backprop", "resume", "tensorboard", "device")  # options of the paper's preset that are not settings
+MAY_CHANGE = ("max_folds", "checkpoint_seconds")  # when a run is resumed
+FIXED: dict[str, Any] = dict.fromkeys(("out", "encoder", "tokenizer", "max_tokens", "split", "field", "memory_limit"))
+FIXED |= dict.fromkeys(("force", "preset_given", "skip_bad_files"), False)
+FIXED |= {"hold_out": 20, "encoding_errors": "strict", "bad_records": "error"}  # options that may not, by default
+DEV_SAMPLE = 100_000  # held-out tokens; of more, only a sample is scored
 
 
 def config_class(preset: str) -> type[Settings]:
@@ -148,26 +164,190 @@ def run(options: argparse.Namespace) -> None:
     if "help" in options.set:
         print(rare_help(options))
         return
-    from saffu.cli import fitting
-
     if options.resume and not options.ray:
-        fitting.resume(options)
+        resume(options)
         return
     if options.hold_out == 1:
         raise SaffuError("--hold-out must be 0 (off) or at least 2, got 1")
     if trains(options) and not (options.dev or options.hold_out):
         what = "--backprop" if options.backprop else "training"
         raise SaffuError(f"{what} needs held-out text for early stopping; pass --dev FILE or --hold-out N")
-    chosen = settings(options)
-    if options.ray:
-        from saffu.cli import on_ray
-
-        on_ray.fit(options, *chosen)
-        return
-    if chosen[0].preset != "calibrated" and find_spec("torch") is None:  # fail before all text has been read
+    config, tokenizer, training = settings(options)
+    if options.ray and (config.preset != "calibrated" or options.resume):
+        raise SaffuError(
+            "--ray counts only; the paper's preset and training a network use torchrun; remove --ray, or count first"
+        )
+    if config.preset != "calibrated" and find_spec("torch") is None:  # fail before all text has been read
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
-    with bounded(options):
-        fitting.fit(options, *chosen)
+    with nullcontext() if options.ray else bounded(options):
+        make(options, config, tokenizer, training)
+
+
+def make(
+    options: argparse.Namespace, config: Settings, tokenizer: TokenizerConfig, training: TrainingConfig | None
+) -> None:
+    """Fit a model to the text, save it in --out after every stage, and train it if asked to."""
+    from saffu.model.folder import read_tokenizer
+    from saffu.model.recipe import Recipe, locked, processes
+    from saffu.text.selection import TrainingText
+
+    with processes(config.preset, options.device or "cpu") as group:
+        if group.is_first:
+            require_output(options)
+        with locked(options.out, group):
+            encoder = read_encoder(options, group) if options.encoder else None
+            usual = encoder.source_ if encoder else None
+            learned = read_tokenizer(options.tokenizer) if options.tokenizer else encoder and encoder.tokenizer_
+            recipe = Recipe(
+                selection_of(options, reading_of(options, usual, USUAL_SPLIT[options.preset])),
+                config,
+                learned or tokenizer,
+                options.out,
+                encoder=encoder,
+                training=training,
+                device=device_of(options),
+            )
+            log = Log(options, recipe.trains, group.is_first, config.preset == "companion")
+            with TrainingText(recipe.selection) as text, executor(options, recipe, text) as place:
+                if not recipe.selection.text and not options.quiet:
+                    warn("no TEXT is given; reading the English text that ships with Python")
+                corpora = recipe.tokenize(text, place)
+                announce(log, corpora)
+                lm = recipe.count(corpora, log.row, place, group)
+                if recipe.trains:
+                    with training_log(options, log, corpora.dev) as on_row:
+                        recipe.train(lm, corpora, on_row, group)
+            if group.is_first:
+                finish(lm, options.out, options, log)
+
+
+def executor(options: argparse.Namespace, recipe: Recipe, text: TrainingText) -> AbstractContextManager[Executor]:
+    """Where the text is tokenized and counted."""
+    if options.ray:
+        from saffu.cluster.train import on_cluster
+
+        return on_cluster(options.ray, recipe, text, options.memory_limit)
+    from saffu.model.recipe import ThisProcess
+
+    return nullcontext(ThisProcess())
+
+
+def read_encoder(options: argparse.Namespace, group: ProcessGroup) -> SaffuLM:
+    """The model that --encoder names."""
+    from saffu import load
+
+    if group.size > 1:
+        raise SaffuError("--encoder does not work with torchrun; fit each shard separately and merge the models")
+    encoder = load(options.encoder, device_of(options))
+    if options.preset_given and encoder.config.preset != options.preset:
+        raise SaffuError(f"{options.encoder} has the preset {encoder.config.preset}; remove --preset")
+    return encoder
+
+
+def resume(options: argparse.Namespace) -> None:
+    """Continue an interrupted run; only its length and the location of its text may change."""
+    from saffu.model.language_model import SaffuLM
+    from saffu.model.recipe import locked, stored_run, stored_text
+    from saffu.processes import together
+    from saffu.training.config import TrainingConfig
+
+    for name, usual in FIXED.items():
+        if getattr(options, name) != usual:
+            option = flag(name.removesuffix("_given"))
+            raise SaffuError(f"--resume continues with the run's own folder, text, and settings; remove {option}")
+    changed = given_settings(options, TrainingConfig)
+    for name in [
+        *given_settings(options, config_class("paper") if options.preset == "paper" else training_settings()),
+        *changed,
+    ]:
+        if name not in MAY_CHANGE:
+            raise SaffuError(f"`{name}` cannot change when a run is resumed; remove it")
+    folder: Path = options.resume
+    checkpoint, selection = stored_run(folder, options.text, options.dev or [])
+    with together(options.device or checkpoint.device) as group, locked(folder, group):
+        log = Log(options, True, group.is_first, options.preset != "paper")
+        corpus, dev = stored_text(folder, selection)
+        progress = checkpoint.progress
+        where = f"in fold {progress['fold']} " if "fold" in progress else ""
+        log.say(f"resuming {where}after {progress['steps']:,} steps")
+        training = None
+        if checkpoint.settings is not None:
+            training = TrainingConfig(**checkpoint.settings.to_dict() | changed)
+        with training_log(options, log, dev) as on_row:
+            lm = SaffuLM.resume(
+                folder, corpus, dev, training=training, device=options.device, on_fold=on_row, group=group
+            )
+        if group.is_first:
+            finish(lm, folder, options, log)
+
+
+def announce(log: Log, corpora: Corpora) -> None:
+    """State what will be counted and what is held out."""
+    corpus, dev = corpora.train, corpora.dev
+    log.say(
+        f"training on {corpus.described()}, {corpus.targets:,} tokens, vocabulary {len(corpora.tokenizer):,}; "
+        f"tokenized in {corpora.seconds:.1f} s"
+    )
+    if dev.targets:
+        log.say(f"scored on {dev.described()}, {dev.targets:,} tokens of held-out text")
+
+
+@contextmanager
+def training_log(options: argparse.Namespace, log: Log, dev: TokenCorpus) -> Iterator[OnRow]:
+    """The function to call after each fold. An interruption ends with the command that resumes the run."""
+    board = None
+    if options.tensorboard and log.visible:
+        from saffu.training.tensorboard import open_tensorboard
+
+        board = open_tensorboard(options.tensorboard)
+    if dev.targets > DEV_SAMPLE:
+        log.say(f"during training, a sample of the {dev.targets:,} held-out tokens is scored")
+
+    def on_row(row: dict[str, Any]) -> None:
+        log.row(row)
+        if board:
+            for key in (
+                "train_perplexity",
+                "dev_perplexity",
+                "dev_bits_per_byte",
+                "learning_rate",
+                "tokens_per_second",
+            ):
+                if key in row:
+                    board.add_scalar(key, row[key], row["tokens"])
+            board.flush()
+
+    try:
+        yield on_row
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted; {saved(options.resume or options.out)}") from None
+    except SystemExit:  # after SIGTERM
+        warn(f"terminated; {saved(options.resume or options.out)}")
+        raise
+    finally:
+        if board:
+            board.close()
+
+
+def saved(folder: Path) -> str:
+    """What an interrupted run has saved."""
+    from saffu.training.checkpoint import FACTS
+
+    if (folder / FACTS).is_file():
+        return f"progress is saved. Resume with: saffu train --resume {folder}"
+    return f"training had not begun, but {folder} holds the model before it; train again"
+
+
+def finish(lm: SaffuLM, folder: Path, options: argparse.Namespace, log: Log) -> None:
+    """State the result."""
+    best = min((row for row in lm.log_ if "fold" in row), key=lambda row: row["dev_perplexity"], default=None)
+    if best and best.get("best", True):
+        log.say(f"best dev perplexity {best['dev_perplexity']:.2f}, after fold {best['fold']}")
+    elif best:
+        log.say("training did not improve the model; the previous one was kept")
+    log.say(f"{lm.parameters_:,} parameters, saved in {folder}")
+    if options.json:
+        print_json(model_facts(lm) | {"out": folder, "log": lm.log_})
 
 
 def bounded(options: argparse.Namespace) -> AbstractContextManager[None]:

@@ -6,7 +6,11 @@ finds classes from counts of pairs, and fits exponents on a sample of the held-o
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,14 +21,84 @@ from saffu.calibrated.model import Encoder
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.storage import memory_limit
 from saffu.calibrated.views import CalibratedSums
+from saffu.cluster.corpus import learned_tokenizer, shards_of, surveyed, tokenized
 from saffu.cluster.counts import BYTES, KNOWN, LEAST_LIMIT, MEMORY, WHOLE, Merged, Plan, count, remembered, summed_rows
-from saffu.cluster.engine import Cluster, write_arrays
+from saffu.cluster.engine import Cluster, connected, require_usable, write_arrays
 from saffu.cluster.tables import model_of, near_runs
+from saffu.cluster.work import described_sources, shared_sources, work_folder
+from saffu.errors import SaffuError
 from saffu.interface import Stage
+from saffu.model.language_model import SaffuLM
+from saffu.model.living import fingerprints
+from saffu.model.recipe import Recipe
 from saffu.text.corpus import TokenCorpus
+from saffu.text.selection import TrainingText, warn_of_bad_files
+from saffu.text.sources import Source
+from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 
 USUAL_LIMIT = 1 << 30  # bytes of memory for a task
 TOO_LITTLE = "too little text to measure exponents; default values are used"
+
+
+@contextmanager
+def on_cluster(address: str, recipe: Recipe, text: TrainingText, limit: int | None) -> Iterator[OnCluster]:
+    """An executor for a recipe on the Ray cluster at an address; what it finishes is kept next to the folder.
+
+    Tasks hold at most `limit` bytes. Raises SaffuError if the recipe does more than count.
+    """
+    encoder = recipe.encoder
+    if encoder and encoder.config.preset != "calibrated":
+        raise SaffuError(f"--ray counts only, but the encoder has the preset {encoder.config.preset}; remove --ray")
+    require_usable(address)
+    known = recipe.tokenizer if isinstance(recipe.tokenizer, Tokenizer) else None
+    job = {
+        **recipe.selection.to_dict(),
+        "config": recipe.config.to_dict(),
+        "tokenizer": None if isinstance(recipe.tokenizer, Tokenizer) else recipe.tokenizer.to_dict(),
+        "known": known and known.to_json(),
+        "sources": described_sources(list(text.text.sources or [])),
+        "encoder": fingerprints(encoder) if encoder else None,
+    }
+    with work_folder(recipe.folder, job) as folder, connected(address, folder) as cluster:
+        yield OnCluster(cluster, limit)
+
+
+class OnCluster:
+    """Tokenizes and counts in tasks of a cluster."""
+
+    def __init__(self, cluster: Cluster, limit: int | None = None) -> None:
+        self.cluster, self.limit = cluster, limit
+
+    def tokenize(
+        self, text: TrainingText, tokenizer: Tokenizer | TokenizerConfig
+    ) -> tuple[Tokenizer, TokenCorpus, TokenCorpus]:
+        selection, cluster = text.selection, self.cluster
+        how = selection.reading.arguments | ({} if text.text.sources else {"split": "file"})
+        shards = shards_of(sources_of(text, cluster.folder), how, selection.hold_out)
+        if selection.hold_out or selection.reading.skip_bad_files:
+            shards, bad = surveyed(cluster, shards, selection.reading.skip_bad_files)
+            warn_of_bad_files(bad)
+        learned = tokenizer if isinstance(tokenizer, Tokenizer) else learned_tokenizer(cluster, shards, tokenizer)
+        parts = tokenized(cluster, shards, learned, selection.max_tokens)
+        if text.dev_text is not None:
+            text.dev_text.leave_out_bad_files()
+            parts.dev = TokenCorpus.build(text.dev_text, learned, cluster.folder, None, "tokenize held-out text")
+        text.text.skipped.update(parts.skipped)
+        return learned, *text.checked(parts.corpus, parts.dev)
+
+    def stages(self, lm: SaffuLM, corpus: TokenCorpus) -> Iterator[Stage]:
+        assert isinstance(lm.config, CalibratedConfig)
+        model: Any = lm.encoder.model_ if lm.encoder else None
+        return stages(self.cluster, corpus, len(lm.tokenizer_), lm.config, self.limit, model and model.encoder)
+
+
+def sources_of(text: TrainingText, folder: Path) -> list[Source]:
+    """The training text as files that all nodes can read."""
+    if text.text.sources is not None:
+        return shared_sources(list(text.text.sources), folder)
+    path = folder / "default.jsonl"
+    path.write_text("".join(json.dumps({"text": document}) + "\n" for document in text.text.default or []), "utf-8")
+    return [Source(path, path.name)]
 
 
 def stages(

@@ -153,6 +153,11 @@ def read(kind: type[SaffuLM], path: Path, device: str, check: bool) -> SaffuLM:
                 return lm
 
 
+def read_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a model folder."""
+    return Tokenizer.from_json(ModelFolder(path, check=True).text(TOKENIZER))
+
+
 def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
     where, manifest = folder.path / files.MANIFEST, folder.manifest
     try:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saffu.errors import NotFittedError, SaffuError
 from saffu.files import Content
-from saffu.interface import Array, Explanation, Model, State
-from saffu.model import estimator, fitting, living
+from saffu.interface import Array, Explanation, Model, Stage, State
 from saffu.model import folder as folders
+from saffu.model import living
 from saffu.model.ledger import Ledger
-from saffu.model.solutions import PRESETS, check
-from saffu.model.statistics import Statistics, sums_ngrams
+from saffu.model.solutions import PRESETS, check, recount, solution, trained_tokenizer
+from saffu.model.statistics import Statistics, sums_ngrams, trained_on
 from saffu.processes import SINGLE, ProcessGroup
 from saffu.settings import Settings
 from saffu.text.corpus import Line, TokenCorpus
@@ -75,7 +77,8 @@ class SaffuLM:
         check(config=(config, Settings), tokenizer=(tokenizer, Tokenizer, TokenizerConfig), encoder=(encoder, SaffuLM))
         if encoder is not None and (config is not None or tokenizer is not None):
             raise SaffuError("`encoder` already determines the config and tokenizer; don't pass them too")
-        self._tokenizer, self._encoder = encoder.tokenizer_ if encoder else tokenizer, encoder
+        self.encoder = encoder
+        self._tokenizer = encoder.tokenizer_ if encoder else tokenizer
         self._parameters = {"config": config, "tokenizer": tokenizer, "encoder": encoder, "device": device}
         self.config: Settings = encoder.config if encoder else config or PRESETS["calibrated"].config()
         self.device = device
@@ -89,9 +92,38 @@ class SaffuLM:
         """An unfitted copy; an `encoder` stays fitted."""
         return type(self)(**self._parameters)
 
-    set_params = estimator.set_params
-    __sklearn_is_fitted__, __sklearn_tags__ = estimator.is_fitted, estimator.tags
-    __copy__, __reduce__ = estimator.shallow_copy, estimator.reduced
+    def set_params(self, **parameters: Any) -> SaffuLM:
+        """Change arguments of the constructor and discard everything learned."""
+        fresh = type(self)(**self._parameters | parameters)  # fails, if it does, before anything is discarded
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
+        vars(self).update(vars(fresh))
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "model_" in vars(self)
+
+    def __sklearn_tags__(self) -> Any:
+        """Tags for scikit-learn: this estimator takes strings, and no targets."""
+        from sklearn.utils import InputTags, Tags, TargetTags
+
+        inputs = InputTags(one_d_array=True, two_d_array=False, string=True)
+        return Tags(estimator_type=None, target_tags=TargetTags(required=False), input_tags=inputs)
+
+    def __copy__(self) -> SaffuLM:
+        """An independent model that shares the arrays of this one, which never change."""
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For `pickle`: a fitted model as the files of its folder, because it holds memory that cannot be pickled."""
+        if not self.__sklearn_is_fitted__():
+            return _unfitted, (type(self), self.get_params())
+        with tempfile.TemporaryDirectory(prefix="saffu-") as folder:
+            self.save(Path(folder) / "model")
+            contents = {path.name: path.read_bytes() for path in (Path(folder) / "model").iterdir()}
+        return _restored, (type(self), self.device, contents)
 
     if not TYPE_CHECKING:  # a type checker knows the attributes from their declarations
 
@@ -105,7 +137,13 @@ class SaffuLM:
             raise AttributeError(f"'SaffuLM' object has no attribute {name!r}")
 
     def __repr__(self) -> str:
-        return fitting.described(self)
+        """The preset, the settings that differ from its defaults, and what the model was fitted to."""
+        usual = type(self.config)().to_dict()
+        changed = [f"{name}={value!r}" for name, value in self.config.to_dict().items() if value != usual[name]]
+        settings = ", ".join([self.config.preset, *changed])
+        if "model_" not in self.__dict__:
+            return f"<SaffuLM {settings}; not fitted>"
+        return f"<SaffuLM {settings}; {self.trained_on_['tokens']:,} tokens, vocabulary {len(self.tokenizer_):,}>"
 
     def fit(
         self,
@@ -117,16 +155,50 @@ class SaffuLM:
         embeddings: Array | None = None,
         group: ProcessGroup = SINGLE,
         on_stage: OnRow | None = None,
+        stages: Callable[[SaffuLM, TokenCorpus], Iterator[Stage]] | None = None,
     ) -> SaffuLM:
         """Fit the model to `documents`, skipping blank ones, and return self.
 
         All of `dev` is scored after each stage. `references` counts n-grams for `reference_scores`. `training` sets
         the initial weights of a later `backprop`. `embeddings` (N, D), word vectors by token id, replace the paper's
         bit-cipher. `on_stage` is called with each row of `log_`. All processes of a `group` must pass the same
-        documents; only the first scores `dev`.
+        documents; only the first scores `dev`. `stages` counts and solves elsewhere, such as on a cluster.
         """
-        fitting.fit(self, documents, dev, references, training, embeddings, group, on_stage)
+        began = time.perf_counter()
+        self.set_params()
+        text = documents if isinstance(documents, TokenCorpus) else documents_from(documents)  # read twice
+        self.tokenizer_ = trained_tokenizer(self._tokenizer, text, self.config)
+        settings = None if self.encoder else self.tokenizer_.settings
+        self.tokenizer_settings_ = settings.to_dict() if settings else {}
+        corpus, scored = self.tokenize(text, "tokenize"), None if dev is None else self.tokenize(dev, "tokenize")
+        evaluate.require_text(corpus, "fit")
+        self.trained_on_, self.source_, self.log_ = trained_on(corpus), {}, []
+        if stages is None:
+            solving = self._stages(corpus, group, training=training, embeddings=embeddings)
+        else:
+            solving = stages(self, corpus)
+        for stage in solving:
+            self.model_ = stage.model
+            if not self.log_:
+                ngrams = references and sums_ngrams(stage.model) is None
+                self.statistics_ = Statistics.of(corpus, len(self.tokenizer_), ngrams)
+                self.ledger_ = Ledger.of(corpus)
+            if training is not None or stage.model.sums is None:  # then its counts are not those of whole documents
+                self.ledger_ = None
+            seconds = round(time.perf_counter() - began, 3)
+            row = {"stage": stage.name, "tokens": corpus.targets, **stage.facts}
+            if scored is not None and group.is_first:
+                row |= evaluate.dev_facts(evaluate.evaluate(stage.model, scored))
+            self.log_.append(row | {"seconds": seconds, "sample": self.sample()})
+            if on_stage and group.is_first:
+                on_stage(self.log_[-1])
         return self
+
+    def _stages(self, corpus: TokenCorpus, group: ProcessGroup, **options: Any) -> Iterator[Stage]:
+        if self.encoder is not None:
+            return recount(self.encoder.model_, corpus, **options)
+        fit = solution(self.config.preset).fit
+        return fit(corpus, len(self.tokenizer_), self.config, self.device, group, **options)
 
     def backprop(
         self,
@@ -295,3 +367,20 @@ class SaffuLM:
         Otherwise large files are memory-mapped, and verified before the model is changed or saved.
         """
         return folders.read(cls, Path(folder), device, check)
+
+
+def _unfitted(kind: type[SaffuLM], parameters: Mapping[str, Any]) -> SaffuLM:
+    """The model with these arguments of the constructor."""
+    return kind(**parameters)
+
+
+def _restored(kind: type[SaffuLM], device: str, contents: Mapping[str, bytes]) -> SaffuLM:
+    """The model whose folder holds these files, read into memory."""
+    with tempfile.TemporaryDirectory(prefix="saffu-") as folder:
+        for name, content in contents.items():
+            (Path(folder) / name).write_bytes(content)
+        lm = kind.load(folder, device, check=True)
+        for name in ("statistics_", "ledger_"):  # otherwise read on first use
+            getattr(lm, name)
+        lm.folder = None
+    return lm

@@ -117,14 +117,14 @@ def solution(name: str) -> Solution:
 
 def trained_tokenizer(
     tokenizer: Tokenizer | TokenizerConfig | None, documents: TokenCorpus | Iterable[Line], config: Settings
-) -> tuple[Tokenizer, dict[str, Any]]:
-    """The tokenizer, trained if necessary, and the settings it was trained with here."""
+) -> Tokenizer:
+    """The tokenizer, trained if necessary."""
     if isinstance(tokenizer, Tokenizer):
-        return tokenizer, {}
+        return tokenizer
     if isinstance(documents, TokenCorpus):
         raise SaffuError("a tokenized corpus needs its tokenizer; pass it as SaffuLM(…, tokenizer=…)")
-    chosen = tokenizer or solution(config.preset).tokenizer
-    return Tokenizer.train((text for _, text in documents), chosen, "train tokenizer"), chosen.to_dict()
+    settings = tokenizer or solution(config.preset).tokenizer
+    return Tokenizer.train((text for _, text in documents), settings, "train tokenizer")
 
 
 def recount(encoder: Model, corpus: TokenCorpus, **options: Any) -> Iterator[Stage]:

@@ -13,7 +13,7 @@ from saffu.model.solutions import preset
 from saffu.play.subject import Subject
 from saffu.play.texts import Texts, beginnings, split_text
 from saffu.text.default_corpus import default_corpus
-from saffu.text.tokenizer import Tokenizer, TokenizerConfig
+from saffu.text.tokenizer import Tokenizer
 
 EVERY = 10  # every tenth document is held out
 STAGES = (
@@ -64,7 +64,6 @@ def count(id: str, name: str, text: str, split: str, on_stage: OnStage) -> Subje
     tokenizer = Tokenizer.train(fitted)
     on_stage(2)
     lm = SaffuLM(tokenizer=tokenizer).fit(fitted)
-    lm.tokenizer_settings_ = TokenizerConfig().to_dict()
     lm.source_ = {"split": "paragraph" if any("\n" in document for document in documents) else "line"}
     scores = {"seconds": time.perf_counter() - began, "held_out": len(held_out), "fitted": len(fitted)}
     on_stage(3)

@@ -19,6 +19,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from saffu.format import plural
 from saffu.progress import progress_bar
 from saffu.text.tokenizer import EOD, PIECE, Tokenizer, WordTokenizer, pieces
 
@@ -101,6 +102,12 @@ class TokenCorpus:
     @property
     def bytes(self) -> int:
         return int(self.sizes.sum())
+
+    def described(self) -> str:
+        """How the text is divided: into documents of one line, or running text."""
+        if self.lines == self.documents:
+            return f"{plural(self.documents, 'document')} of one line"
+        return f"running text: {plural(self.documents, 'document')}, {plural(self.lines, 'line')}"
 
     def line_starts(self) -> Integers:
         """Where each line begins, followed by the number of targets: (lines + 1,)."""

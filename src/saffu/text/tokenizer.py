@@ -68,6 +68,8 @@ class TokenizerConfig(Settings):
 class Tokenizer:
     """Text to token ids and back: ids 0–3 are the special tokens, then come the 256 bytes, then the merges."""
 
+    settings: TokenizerConfig | None = None  # that it was learned with, unless it was read from a file
+
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         backend.encode_special_tokens = True  # "<eod>" in a text is five characters, never the token
         self._backend = backend
@@ -94,6 +96,12 @@ class Tokenizer:
         """Learn a vocabulary from how often each word occurs: see `counted_words`."""
         if not counts:
             raise SaffuError("the text has no words to learn a vocabulary from; add some text")
+        learned = cls._learned(counts, config)
+        learned.settings = config
+        return learned
+
+    @classmethod
+    def _learned(cls, counts: Mapping[str, int], config: TokenizerConfig) -> Tokenizer:
         if config.words_as_tokens:  # those that occur often enough; all if none does
             repeated = {word: count for word, count in counts.items() if count >= config.min_word_count}
             return WordTokenizer(most_frequent(repeated or counts, MOST_WORDS))

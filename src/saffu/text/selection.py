@@ -1,25 +1,27 @@
-"""Text named on the command line: as lines, split into training and held-out text, and tokenized."""
+"""The choice of text: which files are read and how, what is held out of them, and both as token ids."""
 
 from __future__ import annotations
 
-import argparse
 import filecmp
+import hashlib
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from saffu.cli.output import warn
+import numpy as np
+
 from saffu.errors import SaffuError
 from saffu.format import plural
-
-if TYPE_CHECKING:
-    from saffu.text.corpus import Line, TokenCorpus
-    from saffu.text.records import Skipped
-    from saffu.text.sources import Source
-    from saffu.text.tokenizer import Tokenizer
+from saffu.progress import warn
+from saffu.text.corpus import Line, TokenCorpus, lines_of
+from saffu.text.default_corpus import default_corpus
+from saffu.text.documents import bad_sources, hold_out, read_lines
+from saffu.text.records import Skipped
+from saffu.text.sources import Source, Sources, other_files
+from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 
 STDIN = "-"
 
@@ -33,18 +35,6 @@ class Reading:
     encoding_errors: str = "strict"
     bad_records: str = "error"
     skip_bad_files: bool = False
-
-    @classmethod
-    def of(cls, options: argparse.Namespace, usual: Mapping[str, Any] | None = None, split: str = "file") -> Reading:
-        """From the options or, where they leave it open, the `usual` way: how a model's own text was read."""
-        usual = usual or {}
-        return cls(
-            options.split or usual.get("split") or split,
-            options.field or usual.get("field"),
-            options.encoding_errors,
-            options.bad_records,
-            options.skip_bad_files,
-        )
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -61,9 +51,6 @@ class Text:
     """Some text; iterate over its lines as often as needed. Without names it is the English that ships with Python."""
 
     def __init__(self, names: Sequence[str], how: Reading):
-        from saffu.text.default_corpus import default_corpus
-        from saffu.text.sources import Sources, other_files
-
         self.how = how
         self.skipped: dict[str, Skipped] = {}
         self.sources = Sources(names) if names else None
@@ -74,17 +61,12 @@ class Text:
 
     def leave_out_bad_files(self) -> None:
         """If they are to be skipped, do not read files that cannot be read to their end."""
-        from saffu.text.documents import bad_sources
-
         if self.how.skip_bad_files and self.sources is not None:
             bad = bad_sources(self.sources, **self.how.arguments)
             self.sources.leave_out(bad)
             warn_of_bad_files(bad)
 
     def __iter__(self) -> Iterator[Line]:
-        from saffu.text.corpus import lines_of
-        from saffu.text.documents import read_lines
-
         if self.sources is None:
             return lines_of(self.default or [])
         return read_lines(self.sources, skipped=self.skipped, **self.how.arguments)
@@ -110,7 +92,7 @@ def warn_of_bad_files(bad: Mapping[str, str]) -> None:
 
 
 @dataclass(frozen=True)
-class TextChoice:
+class TextSelection:
     """Which text a model is fitted to and which is held out; stored with a run, so that it can be resumed."""
 
     text: tuple[str, ...]
@@ -119,18 +101,16 @@ class TextChoice:
     max_tokens: int | None
     reading: Reading
 
-    @classmethod
-    def of(cls, options: argparse.Namespace, reading: Reading) -> TextChoice:
-        text, dev = absolute(options.text), absolute(options.dev or [])
-        if STDIN in text and STDIN in dev:
+    def __post_init__(self) -> None:
+        if STDIN in self.text and STDIN in self.dev:
             raise SaffuError("standard input cannot be both training and held-out text; pass a file for one of them")
-        return cls(text, dev, 0 if dev else options.hold_out, options.max_tokens, reading)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TextChoice:
-        from saffu.training.checkpoint import restored
-
-        return restored(cls, values)
+    def of(
+        cls, text: Sequence[str], dev: Sequence[str], hold_out: int, max_tokens: int | None, reading: Reading
+    ) -> TextSelection:
+        """Text named by files, folders, and globs, which are found again from another folder."""
+        return cls(absolute(text), absolute(dev), 0 if dev else hold_out, max_tokens, reading)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -140,11 +120,11 @@ class TextChoice:
         reading = {"split": self.reading.split, "field": self.reading.field}
         return {"default_corpus": not self.text, "hold_out": self.hold_out, **reading, "dev": digest(dev)}
 
-    def instead(self, text: Sequence[str], dev: Sequence[str]) -> TextChoice:
+    def instead(self, text: Sequence[str], dev: Sequence[str]) -> TextSelection:
         """The same text in another place."""
         moved = replace(self, text=absolute(text) or self.text, dev=absolute(dev) or self.dev)
         if STDIN in (*moved.text, *moved.dev) and STDIN not in (*text, *dev):
-            raise SaffuError("this run read standard input; pass the same text again, in front of --resume")
+            raise SaffuError("this run read standard input; pass the same text again, in front of `resume`")
         return moved
 
 
@@ -156,10 +136,10 @@ def absolute(names: Sequence[str]) -> tuple[str, ...]:
 class TrainingText:
     """Training and held-out text, opened: read as often as needed, closed at the end."""
 
-    def __init__(self, choice: TextChoice):
-        self.choice = choice
-        self.text = Text(choice.text, choice.reading)
-        self.dev_text = Text(choice.dev, choice.reading) if choice.dev else None
+    def __init__(self, selection: TextSelection):
+        self.selection = selection
+        self.text = Text(selection.text, selection.reading)
+        self.dev_text = Text(selection.dev, selection.reading) if selection.dev else None
         if self.text.sources is not None and self.dev_text is not None and self.dev_text.sources is not None:
             both = {s.path.resolve() for s in self.text.sources} & {s.path.resolve() for s in self.dev_text.sources}
             if both:
@@ -187,65 +167,54 @@ class TrainingText:
                 text.leave_out_bad_files()
 
     def training_lines(self) -> Iterable[Line]:
-        from saffu.text.documents import hold_out
-
-        return self.text if self.dev_text is not None else hold_out(self.text, self.choice.hold_out, held_out=False)
+        return self.text if self.dev_text is not None else hold_out(self.text, self.selection.hold_out, held_out=False)
 
     def held_out_lines(self, flags: bytearray | None = None) -> Iterable[Line]:
         """The lines that are held out; `flags` receives those of every line of a text that is divided."""
-        from saffu.text.documents import hold_out
-
         if self.dev_text is not None:
             return self.dev_text
-        return hold_out(self.text, self.choice.hold_out, held_out=True, flags=flags)
+        return hold_out(self.text, self.selection.hold_out, held_out=True, flags=flags)
+
+    def learned(self, tokenizer: Tokenizer | TokenizerConfig) -> Tokenizer:
+        """The tokenizer, learned from the training text if it is given as settings."""
+        if isinstance(tokenizer, Tokenizer):
+            return tokenizer
+        return Tokenizer.train((line for _, line in self.training_lines()), tokenizer, "learn the tokenizer")
 
     def tokenized(self, tokenizer: Tokenizer) -> tuple[TokenCorpus, TokenCorpus]:
         """Both as token ids in temporary files; the held-out corpus may be empty."""
-        from saffu.text.corpus import TokenCorpus
-
-        choice, folder = self.choice, Path(tempfile.gettempdir())
-        corpus = TokenCorpus.build(self.training_lines(), tokenizer, folder, choice.max_tokens, "tokenize")
+        folder = Path(tempfile.gettempdir())
+        corpus = TokenCorpus.build(self.training_lines(), tokenizer, folder, self.selection.max_tokens, "tokenize")
         flags = bytearray()
         dev = TokenCorpus.build(self.held_out_lines(flags), tokenizer, folder, None, "tokenize held-out text")
         return self.checked(corpus.divided(dev, flags), dev)
 
     def checked(self, corpus: TokenCorpus, dev: TokenCorpus) -> tuple[TokenCorpus, TokenCorpus]:
         """Training and held-out text, if there is enough of both; warns of what was left out."""
-        choice = self.choice
+        selection = self.selection
         self.text.warn_of_skipped()
         if self.dev_text is not None:
             self.dev_text.warn_of_skipped()
         if not corpus.targets:
             raise SaffuError("the training text is empty; pass files with at least one non-empty line")
-        if choice.dev and not dev.targets:
-            raise SaffuError("the text of --dev is empty; pass files with at least one non-empty line")
-        if choice.hold_out and not dev.targets:
+        if selection.dev and not dev.targets:
+            raise SaffuError("the text of `dev` is empty; pass files with at least one non-empty line")
+        if selection.hold_out and not dev.targets:
             raise SaffuError(
                 f"the text has only {plural(corpus.documents, 'document')}, too few to hold out every "
-                f"{choice.hold_out}th; pass --dev FILE, a smaller --hold-out, or --hold-out 0"
+                f"{selection.hold_out}th; pass `dev` FILE, a smaller `hold_out`, or `hold_out` 0"
             )
-        if choice.dev and same_text(corpus, dev, part=choice.max_tokens is not None):
-            raise SaffuError("the text of --dev is the training text; pass other text")
+        if selection.dev and same_text(corpus, dev, part=selection.max_tokens is not None):
+            raise SaffuError("the text of `dev` is the training text; pass other text")
         return corpus, dev
 
 
 def same_text(corpus: TokenCorpus, dev: TokenCorpus, part: bool) -> bool:
     """Whether two corpora have the same tokens or, if the first is only a `part` of its text, begin with the same."""
-    import numpy as np
-
     size = min(corpus.targets, dev.targets)
     return (part or corpus.targets == dev.targets) and bool(np.array_equal(corpus.ids[:size], dev.ids[:size]))
 
 
 def digest(corpus: TokenCorpus) -> str | None:
     """A digest of the lengths of all lines: equal for equal texts, whatever the vocabulary; None for no text."""
-    import hashlib
-
     return hashlib.sha256(corpus.sizes.astype("<i8").tobytes()).hexdigest()[:16] if corpus.targets else None
-
-
-def described(corpus: TokenCorpus) -> str:
-    """A description of how text was read."""
-    if corpus.lines == corpus.documents:
-        return f"{plural(corpus.documents, 'document')} of one line"
-    return f"running text: {plural(corpus.documents, 'document')}, {plural(corpus.lines, 'line')}"

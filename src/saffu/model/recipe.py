@@ -1,0 +1,148 @@
+"""What "train" means: choose text, hold some out, tokenize, count, solve, score, sample, save, and perhaps train.
+
+The steps are those of a `Recipe`. The command line prints between them; an `Executor` says where text is tokenized and
+counted: in this process, or on a cluster.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from saffu.errors import SaffuError
+from saffu.files import changing
+from saffu.interface import Stage
+from saffu.model.folder import read_tokenizer
+from saffu.model.language_model import OnRow, SaffuLM
+from saffu.processes import SINGLE, ProcessGroup, launched, together
+from saffu.settings import Settings
+from saffu.text.corpus import TokenCorpus
+from saffu.text.selection import TextSelection, TrainingText
+from saffu.text.tokenizer import Tokenizer, TokenizerConfig
+
+if TYPE_CHECKING:
+    from saffu.training.checkpoint import Checkpoint
+    from saffu.training.config import TrainingConfig
+
+
+class Corpora(NamedTuple):
+    """A text as token ids."""
+
+    tokenizer: Tokenizer
+    train: TokenCorpus
+    dev: TokenCorpus  # may be empty
+    seconds: float  # that tokenizing took
+
+
+class Executor(Protocol):
+    """Where text is tokenized and counted."""
+
+    @property
+    def stages(self) -> Callable[[SaffuLM, TokenCorpus], Iterator[Stage]] | None:
+        """The stages of a model that is fitted to a corpus; None for those of its solution."""
+        ...
+
+    def tokenize(
+        self, text: TrainingText, tokenizer: Tokenizer | TokenizerConfig
+    ) -> tuple[Tokenizer, TokenCorpus, TokenCorpus]:
+        """The tokenizer, learned from the training text if it is given as settings, and both parts of the text."""
+        ...
+
+
+class ThisProcess:
+    """Tokenizes and counts in the threads of this process."""
+
+    stages = None
+
+    def tokenize(
+        self, text: TrainingText, tokenizer: Tokenizer | TokenizerConfig
+    ) -> tuple[Tokenizer, TokenCorpus, TokenCorpus]:
+        text.leave_out_bad_files()
+        learned = text.learned(tokenizer)
+        return learned, *text.tokenized(learned)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A text selection, settings, and a folder: all that decides what a model becomes."""
+
+    selection: TextSelection
+    config: Settings
+    tokenizer: Tokenizer | TokenizerConfig
+    folder: Path
+    encoder: SaffuLM | None = None
+    training: TrainingConfig | None = None  # of the paper's network
+    device: str = "cpu"
+
+    @property
+    def trains(self) -> bool:
+        """Whether counting is followed by training."""
+        return self.training is not None or self.config.preset == "companion"
+
+    def tokenize(self, text: TrainingText, executor: Executor) -> Corpora:
+        began = time.perf_counter()
+        return Corpora(*executor.tokenize(text, self.tokenizer), time.perf_counter() - began)
+
+    def count(self, corpora: Corpora, on_row: OnRow, executor: Executor, group: ProcessGroup = SINGLE) -> SaffuLM:
+        """Fit a model to the text, and save it after every stage."""
+        if self.encoder:
+            lm = SaffuLM(encoder=self.encoder, device=self.device)
+        else:
+            lm = SaffuLM(self.config, tokenizer=corpora.tokenizer, device=self.device)
+
+        def on_stage(row: dict[str, Any]) -> None:
+            lm.source_ = self.selection.summary(corpora.dev)
+            lm.save(self.folder)  # before it is shown, because the reader of the log may have exited
+            on_row(row)
+
+        dev = corpora.dev if corpora.dev.targets else None
+        training, stages = self.training, executor.stages
+        return lm.fit(corpora.train, dev, training=training, group=group, on_stage=on_stage, stages=stages)
+
+    def train(self, lm: SaffuLM, corpora: Corpora, on_row: OnRow, group: ProcessGroup = SINGLE) -> SaffuLM:
+        """Train the weights of a fitted model; the state of the run is saved with it, for `resume`."""
+        source = self.selection.to_dict()
+        return lm.backprop(*corpora[1:3], self.training, folder=self.folder, source=source, on_fold=on_row, group=group)
+
+
+def stored_run(folder: Path, text: Sequence[str], dev: Sequence[str]) -> tuple[Checkpoint, TextSelection]:
+    """The state of an interrupted run, and its text, which may have moved to files with other names."""
+    from saffu.training.checkpoint import read_checkpoint, restored
+
+    checkpoint = read_checkpoint(folder)
+    if not checkpoint.source:
+        raise SaffuError(f"{folder} was trained from Python; resume it there, with SaffuLM.resume")
+    return checkpoint, restored(TextSelection, checkpoint.source).instead(text, dev)
+
+
+def stored_text(folder: Path, selection: TextSelection) -> tuple[TokenCorpus, TokenCorpus]:
+    """The text of a run as token ids."""
+    with TrainingText(selection) as text:
+        text.leave_out_bad_files()
+        return text.tokenized(read_tokenizer(folder))
+
+
+@contextmanager
+def processes(preset: str, device: str) -> Iterator[ProcessGroup]:
+    """The processes that torchrun started, or this one alone."""
+    if preset != "calibrated":
+        with together(device) as group:
+            yield group
+    elif launched():
+        raise SaffuError("counting runs in one process; start it without torchrun, or add --minutes or --epochs")
+    else:
+        yield SINGLE
+
+
+@contextmanager
+def locked(folder: Path, group: ProcessGroup = SINGLE) -> Iterator[None]:
+    """Keep other saffu processes from writing to a folder."""
+    if not group.is_first:
+        yield
+        return
+    with changing(folder, wait=False):
+        yield
