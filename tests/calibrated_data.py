@@ -7,6 +7,7 @@ import numpy as np
 from conftest import corpus_of
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.layout import exponent_slices
+from saffu.calibrated.memory import memory_slices
 from saffu.calibrated.model import CalibratedModel, Encoder
 from saffu.calibrated.reference import CalibratedReference
 from saffu.calibrated.views import CalibratedSums, views_of
@@ -43,11 +44,10 @@ def random_encoder(config: CalibratedConfig, seed: int, vocabulary: int = VOCABU
         contexts[size] = rng.integers(EOD + 1, EOD + 1 + size, size=vocabulary).astype(np.uint16)
         contexts[size][: EOD + 1] = np.arange(EOD + 1)
     exponents = []
-    for with_cache in (False, True):
-        shape = 2, exponent_slices(views, with_cache)[-1].stop
-        exponents.append(rng.random(shape) * 0.5 * (rng.random(shape) < 0.8))
+    for number in (exponent_slices(views)[-1].stop, memory_slices(config)[-1].stop):
+        exponents.append(rng.random((2, number)) * 0.5 * (rng.random((2, number)) < 0.8))
     shuffled = np.concatenate([np.zeros(EOD), rng.permutation(outputs)]).astype(np.uint16)
-    return Encoder(shuffled, contexts, *exponents, rng.normal(size=4))
+    return Encoder(shuffled, contexts, *exponents)
 
 
 def random_model(

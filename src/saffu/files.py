@@ -26,7 +26,7 @@ from saffu.errors import SaffuError
 Content = bytes | Mapping[str, Array] | Callable[[], bytes | Mapping[str, Array]]
 """What a file holds: bytes, or arrays by name, which are written as safetensors."""
 
-FORMAT = 2  # of a model folder; raised when the files change their meaning (see saffu.model.formats)
+FORMAT = 3  # of a model folder; raised when the files change their meaning (see saffu.model.formats)
 OLDEST_FORMAT = 2  # that can be read
 MANIFEST = "config.json"
 OLD = "-old"  # ends the name of a folder that has been moved aside

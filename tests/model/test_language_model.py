@@ -106,7 +106,7 @@ def test_config_is_plain_json(lm, tmp_path):
     lm.source_ = {"hold_out": 20}
     lm.save(str(tmp_path / "m"), {"notes.txt": b"mine"})
     config = json.loads((tmp_path / "m" / "config.json").read_text())
-    assert (config["format"], config["model_type"], config["preset"]) == (2, "saffu", lm.config.preset)
+    assert (config["format"], config["model_type"], config["preset"]) == (3, "saffu", lm.config.preset)
     assert type(lm.config).from_dict(config["settings"]) == lm.config
     assert config["parameters"] == lm.parameters_
     assert config["vocabulary"] == len(lm.tokenizer_)

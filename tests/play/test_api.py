@@ -192,7 +192,7 @@ def test_counts_behind_a_suggestion_are_those_of_the_text(counted_page, text):
         assert (found[view.name]["count"], found[view.name]["total"]) == reference(view, length), view.name
         compared += found[view.name]["count"] > 0
     assert compared >= 6
-    assert found["cache, half-life 30"] == {
+    assert found["document, half-life 20"] == {
         "seen": [],
         "count": 0,
         "total": len(context),

@@ -51,8 +51,8 @@ def test_earlier_occurrences_of_candidates(fitted):
     assert [[facts["context"][place] for place in each] for each in places] == [[" the", " the"], [" cat"], []]
     assert places[0][-1] == len(facts["context"]) - 1
     seen = {term["name"]: term["seen"] for term in facts["terms"]}
-    assert (seen["bigram cache"], seen["trigram cache"]) == ([" the"], [" and", " the"])
-    assert seen["cache, half-life 30"] == []
+    assert (seen["document, 1 token"], seen["document, 2 tokens"]) == ([" the"], [" and", " the"])
+    assert seen["document, half-life 20"] == []
 
 
 def test_shares_are_not_bits(fitted):

@@ -1,4 +1,4 @@
-"""Explain the predictions of a calibrated model, in plain NumPy: also a reference for its arithmetic.
+"""Explain the predictions of a calibrated model, from the shares and exponents that its kernels use.
 
 Every view is shown relative to the prior f: what it adds to a token is evidence for it if positive, against it if
 negative. An uninformative view adds nothing. Both levels, class and token, are in one number per token.
@@ -6,19 +6,17 @@ negative. An uninformative view adds nothing. Both levels, class and token, are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from saffu.calibrated.kernels import AGES, CACHES, EVIDENCE
-from saffu.calibrated.layout import exponent_slices, log_prior
+from saffu.calibrated.kernels import MAX_LEVELS, Array, library, pointer
+from saffu.calibrated.memory import HALF_LIVES, memory_contexts, memory_parts
 from saffu.calibrated.views import MEMORY, View
 from saffu.format import plural
 from saffu.interface import Explanation, Floats, Term
 from saffu.text.tokenizer import EOD, PAD
-
-HALF_LIVES, STRENGTH = (30, 200, 1500), 5.0  # as in native/cache.h
 
 if TYPE_CHECKING:
     from saffu.calibrated.model import CalibratedModel
@@ -26,84 +24,91 @@ if TYPE_CHECKING:
 
 def explain(model: CalibratedModel, context: Sequence[int]) -> Explanation:
     """The prediction of the token after a context, which begins its document."""
-    layout, first = model.ranks, model.ranks.first
-    widths = np.diff(first)
+    features, exponents = parts_of(model, context)
+    views, level = len(model.views), Levels(model)
+    prior, plain_scores, terms = features[0], np.zeros(features.shape[1]), []
+    gamma = level.spread(exponents[1 + views]) if model.config.cache else np.ones_like(prior)
 
-    def split(log_shares: Floats) -> tuple[Floats, Floats]:
-        """By rank to log-shares of classes (K,) and of tokens within their class, by rank."""
-        of_classes = np.log(np.add.reduceat(np.exp(log_shares), first[:-1]))
-        return of_classes, log_shares - np.repeat(of_classes, widths)
+    def add_term(name: str, values: Floats, seen: Sequence[int] = (), weight: float | None = None) -> None:
+        terms.append(Term(name, level.joined(values), tuple(seen), weight, of_class=level.class_part(values)))
 
-    def joined(of_classes: Floats, of_tokens: Floats, unseen: float = 0.0) -> Floats:
-        """Both levels as one number per token, (N,)."""
-        values = np.full(model.vocabulary, unseen)
-        values[layout.tokens[: layout.predicted]] = np.repeat(of_classes, widths) + of_tokens
-        return values
-
-    exponents = model.encoder.cached if model.config.cache else model.encoder.plain
-    chosen = exponents[:, chosen_exponents(model, context)]  # (2, 1 + views)
-    log_f = log_prior(model.frequencies, layout)[: layout.predicted]
-    prior = split(log_f)
-    is_plain = [not view.is_slot for view in model.views]  # its share is not divided by the prior
-    gamma = [float(e[0] + e[1:][is_plain].sum()) for e in chosen]
-    parts: list[tuple[str, tuple[int, ...], float, tuple[Floats, Floats]]] = []
-    for number, view in enumerate(model.views):
-        shares, (a, b) = split(np.log(view_shares(model, number, context))), chosen[:, number + 1]
-        evidence = a * (shares[0] - prior[0]), b * (shares[1] - prior[1])
-        parts.append((view.name, tuple(reversed(tokens_seen(view, context))), float(a), evidence))
+    is_slot = np.array([view.is_slot for view in model.views])
+    of_prior = exponents[0] + exponents[1 : 1 + views][~is_slot].sum(
+        0
+    )  # (2,): shares other than slots are not divided by f
+    plain_scores += level.spread(of_prior) * prior
+    add_term("prior", gamma * plain_scores, weight=float(of_prior[0] * gamma[0]))
+    for view, shares, weights in zip(model.views, features[1:], exponents[1:], strict=False):
+        evidence = level.spread(weights) * (shares - prior)
+        plain_scores += evidence
+        add_term(view.name, gamma * evidence, tokens_seen(view, context)[::-1], float(weights[0] * gamma[0]))
+    scores, normalizers = gamma * plain_scores, np.zeros_like(prior)
     if model.config.cache:
-        where = exponent_slices(model.views, with_cache=True)[-len(CACHES) :]
-        matched = ((), (), (), tuple(context[-1:]), tuple(context[-2:]))  # the last tokens, searched for further back
-        shares_of = cache_shares(model, context, log_f)
-        for name, last, place, (share, below, seen) in zip(CACHES, matched, where, shares_of, strict=True):
-            (a, b), over, under = exponents[:, place.start + seen], split(np.log(share)), split(np.log(below))
-            parts.append((name, last, float(a), (a * (over[0] - under[0]), b * (over[1] - under[1]))))
-    scores = gamma[0] * prior[0], gamma[1] * prior[1]
-    flat = np.zeros(layout.predicted)
-    terms = [Term("prior", joined(*scores), weight=gamma[0], of_class=joined(scores[0], flat))]
-    for name, seen_tokens, weight, evidence in parts:
-        scores = scores[0] + evidence[0], scores[1] + evidence[1]
-        terms.append(Term(name, joined(*evidence), seen_tokens, weight, of_class=joined(evidence[0], flat)))
-    normalizers = (
-        -np.full(layout.number, np.logaddexp.reduce(scores[0])),
-        -np.repeat(np.logaddexp.reduceat(scores[1], first[:-1]), widths),
-    )
-    terms.append(Term("normalizer", joined(*normalizers), of_class=joined(normalizers[0], flat)))
-    log_p = joined(scores[0] + normalizers[0], scores[1] + normalizers[1], -np.inf)
-    if model.config.cache:
-        log_p, correction = mixed(model, context, log_p)
-        terms.append(Term("without the cache", correction))
+        plain = features[1 + views]
+        normalizers += gamma * (plain - plain_scores)
+        scores = gamma * plain
+        for name, seen, values, weights in zip(
+            memory_parts(model.config), matched_tokens(model, context), features[2 + views :], exponents[2 + views :],
+            strict=True,
+        ):  # fmt: skip
+            scores = scores + values
+            add_term(name, values, seen, float(weights[0]))
+    last = level.normalizers(scores)
+    add_term("normalizer", normalizers + last)
+    log_p = np.where(np.arange(model.vocabulary) < EOD, -np.inf, level.joined(scores + last))
     return Explanation(tuple(context), terms, log_p, {"memory share": memory_shares(model, context)})
 
 
-def mixed(model: CalibratedModel, context: Sequence[int], cached: Floats) -> tuple[Floats, Floats]:
-    """ln p of the mixture with the model without its cache, and what that mixing adds to `cached`, both (N,)."""
-    weight = float(np.clip(model.trust_after(context), 1e-12, 1 - 1e-12))
-    plain = explain(model.without_cache(), context).log_probabilities
-    log_p = np.logaddexp(np.log(weight) + cached, np.log1p(-weight) + plain)
-    return log_p, np.where(np.isfinite(cached), log_p - np.where(np.isfinite(cached), cached, 0), 0)
+class Levels:
+    """Arrays over the classes (K) and then the predicted tokens by rank, (K + tokens)."""
+
+    def __init__(self, model: CalibratedModel):
+        self.ranks, self.vocabulary = model.ranks, model.vocabulary
+        self.widths = np.diff(self.ranks.first)
+
+    def spread(self, weights: Array) -> Floats:
+        """Of two numbers, the first for each class and the second for each token."""
+        return np.repeat(weights.astype(np.float64), [self.ranks.number, self.ranks.predicted])
+
+    def joined(self, values: Floats) -> Floats:
+        """Both levels as one number per token, (N,)."""
+        out = np.zeros(self.vocabulary)
+        of_classes, of_tokens = np.split(values, [self.ranks.number])
+        out[self.ranks.tokens[: self.ranks.predicted]] = np.repeat(of_classes, self.widths) + of_tokens
+        return out
+
+    def class_part(self, values: Floats) -> Floats:
+        """What the classes alone contribute to that, (N,)."""
+        return self.joined(np.where(np.arange(len(values)) < self.ranks.number, values, 0))
+
+    def normalizers(self, scores: Floats) -> Floats:
+        """What makes the classes, and the tokens of each class, add up to one: (K + tokens)."""
+        of_classes, of_tokens = np.split(scores, [self.ranks.number])
+        totals = np.logaddexp.reduceat(of_tokens, self.ranks.first[:-1])
+        whole = np.full(self.ranks.number, np.logaddexp.reduce(of_classes))
+        return -np.concatenate([whole, np.repeat(totals, self.widths)])
 
 
-def cache_shares(model: CalibratedModel, context: Sequence[int], log_f: Floats) -> Iterator[tuple[Floats, Floats, int]]:
-    """For each cache: its shares by rank, those it is divided by, and which exponent it gets; see native/cache.h."""
-    f, rank = np.exp(log_f), model.ranks.ranks
-    window = np.array(context[-model.config.cache :], dtype=np.int64)
-    decayed = []
-    for half_life in HALF_LIVES:
-        weights = np.exp2(-np.arange(len(window) - 1, -1, -1) / half_life)
-        counts = np.bincount(rank[window], weights, len(f))
-        decayed.append((counts + STRENGTH * f) / (counts.sum() + STRENGTH))
-        yield decayed[-1], f, int(np.searchsorted(AGES, len(context), side="right"))
-    below = decayed[1]
-    for length in (1, 2):
-        recent = window[-length:] if len(context) > length else window[:0]
-        ends = range(length - 1, len(window) - 1) if len(recent) else ()
-        followers = [window[i + 1] for i in ends if (window[i - length + 1 : i + 1] == recent).all()]
-        share = (np.bincount(rank[np.array(followers, dtype=np.int64)], minlength=len(f)) + below) / (
-            len(followers) + 1
-        )
-        yield share, below, int(np.searchsorted([0, 1, 4], len(followers)))
-        below = share
+def parts_of(model: CalibratedModel, context: Sequence[int]) -> tuple[Floats, Floats]:
+    """From the kernel: what each part says (parts, K + tokens), and its exponents of classes and of tokens (parts, 2).
+
+    The parts: ln of the shares of prior and views; ln p without the memory; what the parts of the memory add.
+    """
+    width, parts = model.ranks.number + model.ranks.predicted, 1 + len(model.views)
+    parts += 1 + len(memory_parts(model.config)) if model.config.cache else 0
+    features, exponents = np.empty((parts, width), dtype=np.float32), np.empty((parts, 2), dtype=np.float32)
+    with model._readers.at(model.start(context)) as (reader, *document):
+        library.saffu_explain(reader.handle, *document, pointer(features, np.float32), pointer(exponents, np.float32))
+    return features.astype(np.float64), exponents.astype(np.float64)
+
+
+def matched_tokens(model: CalibratedModel, context: Sequence[int]) -> list[tuple[int, ...]]:
+    """The tokens that each part of the memory looks for further back, oldest first."""
+    found: list[tuple[int, ...]] = [()] * len(HALF_LIVES)
+    for part in memory_contexts(model.config):
+        known = part.distances[-1] <= len(context)
+        found.append(tuple(context[-distance] for distance in reversed(part.distances)) if known else ())
+    return found
 
 
 def tokens_seen(view: View, context: Sequence[int]) -> list[int]:
@@ -114,22 +119,11 @@ def tokens_seen(view: View, context: Sequence[int]) -> list[int]:
 
 def matches(model: CalibratedModel, number: int, context: Sequence[int]) -> list[int]:
     """The contexts of a view that were seen, one number per level, shortest first."""
-    view, table = model.views[number], model.tables[number]
-    found: list[int] = []
-    for place, token in enumerate(tokens_seen(view, context)):
-        if token == PAD and place:
-            break
-        if view.classes and place >= view.exact:
-            token = int(model.encoder.context_classes[view.classes][token])
-        if not place:
-            found.append(token)
-            continue
-        begin, end = (int(x) for x in table.levels[place - 1]["child"][found[-1] : found[-1] + 2])
-        child = begin + int(np.searchsorted(table.levels[place]["token"][begin:end], token))
-        if child == end or table.levels[place]["token"][child] != token:
-            break
-        found.append(child)
-    return found
+    tail, found = np.array(context[-model.lookback :], dtype=np.uint16), np.empty(MAX_LEVELS, dtype=np.uint32)
+    levels = library.saffu_match(
+        model.native.views[number], pointer(tail, np.uint16), len(tail), len(context), pointer(found, np.uint32)
+    )
+    return [int(at) for at in found[:levels]]
 
 
 def level_shares(model: CalibratedModel, number: int, context: Sequence[int]) -> list[Floats]:
@@ -143,22 +137,6 @@ def level_shares(model: CalibratedModel, number: int, context: Sequence[int]) ->
         shares.append(weight * mass[: model.ranks.predicted])
         weight *= float(level["backoff"][at])
     return [*shares, weight * table.unigram[: model.ranks.predicted].astype(np.float64)]
-
-
-def view_shares(model: CalibratedModel, number: int, context: Sequence[int]) -> Floats:
-    """p_v(n | c) of one view, by rank: (predicted tokens,)."""
-    return np.asarray(np.sum(level_shares(model, number, context), axis=0))
-
-
-def chosen_exponents(model: CalibratedModel, context: Sequence[int]) -> list[int]:
-    """The numbers of the exponents that this context selects, for the prior and each view: (1 + views)."""
-    chosen = [0]
-    for number, where in enumerate(exponent_slices(model.views)[1:]):
-        found = matches(model, number, context)
-        begin = model.tables[number].levels[len(found) - 1]["begin"]
-        evidence = int(np.searchsorted([1, 8, 64], int(begin[found[-1] + 1]) - int(begin[found[-1]])))
-        chosen.append(where.start + EVIDENCE * (len(found) - 1) + evidence)
-    return chosen
 
 
 def memory_shares(model: CalibratedModel, context: Sequence[int]) -> list[Term]:

@@ -25,10 +25,11 @@ class Moments:
     covariance: Floats  # (J, J) Σ_m Cov φ: minus the Hessian
 
 
-def newton_step(a: Floats, now: Moments, prior: Floats, strength: float) -> Floats:
+def newton_step(a: Floats, now: Moments, prior: Floats, strength: float, precision: float = 0.0) -> Floats:
     """Maximize the quadratic approximation of the likelihood at exponents a, within the bound a ≥ 0.
 
-    A quadratic pull toward `prior`, as strong as `strength` targets, keeps few targets from moving exponents far. An
+    A quadratic pull toward `prior`, as strong as `strength` targets, keeps few targets from moving exponents far. So
+    does a normal distribution of this `precision` around `prior`, also where few of many targets have a feature. An
     exponent that reaches zero is held there while the others move on, and released if its gradient is positive. Every
     leg gains, and there are few.
 
@@ -37,9 +38,9 @@ def newton_step(a: Floats, now: Moments, prior: Floats, strength: float) -> Floa
     array([2., 0.])
     """
     average = np.diag(now.covariance) / max(1, now.targets)
-    pull = strength * average + 1e-6 * max(float(np.diag(now.covariance).mean()), 1e-9)
-    curvature = now.covariance + np.diag(pull)
-    gradient = now.gradient + strength * average * (prior - a)
+    pull = strength * average + precision
+    curvature = now.covariance + np.diag(pull + 1e-6 * max(float(np.diag(now.covariance).mean()), 1e-9))
+    gradient = now.gradient + pull * (prior - a)
     x, free, asked = a.copy(), (a > 0) | (gradient > 0), gradient
     for _ in range(4 * len(a)):
         leg = np.zeros_like(a)
@@ -64,6 +65,7 @@ def calibrated(
     strength: float,
     tolerance: float = 1e-5,
     rounds: int = 20,
+    precision: float = 0.0,
 ) -> Floats:
     """Exponents (problems, J) that maximize the likelihood of several independent problems at once.
 
@@ -75,13 +77,13 @@ def calibrated(
 
     def value(number: int, m: Moments, at: Floats) -> float:
         spread = np.diag(now[number].covariance) / max(1, now[number].targets)
-        return m.log_likelihood - 0.5 * strength * float(spread @ (at - prior[number]) ** 2)
+        return m.log_likelihood - 0.5 * float((strength * spread + precision) @ (at - prior[number]) ** 2)
 
     for _ in range(rounds):
         if not going.any():
             break
         each = zip(going, a, now, prior, strict=True)
-        steps = np.stack([newton_step(x, m, p, strength) if on else 0 * x for on, x, m, p in each])
+        steps = np.stack([newton_step(x, m, p, strength, precision) if on else 0 * x for on, x, m, p in each])
         for _ in range(12):
             after = moments(a + steps)
             lost = [g and value(i, m, a[i] + steps[i]) < value(i, n, a[i]) - 1e-9 * abs(n.log_likelihood)

@@ -11,12 +11,13 @@ import numpy as np
 from saffu.calibrated.classes import Company, context_classes, near_pairs, output_classes, vectors_of_pairs
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.exponents import Moments, calibrated
-from saffu.calibrated.kernels import AGES, CACHES, EVIDENCE, Array, library, pointer
+from saffu.calibrated.kernels import Array, library, pointer
 from saffu.calibrated.layout import exponent_slices
+from saffu.calibrated.memory import memory_parts, memory_slices, unfitted_exponents
 from saffu.calibrated.model import CalibratedModel, Encoder
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.rows import checked_ids
-from saffu.calibrated.views import MEMORY, CalibratedSums, View, views_of
+from saffu.calibrated.views import MEMORY, CalibratedSums, views_of
 from saffu.errors import SaffuError
 from saffu.interface import Floats, Stage
 from saffu.text.corpus import TokenCorpus
@@ -26,9 +27,8 @@ HELD_OUT = 20  # every 20th part is held out to fit exponents, and counted after
 FEWEST = 400  # documents; a corpus with fewer is cut into this many parts
 SHORTEST = 8  # targets in such a part
 CALIBRATION_TARGETS = 6_000, 30_000  # few, for one exponent per view; many, for all of them
-DISTRUST = 3.0  # log-odds against the cache where it was not measured
 SHARES = 16  # of the targets, summed one by one
-MEASURED = 200  # targets needed to measure it
+MEMORY_PRECISION = 25.0  # of the memory's exponents around zero: each is measured where its part says something
 STRENGTH = 100.0  # targets that balance the pull of an exponent toward its view's common one
 
 
@@ -81,24 +81,17 @@ def class_encoder(config: CalibratedConfig, near: Sequence[NgramCounts], frequen
         start[where] = 0.7 if view.name == MEMORY else 0.1
     plain = np.tile(start, (2, 1))
     outputs = output_classes(vectors, frequencies, config.output_classes, before)
-    return Encoder(outputs, classes, plain, with_caches(plain, views), np.full(EVIDENCE, -DISTRUST))
+    return Encoder(outputs, classes, plain, unfitted_exponents(config))
 
 
 def calibrated_encoder(model: CalibratedModel, corpus: TokenCorpus, held_out: Array) -> Encoder:
     """The model's encoder with exponents fitted to `held_out` ranges (n, 2), which its counts have not seen."""
     trial, encoder = Calibration(model, corpus, held_out), model.encoder
-    plain = trial.solve(encoder.plain, with_cache=False)
-    encoder = replace(encoder, plain=plain, cached=with_caches(plain, model.views))
+    encoder = replace(encoder, plain=trial.solve(encoder.plain, exponent_slices(model.views), of_memory=False))
     if model.config.cache:
-        encoder = replace(encoder, cached=trial.solve(encoder.cached, with_cache=True))
-        encoder = replace(encoder, trust=trial.trust(encoder))
+        model.encoder = encoder  # the memory comes on top of these
+        encoder = replace(encoder, memory=trial.solve(encoder.memory, memory_slices(model.config), of_memory=True))
     return encoder
-
-
-def with_caches(plain: Floats, views: list[View]) -> Floats:
-    """Exponents (2, J) with those of the caches, all zero, at their end."""
-    more = exponent_slices(views, with_cache=True)[-1].stop - plain.shape[1]
-    return np.concatenate([plain, np.zeros((2, more))], axis=1)
 
 
 def held_out_ranges(corpus: TokenCorpus) -> Array:
@@ -131,71 +124,51 @@ class Calibration:
         self.targets = np.concatenate([np.arange(a, b) for a, b in ranges])
         self.ids = checked_ids(corpus, model.vocabulary)
         self.starts = np.ascontiguousarray(corpus.starts, dtype=np.int64)
+        # A memory begins anew with each range, because the text around it was counted: there, it would add nothing new.
+        self.memory_starts = np.unique(np.concatenate([self.starts, np.ravel(ranges)])).astype(np.int64)
 
-    def solve(self, start: Floats, with_cache: bool) -> Floats:
-        """(2, J): first one exponent for each view, from few targets; then, from there, all of them, from many."""
+    def solve(self, start: Floats, slices: Sequence[slice], of_memory: bool) -> Floats:
+        """(2, J): first one exponent for each part, from few targets; then, from there, all of them, from many."""
         few, many = (self.targets[:: max(1, len(self.targets) // number)] for number in CALIBRATION_TARGETS)
-        slices = exponent_slices(self.model.views, with_cache)
-        tied = np.zeros((start.shape[1], len(slices)))  # which exponents belong to which view
-        for view, where in enumerate(slices):
-            tied[where, view] = 1
+        tied = np.zeros((start.shape[1], len(slices)))  # which exponents belong to which part
+        for part, where in enumerate(slices):
+            tied[where, part] = 1
 
         def common(exponents: Floats) -> list[Moments]:
             return [
                 Moments(m.log_likelihood, m.targets, tied.T @ m.gradient, tied.T @ m.covariance @ tied)
-                for m in self.moments(few, exponents @ tied.T, with_cache)
+                for m in self.moments(few, exponents @ tied.T, of_memory)
             ]
 
         first = np.stack([start[:, where].mean(1) for where in slices], axis=1)
-        first = calibrated(common, first, first, STRENGTH, tolerance=1e-4) @ tied.T
-        return calibrated(lambda e: self.moments(many, e, with_cache), first, first, STRENGTH, tolerance=2e-4, rounds=1)
+        precision = MEMORY_PRECISION if of_memory else 0.0
+        first = calibrated(common, first, first, STRENGTH, 1e-4, precision=precision) @ tied.T
+        return calibrated(lambda e: self.moments(many, e, of_memory), first, first, STRENGTH, 2e-4, 1, precision)
 
-    def trust(self, encoder: Encoder) -> Floats:
-        """Log-odds (EVIDENCE,) of the model with the cache in documents of each age; distrust where not measured."""
-        targets = np.ascontiguousarray(self.targets[:: max(1, len(self.targets) // CALIBRATION_TARGETS[0])])
-        self.model.native.set_exponents(encoder.plain, encoder.cached)
-        both = np.empty((len(targets), 2))
-        library.saffu_score_both(
-            self.model.native.structure, pointer(self.ids, np.uint16), pointer(self.starts, np.int64),
-            self.corpus.documents, pointer(targets, np.int64), len(targets), pointer(both, np.float64),
-        )  # fmt: skip
-        age = targets - self.starts[np.searchsorted(self.starts, targets, side="right") - 1]
-        bucket, trust = np.searchsorted(AGES, age, side="right"), np.full(EVIDENCE, -DISTRUST)
-        for number in range(EVIDENCE):
-            plain, cached = np.exp(both[bucket == number]).T
-            if len(plain) >= MEASURED:
-                w = 0.5
-                for _ in range(50):  # expectation–maximization of a mixture's weight
-                    w = float(np.mean(w * cached / (w * cached + (1 - w) * plain)))
-                trust[number] = np.clip(np.log(w / (1 - w)) if 0 < w < 1 else np.inf * (w - 0.5), -DISTRUST, DISTRUST)
-        return trust
-
-    def moments(self, targets: Array, exponents: Floats, with_cache: bool) -> list[Moments]:
+    def moments(self, targets: Array, exponents: Floats, of_memory: bool) -> list[Moments]:
         """The moments of both levels at exponents (2, J)."""
-        encoder = self.model.encoder
-        self.model.native.set_exponents(*((encoder.plain, exponents) if with_cache else (exponents, encoder.cached)))
-        J = exponents.shape[1]
+        encoder, J = self.model.encoder, exponents.shape[1]
+        self.model.native.set_exponents(*((encoder.plain, exponents) if of_memory else (exponents, encoder.memory)))
+        memory_starts = self.memory_starts if of_memory else None
 
         def work(share: Array) -> Floats:
             share, sums = np.ascontiguousarray(share), np.zeros((2, 2 + J + J * J))
             library.saffu_moments(
                 self.model.native.structure, pointer(self.ids, np.uint16), pointer(self.starts, np.int64),
-                self.corpus.documents, pointer(share, np.int64), len(share), with_cache, J, pointer(sums, np.float64),
+                self.corpus.documents, pointer(share, np.int64), len(share), pointer(memory_starts, np.int64),
+                len(self.memory_starts) - 1, J, pointer(sums, np.float64),
             )  # fmt: skip
             return sums
 
-        # Contiguous shares, so that the cache moves in small steps; a fixed number, so that sums are equal everywhere.
+        # Contiguous shares, so that the memory moves in small steps; a fixed number, so that sums are equal everywhere.
         total = np.sum(in_parallel(work, np.array_split(targets, SHARES)), axis=0)
         return [Moments(row[0], int(row[1]), row[2 : 2 + J], row[2 + J :].reshape(J, J)) for row in total]
 
 
 def exponents_by_part(model: CalibratedModel) -> dict[str, list[float]]:
-    """The mean exponents of the prior, of each view, and of each cache, for classes and for tokens."""
-    with_cache = model.config.cache > 0
-    names = ["prior", *(view.name for view in model.views), *(CACHES if with_cache else ())]
-    exponents = model.encoder.cached if with_cache else model.encoder.plain
-    slices = exponent_slices(model.views, with_cache)
-    return {
-        name: [round(float(level[where].mean()), 4) for level in exponents]
-        for name, where in zip(names, slices, strict=True)
-    }
+    """The mean exponents of the prior, of each view, and of the memory, for classes and for tokens."""
+    encoder, parts = model.encoder, memory_parts(model.config)
+    means = [encoder.plain[:, where].mean(1) for where in exponent_slices(model.views)]
+    means += [encoder.memory[:, where].mean(1) for where in memory_slices(model.config)] if parts else []
+    names = ["prior", *(view.name for view in model.views), *(["without memory", *parts] if parts else [])]
+    return {name: mean.round(4).tolist() for name, mean in zip(names, means, strict=True)}

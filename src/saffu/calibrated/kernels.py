@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, Structure, c_double, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,6 @@ Array = npt.NDArray[Any]
 MAX_LEVELS, EVIDENCE = 9, 4  # as in native/query.h
 OUT_OF_MEMORY, COUNT_TOO_LARGE = 1, 2  # as in native/kernels.h
 TOO_OFTEN = "an n-gram occurs more than four billion times, more than a count can hold; use less text"
-RECENT = 128  # tokens that the trust in the cache depends on, as in native/query.cpp
-AGES = (30, 200, 1500)  # of documents, in tokens: trust in the cache depends on them, as in native/cache.h
-CACHES = ("cache, half-life 30", "cache, half-life 200", "cache, half-life 1500", "bigram cache", "trigram cache")
 SUFFIX = {"win32": "dll", "darwin": "dylib"}.get(sys.platform, "so")
 LIBRARY = Path(__file__).parent / "native" / f"libsaffu.{SUFFIX}"
 
@@ -69,6 +66,34 @@ class View(Structure):
     ]
 
 
+class MemoryContext(Structure):
+    _fields_ = [
+        ("length", c_int32),
+        ("exact", c_int32),
+        ("chained", c_int32),
+        ("strength", c_float),
+        ("keep", c_float),
+        ("distances", c_void_p),
+        ("classes", c_void_p),
+    ]
+
+
+class MemoryShape(Structure):
+    _fields_ = [
+        ("window", c_int32),
+        ("decays", c_int32),
+        ("contexts", c_int32),
+        ("ages", c_int32),
+        ("strength", c_float),
+        ("rate", c_float),
+        ("smallest_share", c_float),
+        ("half_lives", c_void_p),
+        ("age_limits", c_void_p),
+        ("count_limits", c_void_p),
+        ("context", POINTER(MemoryContext)),
+    ]
+
+
 class Model(Structure):
     """See native/query.h. It holds the arrays it points to, because calls may outlive whatever else holds them."""
 
@@ -78,7 +103,6 @@ class Model(Structure):
         ("vocabulary", c_int32),
         ("classes", c_int32),
         ("views", c_int32),
-        ("window", c_int32),
         ("rank", c_void_p),
         ("token_of_rank", c_void_p),
         ("class_of_rank", c_void_p),
@@ -89,9 +113,9 @@ class Model(Structure):
         ("log_class_prior", c_void_p),
         ("is_slot", c_void_p),
         ("plain", c_void_p * 2),
-        ("cached", c_void_p * 2),
-        ("trust", c_void_p),
+        ("remembered", c_void_p * 2),
         ("view", POINTER(View)),
+        ("memory", MemoryShape),
     ]
 
 
@@ -127,12 +151,17 @@ def _load() -> ctypes.CDLL:
         "saffu_build_levels": (None, [p, p, p, i64, i32, i32, p, i64, p, p, p, p, p]),
         "saffu_check_level": (i32, [p, p, p, p, p, p, i64, i64, i64, p, i64, i64]),
         "saffu_score": (None, [POINTER(Model), p, p, i64, i64, i64, p, p]),
-        "saffu_moments": (None, [POINTER(Model), p, p, i64, p, i64, i32, i32, p]),
-        "saffu_score_both": (None, [POINTER(Model), p, p, i64, p, i64, p]),
-        "saffu_read": (None, [POINTER(Model), p, i64, i64, i64, p]),
-        "saffu_distribution": (c_double, [POINTER(Model), p, i64, i64, p, p, p, p]),
-        "saffu_certainty": (None, [POINTER(Model), p, i64, i64, p, p]),
-        "saffu_sample": (i32, [POINTER(Model), p, i64, i64, p, p]),
+        "saffu_moments": (None, [POINTER(Model), p, p, i64, p, i64, p, i64, i32, p]),
+        "saffu_plain_shares": (None, [POINTER(Model), p, p, i64, i64, i64, p]),
+        "saffu_reader": (p, [POINTER(Model)]),
+        "saffu_free_reader": (None, [p]),
+        "saffu_read_targets": (None, [p, p, p, i64, i64, i64, i32, p, p, p]),
+        "saffu_read": (None, [p, p, i64, i64, i64, p]),
+        "saffu_distribution": (None, [p, p, i64, i64, p, p, p]),
+        "saffu_certainty": (None, [p, p, i64, i64, p, p]),
+        "saffu_sample": (i32, [p, p, i64, i64, p, p]),
+        "saffu_explain": (None, [p, p, i64, i64, p, p, p]),
+        "saffu_match": (i32, [POINTER(View), p, i64, i64, p]),
         "saffu_view_score": (None, [POINTER(View), p, p, p, i64, i64, i64, p]),
         "saffu_class_rows": (None, [p, p, p, p, p, i64, i32, p]),
         "saffu_sparse_product": (None, [p, p, p, i64, p, i64, i32, p]),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ctypes import c_void_p
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
-from saffu.calibrated import kernels, storage
-from saffu.calibrated.kernels import CACHES, EVIDENCE, Array, library, pointer
+from saffu.calibrated import kernels, memory, storage
+from saffu.calibrated.config import CalibratedConfig
+from saffu.calibrated.kernels import EVIDENCE, Array, library, pointer
 from saffu.calibrated.tables import Table
-from saffu.calibrated.views import View
+from saffu.calibrated.views import View, views_of
 from saffu.text.tokenizer import EOD
 
 HEAVY = 64  # followers from which on sums by class are stored for a context
@@ -36,13 +39,9 @@ class Ranks:
         return np.add.reduceat(shares[..., : self.predicted].astype(np.float64), self.first[:-1], axis=-1)
 
 
-def exponent_slices(views: Sequence[View], with_cache: bool = False) -> list[slice]:
-    """Where the exponents of the prior, of each view, and, with the cache, of each cache are.
-
-    There is one for the prior, EVIDENCE for each level of a view, and EVIDENCE for each cache.
-    """
-    caches = [EVIDENCE] * len(CACHES) if with_cache else []
-    ends = np.cumsum([1, *(EVIDENCE * len(view.distances) for view in views), *caches])
+def exponent_slices(views: Sequence[View]) -> list[slice]:
+    """Where the exponents of the prior, one, and of each view, EVIDENCE for each of its levels, are."""
+    ends = np.cumsum([1, *(EVIDENCE * len(view.distances) for view in views)])
     return [slice(0, 1), *(slice(int(a), int(b)) for a, b in pairwise(ends))]
 
 
@@ -58,21 +57,19 @@ class NativeModel:
 
     def __init__(
         self,
-        views: Sequence[View],
+        config: CalibratedConfig,
         tables: Sequence[Table],
         ranks: Ranks,
         frequencies: Array,
         context_classes: dict[int, Array],
         plain: Array,
-        cached: Array,
-        trust: Array,
-        window: int,
+        remembered: Array,
     ):
-        """Exponents (2, J) of classes and tokens without the cache, and, if it has a `window`, with it."""
-        prior = log_prior(frequencies, ranks)
+        """Exponents (2, J) of classes and tokens: of prior and views, and of the memory."""
+        prior, views = log_prior(frequencies, ranks), views_of(config)
         of_classes = np.log(ranks.by_class(np.exp(prior)))
-        self.views = (kernels.View * len(views))()
-        self.structure = kernels.Model(len(frequencies), ranks.number, len(views), window)
+        self.ranks, self.views = ranks, (kernels.View * len(views))()
+        self.structure = kernels.Model(len(frequencies), ranks.number, len(views))
         self.structure.kept = [tables, ranks]
         for number, (view, table) in enumerate(zip(views, tables, strict=True)):
             classes = context_classes[view.classes] if view.classes else None
@@ -92,14 +89,14 @@ class NativeModel:
             "class_prior": np.exp(of_classes).astype(np.float32),
             "log_prior": prior.astype(np.float32),
             "log_class_prior": of_classes.astype(np.float32),
-            "trust": trust.astype(np.float32),
             "is_slot": np.array([view.is_slot for view in views], dtype=np.int32),
         }
         for name, array in arrays.items():
             setattr(self.structure, name, pointer(array, array.dtype))
         self.structure.kept.append(arrays)
         self.structure.view = self.views
-        self.set_exponents(plain, cached)
+        self._set_memory(config, context_classes)
+        self.set_exponents(plain, remembered)
 
     def _add_class_rows(self, level: dict[str, Array], native: kernels.Level, ranks: Ranks) -> None:
         """Sums by class of contexts with many followers: reading them beats adding up the followers."""
@@ -118,9 +115,39 @@ class NativeModel:
         native.heavy, native.rows = pointer(heavy, np.int32), pointer(rows, np.float32)
         self.structure.kept += [heavy, rows]
 
-    def set_exponents(self, plain: Array, cached: Array) -> None:
+    def _set_memory(self, config: CalibratedConfig, context_classes: dict[int, Array]) -> None:
+        """How the memory of a document is made."""
+        kept: list[Array] = []
+
+        def pointer_to(values: Sequence[float], dtype: npt.DTypeLike) -> c_void_p:
+            kept.append(np.array(values, dtype=dtype))
+            return pointer(kept[-1], dtype)
+
+        contexts = memory.memory_contexts(config)
+        self.contexts = (kernels.MemoryContext * len(contexts))()
+        for native, context in zip(self.contexts, contexts, strict=True):
+            native.length, native.exact, native.chained = len(context.distances), context.exact, context.chained
+            native.strength, native.keep = context.strength, context.keep
+            native.distances = pointer_to(context.distances, np.int32)
+            native.classes = pointer(context_classes[context.classes] if context.classes else None, np.uint16)
+        self.structure.memory = kernels.MemoryShape(
+            window=config.cache,
+            decays=len(memory.HALF_LIVES),
+            contexts=len(contexts),
+            ages=len(memory.AGES),
+            strength=memory.STRENGTH,
+            rate=memory.RATE,
+            smallest_share=memory.SMALLEST_SHARE,
+            half_lives=pointer_to(memory.HALF_LIVES, np.float32),
+            age_limits=pointer_to(memory.AGES, np.int64),
+            count_limits=pointer_to([*memory.ONE_FOLLOWER, memory.SEVERAL_FOLLOWERS], np.float32),
+            context=self.contexts,
+        )
+        self.structure.kept += [kept, self.contexts]
+
+    def set_exponents(self, plain: Array, remembered: Array) -> None:
         """Replace the exponents (2, J), for calibration, which tries many."""
-        kept = self.structure.exponents = [np.ascontiguousarray(e, dtype=np.float32) for e in (plain, cached)]
+        kept = self.structure.exponents = [np.ascontiguousarray(e, dtype=np.float32) for e in (plain, remembered)]
         for level in (0, 1):
             self.structure.plain[level] = pointer(kept[0][level], np.float32)
-            self.structure.cached[level] = pointer(kept[1][level], np.float32)
+            self.structure.remembered[level] = pointer(kept[1][level], np.float32)

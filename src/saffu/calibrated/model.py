@@ -29,9 +29,11 @@ import numpy as np
 from saffu.calibrated.classes import token_vectors
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.explain import explain
-from saffu.calibrated.kernels import EVIDENCE, RECENT, Array, library, pointer
+from saffu.calibrated.kernels import Array, library, pointer
 from saffu.calibrated.kneser_ney import in_chunks
 from saffu.calibrated.layout import NativeModel, Ranks, exponent_slices, log_prior
+from saffu.calibrated.memory import first_remembered, memory_slices
+from saffu.calibrated.reading import Readers, initial_learning, read_corpus
 from saffu.calibrated.rows import checked_ids
 from saffu.calibrated.tables import Table
 from saffu.calibrated.views import CalibratedSums, views_of
@@ -42,7 +44,7 @@ from saffu.text.tokenizer import EOD
 from saffu.threads import in_parallel
 
 DocumentState = tuple[int, bytes, bytes]
-"""How many tokens a document has so far; the last of them, as two bytes each; how its last tokens were predicted."""
+"""How many tokens a document has so far; the last of them, as two bytes each; what was learned from it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,32 +54,25 @@ class Encoder:
     output_classes: Array  # (N,) uint16
     context_classes: dict[int, Array]  # (N,) uint16, by how many classes there are
     plain: Floats  # (2, J) exponents of classes and of tokens, as `exponent_slices` orders them
-    cached: Floats  # (2, J) the same with the recency cache
-    trust: Floats  # (EVIDENCE,) log-odds of the model with the cache, by the age of a document
+    memory: Floats  # (2, J) exponents of the parts of the memory, as `memory_slices` orders them
 
     def arrays(self) -> dict[str, Array]:
         stored = {f"context_classes.{number}": classes for number, classes in self.context_classes.items()}
-        return stored | {
-            "output_classes": self.output_classes,
-            "plain": self.plain,
-            "cached": self.cached,
-            "trust": self.trust,
-        }
+        return stored | {"output_classes": self.output_classes, "plain": self.plain, "memory": self.memory}
 
     @classmethod
     def from_arrays(cls, config: CalibratedConfig, arrays: Arrays) -> Encoder:
         views = views_of(config)
         classes = {view.classes: arrays[f"context_classes.{view.classes}"] for view in views if view.classes}
-        encoder = cls(arrays["output_classes"], classes, arrays["plain"], arrays["cached"], arrays["trust"])
+        encoder = cls(arrays["output_classes"], classes, arrays["plain"], arrays["memory"])
         vocabulary, outputs = len(encoder.output_classes), encoder.output_classes
         sound = all(c.shape == (vocabulary,) and c.dtype == np.uint16 for c in [outputs, *classes.values()])
         sound = sound and all(int(c.max()) < vocabulary for c in [outputs, *classes.values()])
         sound = sound and set(np.unique(outputs[EOD:])) == set(range(int(outputs.max()) + 1))
-        for exponents, with_cache in ((encoder.plain, False), (encoder.cached, True)):
-            sound = sound and exponents.shape == (2, exponent_slices(views, with_cache)[-1].stop)
+        for exponents, slices in ((encoder.plain, exponent_slices(views)), (encoder.memory, memory_slices(config))):
+            sound = sound and exponents.shape == (2, slices[-1].stop)
             sound = sound and bool(np.isfinite(exponents).all()) and exponents.dtype == np.float64
-        sound = sound and encoder.trust.shape == (EVIDENCE,) and encoder.trust.dtype == np.float64
-        if not (sound and np.isfinite(encoder.trust).all()):
+        if not sound:
             raise SaffuError("the model's classes or exponents are damaged; restore the folder or train again")
         return encoder
 
@@ -133,14 +128,19 @@ class CalibratedModel:
         """The model laid out for kernels, on first use."""
         encoder = self.encoder
         return NativeModel(
-            self.views, self.tables, self.ranks, self.frequencies, encoder.context_classes, encoder.plain,
-            encoder.cached, encoder.trust, self.config.cache,
-        )  # fmt: skip
+            self.config,
+            self.tables,
+            self.ranks,
+            self.frequencies,
+            encoder.context_classes,
+            encoder.plain,
+            encoder.memory,
+        )
 
     @property
     def lookback(self) -> int:
-        """How many tokens before a target can change its prediction."""
-        return max(self.config.cache, *(distance for view in self.views for distance in view.distances))
+        """How many tokens before a target the views can see."""
+        return max(distance for view in self.views for distance in view.distances)
 
     def log_probabilities(self, corpus: TokenCorpus, progress: str | None = None) -> Floats:
         """ln p of every target, (targets,)."""
@@ -152,6 +152,8 @@ class CalibratedModel:
         return self._scored(corpus, progress, certainty), certainty
 
     def _scored(self, corpus: TokenCorpus, progress: str | None, certainty: Array | None) -> Floats:
+        if self.config.cache:
+            return read_corpus(self.native, corpus, self.vocabulary, progress, certainty)
         ids, native = checked_ids(corpus, self.vocabulary), self.native  # laid out before threads need it
 
         def kernel(starts: Array, lo: int, hi: int, out: Array) -> None:
@@ -163,6 +165,10 @@ class CalibratedModel:
 
         return in_chunks(kernel, corpus, progress)
 
+    @cached_property
+    def _readers(self) -> Readers:
+        return Readers(self.native)
+
     def start(self, context: Iterable[int] = ()) -> DocumentState:
         """The state of a document that begins with these tokens."""
         tokens = np.array(list(context), dtype=np.int64)
@@ -170,28 +176,36 @@ class CalibratedModel:
             raise SaffuError(
                 f"a context holds ids outside {EOD} to {self.vocabulary - 1}; encode it with this tokenizer"
             )
-        tail = tokens.astype(np.uint16)[-self.lookback - RECENT :]
-        ring = self._read(tail, len(tokens), max(0, len(tail) - RECENT), np.zeros(RECENT, dtype=np.float32))
-        return len(tokens), tail[-self.lookback :].tobytes(), ring
+        learned = initial_learning(self.encoder.memory) if self.config.cache else np.zeros(0, dtype=np.float32)
+        return self._read((0, b"", learned.tobytes()), tokens.astype(np.uint16))
 
     def advance(self, state: DocumentState, token: int) -> DocumentState:
         """The state after one more token."""
-        age, tail, ring = state
         if not EOD <= token < self.vocabulary:
             raise SaffuError(
                 f"token {token} is outside {EOD} to {self.vocabulary - 1}; encode text with this tokenizer"
             )
-        longer = np.frombuffer(tail + int(token).to_bytes(2, "little"), dtype=np.uint16)
-        moved = self._read(longer, age + 1, len(longer) - 1, np.frombuffer(ring, dtype=np.float32).copy())
-        return age + 1, longer[-self.lookback :].tobytes(), moved
+        return self._read(state, np.array([token], dtype=np.uint16))
 
-    def _read(self, tail: Array, age: int, begin: int, ring: Array) -> bytes:
-        """The trust in the cache after the tokens of a tail from place `begin` on."""
-        if self.config.cache:
-            library.saffu_read(
-                self.native.structure, pointer(tail, np.uint16), len(tail), age, begin, pointer(ring, np.float32)
-            )
-        return ring.tobytes()
+    def _read(self, state: DocumentState, tokens: Array) -> DocumentState:
+        """The state after more tokens."""
+        age, tail, learned = state
+        longer, after = (
+            np.frombuffer(tail + tokens.tobytes(), dtype=np.uint16),
+            np.frombuffer(learned, np.float32).copy(),
+        )
+        if self.config.cache and len(tokens):
+            with self._readers.reader() as reader:
+                library.saffu_read(
+                    reader.handle, pointer(longer, np.uint16), len(longer), age + len(tokens),
+                    len(longer) - len(tokens), pointer(after, np.float32),
+                )  # fmt: skip
+        return age + len(tokens), self._tail(longer, age + len(tokens)), after.tobytes()
+
+    def _tail(self, tokens: Array, age: int) -> bytes:
+        """Those of the last tokens of a document that can affect a prediction."""
+        remembered = age - first_remembered(self.config, age) if self.config.cache else 0
+        return tokens[-max(remembered, self.lookback) :].tobytes()
 
     def next_log_probabilities(self, states: Sequence[DocumentState]) -> Array:
         """ln p of every token after each state, (states, N) float32; −inf for the markers."""
@@ -202,46 +216,36 @@ class CalibratedModel:
         out = np.empty((len(states), self.vocabulary), dtype=np.float32)
         certainty = np.empty((len(states), 2), dtype=np.float32)
         for state, row, sure in zip(states, out, certainty, strict=True):
-            self._distribution(state, row, None, sure)
+            with self._readers.at(state) as (reader, *document):
+                library.saffu_distribution(
+                    reader.handle, *document, pointer(row, np.float32), pointer(sure, np.float32)
+                )
         return out, certainty
 
     def certainty(self, state: DocumentState) -> Array:
         """The model's certainty after one state, (2,)."""
-        age, tail, ring = state
         out = np.empty(2, dtype=np.float32)
-        tokens, trust = np.frombuffer(tail, dtype=np.uint16), np.frombuffer(ring, dtype=np.float32)
-        library.saffu_certainty(
-            self.native.structure, pointer(tokens, np.uint16), len(tokens), age, pointer(trust, np.float32),
-            pointer(out, np.float32),
-        )  # fmt: skip
+        with self._readers.at(state) as (reader, *document):
+            library.saffu_certainty(reader.handle, *document, pointer(out, np.float32))
         return out
-
-    def _distribution(self, state: DocumentState, out: Array, parts: Array | None, certainty: Array | None) -> float:
-        """Into `out` (N,) and, if given, without and with the cache into `parts` (2, N); returns the cache's weight."""
-        age, tail, ring = state
-        tokens, trust = np.frombuffer(tail, dtype=np.uint16), np.frombuffer(ring, dtype=np.float32)
-        weight: float = library.saffu_distribution(
-            self.native.structure, pointer(tokens, np.uint16), len(tokens), age, pointer(trust, np.float32),
-            pointer(out, np.float32), pointer(parts, np.float32), pointer(certainty, np.float32),
-        )  # fmt: skip
-        return weight
-
-    def trust_after(self, context: Sequence[int]) -> float:
-        """How much the prediction after a context relies on the model with the cache."""
-        return self._distribution(self.start(context), np.empty(self.vocabulary, dtype=np.float32), None, None)
 
     def sample(self, state: DocumentState, rng: np.random.Generator) -> tuple[int, DocumentState]:
         """A token drawn from the distribution after a state, and the state after it."""
-        age, tail, ring = state
-        moved, uniform = np.frombuffer(ring, dtype=np.float32).copy(), rng.random(3)
-        token: int = library.saffu_sample(
-            self.native.structure, pointer(np.frombuffer(tail, dtype=np.uint16), np.uint16), len(tail) // 2, age,
-            pointer(moved, np.float32), pointer(uniform, np.float64),
-        )  # fmt: skip
-        return token, (age + 1, (tail + token.to_bytes(2, "little"))[-2 * self.lookback :], moved.tobytes())
+        age, tail, learned = state
+        tokens, after, uniform = (
+            np.frombuffer(tail, np.uint16),
+            np.frombuffer(learned, np.float32).copy(),
+            rng.random(2),
+        )
+        with self._readers.reader() as reader:
+            token: int = library.saffu_sample(
+                reader.handle, pointer(tokens, np.uint16), len(tokens), age, pointer(after, np.float32),
+                pointer(uniform, np.float64),
+            )  # fmt: skip
+        return token, (age + 1, self._tail(np.append(tokens, np.uint16(token)), age + 1), after.tobytes())
 
     def without_cache(self) -> CalibratedModel:
-        """The same model, not using its recency cache."""
+        """The same model, not using the memory of a document."""
         config = replace(self.config, cache=0)
         return CalibratedModel(config, self.encoder, self.tables, self.frequencies, self.counts, self._sums)
 

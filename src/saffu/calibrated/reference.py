@@ -13,6 +13,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from saffu.calibrated.config import CalibratedConfig
+from saffu.calibrated.memory import (
+    AGES,
+    EVIDENCE,
+    HALF_LIVES,
+    MOST_FOLLOWERS,
+    ONE_FOLLOWER,
+    RATE,
+    SEVERAL_FOLLOWERS,
+    SMALLEST_SHARE,
+    STRENGTH,
+    first_remembered,
+    memory_contexts,
+)
 from saffu.calibrated.views import View, views_of
 from saffu.interface import Floats
 from saffu.text.tokenizer import EOD, PAD
@@ -25,8 +38,7 @@ Row = tuple[int, ...]
 
 Counts = Mapping[Row, int]
 FALLBACK = (0.5, 1.0, 1.5)
-HALF_LIVES, STRENGTH = (30, 200, 1500), 5
-RECENT, FEW_STARTS = 128, 64
+FEW_STARTS = 64
 
 
 def seen(context: Sequence[int], distances: Iterable[int]) -> Row:
@@ -154,43 +166,65 @@ class KneserNey:
         return mass.get(token, 0.0) + (1 - math.fsum(mass.values())) * lower
 
 
-class RecencyCache:
-    """What the last tokens of a document say about the next: three decayed unigram caches, a bigram, a trigram cache.
+class DocumentMemory:
+    """What a document has said so far, and the exponents learned while reading it; see `saffu.calibrated.memory`."""
 
-    p_h = (c_h + 5 f)/(Σ c_h + 5), where a token's weight in c_h halves every h tokens; p_b = (m_b + p_200)/(Σ m_b + 1),
-    where m_b counts what followed the last token before; p_t = (m_t + p_b)/(Σ m_t + 1), the same for the last two.
-    """
+    def __init__(self, config: CalibratedConfig, encoder: Encoder, context: Sequence[int]):
+        self.encoder, self.contexts, self.age = encoder, memory_contexts(config), len(context)
+        self.past = context[first_remembered(config, self.age) :]
+        self.followers: list[dict[int, float]] = []  # of the contexts at the end
+        for number, part in enumerate(self.contexts):
+            now, counts = self.key(number, len(self.past)), dict[int, float]()
+            for place in range(part.distances[-1], len(self.past)):
+                if self.key(number, place) == now:
+                    counts = {token: part.keep * count for token, count in counts.items()}
+                    token = self.past[place]
+                    if token not in counts and len(counts) == MOST_FOLLOWERS:
+                        counts.pop(min(counts, key=lambda token: counts[token]))
+                    counts[token] = counts.get(token, 0) + 1
+            self.followers.append(counts)
 
-    def __init__(self, context: Sequence[int], window: int):
-        self.age, self.past = len(context), list(context[-window:])
-        last, past = self.past[-1:], self.past
-        self.bigrams = [past[i + 1] for i in range(len(past) - 1) if past[i : i + 1] == last]
-        self.trigrams = [past[i + 1] for i in range(1, len(past) - 1) if past[i - 1 : i + 1] == past[-2:]]
+    def key(self, number: int, place: int) -> Row | None:
+        """What the context of a part is before a place; None near the start."""
+        part = self.contexts[number]
+        if part.distances[-1] > place:
+            return None
+        tokens = [self.past[place - distance] for distance in part.distances]
+        if not part.classes:
+            return tuple(tokens)
+        classes = self.encoder.context_classes[part.classes]
+        return (*tokens[: part.exact], *(int(classes[token]) for token in tokens[part.exact :]))
 
-    def shares(self, half_life: float, prior: Mapping[int, float], output: Mapping[int, int]) -> dict[int, float]:
-        """p_h of outputs with prior f; `output` maps tokens to outputs."""
-        weights: defaultdict[int, float] = defaultdict(float)
-        for since, token in enumerate(reversed(self.past)):
-            weights[output[token]] += 0.5 ** (since / half_life)
-        total = sum(weights.values()) + STRENGTH
-        return {o: (weights[o] + STRENGTH * f) / total for o, f in prior.items()}
+    def features(
+        self, plain: Mapping[int, float], prior: Mapping[int, float], output: Mapping[int, int]
+    ) -> tuple[list[dict[int, float]], list[int]]:
+        """For the outputs of a decision: the features of each part, and the numbers of their exponents.
 
-    def evidence(self) -> list[int]:
-        """Which of four exponents each cache gets: by the age of the document, or by the number of matches."""
-        of_age = sum(self.age >= limit for limit in HALF_LIVES)
-        matches = (sum(len(found) > limit for limit in (0, 1, 4)) for found in (self.bigrams, self.trigrams))
-        return [of_age, of_age, of_age, *matches]
-
-    def ratios(self, prior: Mapping[int, float], output: Mapping[int, int]) -> list[dict[int, float]]:
-        """p_h/f of the three, p_b/p_200, and p_t/p_b."""
-        decayed = [self.shares(half_life, prior, output) for half_life in HALF_LIVES]
-        ratios, lower = [{o: p / prior[o] for o, p in shares.items()} for shares in decayed], decayed[1]
-        for followers in (self.bigrams, self.trigrams):
-            counts = Counter(output[token] for token in followers)
-            upper = {o: (counts[o] + p) / (len(followers) + 1) for o, p in lower.items()}
-            ratios.append({o: p / lower[o] for o, p in upper.items()})
-            lower = upper
-        return ratios
+        `plain` and `prior`: their shares without the memory, and f; `output` maps tokens to outputs.
+        """
+        plain = {o: max(p, SMALLEST_SHARE) for o, p in plain.items()}
+        features, numbers = [{o: math.log(p) for o, p in plain.items()}], [0]
+        for half_life in HALF_LIVES:
+            weights: defaultdict[int, float] = defaultdict(float)
+            for since, token in enumerate(reversed(self.past)):
+                weights[output.get(token, PAD)] += 0.5 ** (since / half_life)
+            total = sum(weights.values()) + STRENGTH
+            features.append({o: math.log((weights[o] + STRENGTH * prior[o]) / total / prior[o]) for o in plain})
+            numbers.append(sum(self.age >= limit for limit in AGES))
+        shares = plain
+        for part, followers in zip(self.contexts, self.followers, strict=True):
+            counts: defaultdict[int, float] = defaultdict(float)
+            for token, count in followers.items():
+                if output.get(token, PAD) in plain:
+                    counts[output[token]] += count
+            shares, s, total = shares if part.chained else plain, part.strength, sum(counts.values())
+            features.append({o: math.log(1 + counts.get(o, 0) / (s * shares[o])) for o in plain})
+            shares = {o: (counts.get(o, 0) + s * p) / (total + s) for o, p in shares.items()}
+            if len(counts) <= 1:
+                numbers.append(sum(total >= limit for limit in ONE_FOLLOWER))
+            else:
+                numbers.append(len(ONE_FOLLOWER) + 1 + int(total >= SEVERAL_FOLLOWERS))
+        return features, [0, *(1 + EVIDENCE * part + number for part, number in enumerate(numbers[1:]))]
 
 
 class CalibratedReference:
@@ -199,18 +233,19 @@ class CalibratedReference:
     log p(k | c)    = γ log f_k + Σ_slots a_v log(p_v(k | c)/f_k) + Σ_others a_v log p_v(k | c) − log Z
     log p(n | k, c) = the same with p_v(n | c), f_n, its own exponents, and a normalizer over the tokens of class k
 
-    With a recency cache there are two such models, one of which has the cache's ratios as further factors, and
+    With a memory this is p_plain, and both levels are further products, whose exponents are learned while reading:
 
-    p = w p_cached + (1 − w) p_plain,   w = σ(trust + Σ ln p_cached − ln p_plain), summed over the last 128 tokens.
+    log p(o) = γ log p_plain(o) + Σ_h a_h log(p_h(o)/f(o)) + Σ_m a_m log(1 + c_m(o)/(s_m p(o))) − log Z
     """
 
     def __init__(self, documents: Sequence[Sequence[int]], vocabulary: int, config: CalibratedConfig, encoder: Encoder):
-        self.encoder, self.views, self.window = encoder, views_of(config), config.cache
+        self.config, self.encoder, self.views = config, encoder, views_of(config)
         frequencies = Counter(token for document in documents for token in document)
         total = sum(frequencies.values()) + 0.5 * (vocabulary - EOD)
         self.prior = {token: (frequencies[token] + 0.5) / total for token in range(EOD, vocabulary)}
         self.tables: list[KneserNey] = []
-        self.known: dict[tuple[Row, bool], dict[int, float]] = {}
+        self.known: dict[Row, tuple[dict[int, float], dict[int, float]]] = {}
+        self.learned: dict[Row, tuple[Floats, Floats]] = {}
         for view in self.views:
             classes = encoder.context_classes[view.classes].tolist() if view.classes else None
             counts = marginal(rows(documents, view.distances), range(1, len(view.distances) + 1), classes, view.exact)
@@ -229,8 +264,8 @@ class CalibratedReference:
         classes = self.encoder.context_classes[view.classes]
         return (*tokens[: view.exact], *(int(classes[token]) for token in tokens[view.exact :]))
 
-    def exponents(self, context: Sequence[int], cache: RecencyCache | None) -> Floats:
-        """Those of the prior, of each view, and of each cache, (2, parts): of classes and of tokens.
+    def exponents(self, context: Sequence[int]) -> Floats:
+        """Those of the prior and of each view, (2, parts): of classes and of tokens.
 
         A view has four for each length of context it has seen: for at most 1, 8, 64, and more followers.
         """
@@ -241,29 +276,62 @@ class CalibratedReference:
             followers = len(table.mass[length].get(looked_up[:length], {}))
             chosen.append(first + 4 * (length - 1) + sum(followers > limit for limit in (1, 8, 64)))
             first += 4 * len(view.distances)
-        if cache:
-            chosen += [first + 4 * number + evidence for number, evidence in enumerate(cache.evidence())]
-        return (self.encoder.cached if cache else self.encoder.plain)[:, chosen]
+        return self.encoder.plain[:, chosen]
 
     def log_probabilities(self, context: Sequence[int]) -> dict[int, float]:
         """ln p of every token that can follow a context, which begins its document."""
-        plain = self.predicted(context, False)
-        if not self.window:
-            return plain
-        of_age = sum(len(context) >= limit for limit in HALF_LIVES)
-        trust = float(self.encoder.trust[of_age]) + sum(
-            self.predicted(context[:place], True)[token] - self.predicted(context[:place], False)[token]
-            for place, token in list(enumerate(context))[-RECENT:]
-        )
-        cached, log_w, log_rest = self.predicted(context, True), -np.logaddexp(0, -trust), -np.logaddexp(0, trust)
-        return {n: float(np.logaddexp(log_w + cached[n], log_rest + p)) for n, p in plain.items()}
+        of_classes, of_tokens = self.plain(context)
+        if self.config.cache:
+            memory, (exponents, _) = DocumentMemory(self.config, self.encoder, context), self.after(context)
+            of_classes = self.remembered(memory, 0, exponents, of_classes)[0]
+            of_tokens = {
+                token: p
+                for k in of_classes
+                for token, p in self.remembered(memory, 1, exponents, self.members(of_tokens, k))[0].items()
+            }
+        return {token: of_classes[self.class_of[token]] + p for token, p in of_tokens.items()}
 
-    def predicted(self, context: Sequence[int], with_cache: bool) -> dict[int, float]:
-        """ln p without the recency cache, or with it."""
-        if (tuple(context), with_cache) in self.known:
-            return self.known[tuple(context), with_cache]
-        cache = RecencyCache(context, self.window) if with_cache else None
-        class_exponents, token_exponents = self.exponents(context, cache)
+    def members(self, of_tokens: Mapping[int, float], k: int) -> dict[int, float]:
+        """What is given for the tokens of a class."""
+        return {token: p for token, p in of_tokens.items() if self.class_of[token] == k}
+
+    def remembered(
+        self, memory: DocumentMemory, level: int, exponents: Floats, plain: Mapping[int, float]
+    ) -> tuple[dict[int, float], list[dict[int, float]], list[int]]:
+        """ln p of the outputs of a decision with the memory, its features, and the numbers of their exponents."""
+        prior = self.prior if level else self.by_class(self.prior)
+        output = {token: token for token in self.prior} if level else self.class_of
+        features, numbers = memory.features({o: math.exp(p) for o, p in plain.items()}, prior, output)
+        factors = [{o: math.exp(x) for o, x in feature.items()} for feature in features]
+        return product(exponents[level, numbers], factors, plain), features, numbers
+
+    def after(self, context: Sequence[int]) -> tuple[Floats, Floats]:
+        """The exponents (2, J) learned from a document, and the sums of the squares of their gradients (2, J).
+
+        After each token, a ← a + RATE · g/√(Σ g²), where g are the features of the token minus their expectation.
+        """
+        if not context:
+            return self.encoder.memory, np.ones_like(self.encoder.memory)
+        if tuple(context) in self.learned:
+            return self.learned[tuple(context)]
+        before, token = context[:-1], context[-1]
+        (exponents, squares), (of_classes, of_tokens) = self.after(before), self.plain(before)
+        memory, k = DocumentMemory(self.config, self.encoder, before), self.class_of[token]
+        new, sums = exponents.copy(), squares.copy()
+        for level, target, plain in ((0, k, of_classes), (1, token, self.members(of_tokens, k))):
+            log_p, features, numbers = self.remembered(memory, level, exponents, plain)
+            for number, feature in zip(numbers, features, strict=True):
+                gradient = feature[target] - sum(math.exp(p) * feature[o] for o, p in log_p.items())
+                sums[level, number] += gradient**2
+                new[level, number] += RATE * gradient / math.sqrt(sums[level, number])
+        self.learned[tuple(context)] = new, sums
+        return new, sums
+
+    def plain(self, context: Sequence[int]) -> tuple[dict[int, float], dict[int, float]]:
+        """ln p of the classes, and of tokens given their class, without a memory."""
+        if tuple(context) in self.known:
+            return self.known[tuple(context)]
+        class_exponents, token_exponents = self.exponents(context)
         class_prior = self.by_class(self.prior)
         class_factors: list[dict[int, float]] = []
         token_factors: list[dict[int, float]] = []
@@ -274,16 +342,13 @@ class CalibratedReference:
                 (class_factors, self.by_class(shares), class_prior), (token_factors, shares, self.prior)
             ):  # fmt: skip
                 factors.append({o: p / f[o] for o, p in share.items()} if view.is_slot else share)
-        if cache:
-            class_factors += cache.ratios(class_prior, self.class_of)
-            token_factors += cache.ratios(self.prior, {token: token for token in self.prior})
-        log_classes = product(class_exponents, [class_prior, *class_factors], class_prior)
-        log_p = self.known[tuple(context), with_cache] = {}
+        of_classes = product(class_exponents, [class_prior, *class_factors], class_prior)
+        of_tokens: dict[int, float] = {}
         for k in class_prior:
             members = [token for token in self.prior if self.class_of[token] == k]
-            within = product(token_exponents, [self.prior, *token_factors], members)
-            log_p |= {token: log_classes[k] + within[token] for token in members}
-        return log_p
+            of_tokens |= product(token_exponents, [self.prior, *token_factors], members)
+        self.known[tuple(context)] = of_classes, of_tokens
+        return of_classes, of_tokens
 
     def by_class(self, shares: Mapping[int, float]) -> dict[int, float]:
         """Shares of classes from shares of tokens."""

@@ -70,12 +70,12 @@ def tables(facts: Mapping[str, Any], rows: int = 14, width: int = 80, color: boo
             page.lines += ["", title]
             page.terms(terms, shown, rows, share=title.endswith("share"))
         lines += ["", *page.lines]
-    earlier = occurrences(facts, width) if any("cache" in term["name"] for term in facts["terms"]) else []
+    earlier = occurrences(facts, width) if any(term["name"].startswith("document,") for term in facts["terms"]) else []
     return [*lines, *(["", "earlier in the document", *earlier] if earlier else [])]
 
 
 def occurrences(facts: Mapping[str, Any], width: int) -> list[str]:
-    """How often each candidate occurs in the context, and so in the recency cache, and its last occurrence."""
+    """How often each candidate occurs in the context, and so in its memory, and its last occurrence."""
     lines = []
     for candidate in facts["candidates"]:
         if places := candidate["earlier"]:

@@ -20,7 +20,7 @@ from saffu.text.tokenizer import EOD
 FOLDS = 10
 FEW_FOLDS, LARGE = 3, 5_000_000  # for a text this long: ten would take minutes, and two thirds of the counts are enough
 STRETCHES = 200  # of a text: many, so that every fold is a sample of all its parts
-OLD = 2048  # tokens after which trust in a recency cache no longer depends on the age of a document
+REMEMBERED = 2048  # tokens before a stretch that the memory of its document holds; they are counted, the stretch is not
 
 CrossFit = tuple[Floats, Array]
 """For every target, ln p and the certainty of the model."""
@@ -63,8 +63,8 @@ def stretches(corpus: TokenCorpus) -> Array:
 
 
 def lead(model: CalibratedModel) -> int:
-    """The number of tokens to read before a stretch, so that all context that affects a prediction is seen."""
-    return max(model.lookback, OLD) if model.config.cache else model.lookback
+    """The number of tokens to read before a stretch: what the views see and, with a memory, some text to remember."""
+    return max(model.lookback, REMEMBERED) if model.config.cache else model.lookback
 
 
 def with_context(corpus: TokenCorpus, ranges: Array, before: int) -> tuple[TokenCorpus, Array]:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from saffu.calibrated.config import CalibratedConfig
+from saffu.calibrated.memory import unfitted_exponents
 from saffu.files import FORMAT
 from saffu.interface import Array
 
@@ -26,7 +28,17 @@ class Migration:
     arrays: Callable[[Manifest, str, Arrays], Arrays]  # the arrays of a file, given config.json and the file's name
 
 
-MIGRATIONS: dict[int, Migration] = {}  # by the format that they read
+def with_document_memory(manifest: Manifest, file: str, arrays: Arrays) -> Arrays:
+    """Format 3: the recency cache of 0.2.0 became the memory of a document; its exponents have to be learned."""
+    old = [name for name in arrays if name.endswith(("encoder.cached", "encoder.trust"))]
+    kept = {name: array for name, array in arrays.items() if name not in old}
+    if not old:
+        return kept
+    config = CalibratedConfig(word_classes=manifest["settings"]["word_classes"])
+    return kept | {old[0].rpartition(".")[0] + ".memory": unfitted_exponents(config)}
+
+
+MIGRATIONS: dict[int, Migration] = {2: Migration(dict, with_document_memory)}  # by the format that they read
 
 
 def migrated_manifest(manifest: Mapping[str, Any]) -> Manifest:

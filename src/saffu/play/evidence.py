@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from saffu.calibrated.explain import matches, tokens_seen
-from saffu.calibrated.kernels import CACHES
+from saffu.calibrated.memory import HALF_LIVES, MemoryContext, first_remembered, memory_contexts, memory_parts
 from saffu.calibrated.model import CalibratedModel
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.views import View
@@ -55,7 +55,8 @@ def counts_behind(
             first = len(context) - view.distances[len(seen) - 1]
             found[view.name]["partial"] = is_inside_word(Spelling.of(tokenizer).continues, context, first)
     if model.config.cache:
-        found |= _cached(tokenizer, list(context[-model.config.cache :]), token)
+        first = first_remembered(model.config, len(context))
+        found |= _remembered(model, tokenizer, np.array(context[first:], dtype=np.int64), token)
     return found
 
 
@@ -108,16 +109,23 @@ def _shown(model: CalibratedModel, tokenizer: Tokenizer, view: View, place: int,
     return list(dict.fromkeys([tokenizer.token(token), *members]))
 
 
-def _cached(tokenizer: Tokenizer, window: list[int], token: int) -> dict[str, Counts]:
-    """What the caches saw: the text so far."""
-    found = {name: _counts([], window.count(token), len(window), here=True) for name in CACHES[:3]}
-    for length, name in enumerate(CACHES[3:], 1):
-        recent = window[-length:]
-        followers = [
-            window[end]
-            for end in range(length, len(window))
-            if len(window) > length and window[end - length : end] == recent
-        ]
-        seen = [[tokenizer.token(each)] for each in recent]
-        found[name] = _counts(seen, followers.count(token), len(followers), here=True)
+def _remembered(model: CalibratedModel, tokenizer: Tokenizer, past: Array, token: int) -> dict[str, Counts]:
+    """What the memory holds: the text so far."""
+    decayed = memory_parts(model.config)[: len(HALF_LIVES)]
+    found = {name: _counts([], int((past == token).sum()), len(past), here=True) for name in decayed}
+    for context in memory_contexts(model.config):
+        places = _places_after(model, context, past)
+        reach = [distance for distance in reversed(context.distances) if context.distances[-1] <= len(past)]
+        seen = [[tokenizer.token(int(past[-distance]))] for distance in reach]
+        found[context.name] = _counts(seen, int((past[places] == token).sum()), len(places), here=True)
     return found
+
+
+def _places_after(model: CalibratedModel, context: MemoryContext, past: Array) -> Array:
+    """The places of the past that followed the same context as the next token will."""
+    places = np.arange(context.distances[-1], len(past))
+    for number, distance in enumerate(context.distances if len(places) else ()):
+        is_exact = not context.classes or number < context.exact
+        known = past if is_exact else model.encoder.context_classes[context.classes][past]
+        places = places[known[places - distance] == known[len(past) - distance]]
+    return places

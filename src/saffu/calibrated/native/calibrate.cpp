@@ -1,5 +1,5 @@
 // Calibration: the moments of the features of held-out targets, for Newton's method.
-#include "lookup.h"
+#include "memory.h"
 
 #include <vector>
 
@@ -37,37 +37,63 @@ void add_moments(const float *features, int stride, int n, int parts, const floa
 
 extern "C" {
 
-// Moments of both levels at the given targets, in order, without or with the cache: (2, 2 + J + J²), J the number of
-// exponents.
+// Moments of both levels at the given targets, in order: (2, 2 + J + J²), J the number of exponents. Those of the views or,
+// given where the memory begins anew (memories + 1), those of the memory on top of the views.
 EXPORT void saffu_moments(const Model *model, const uint16_t *ids, const int64_t *starts, int64_t documents,
-                          const int64_t *targets, int64_t n_targets, int32_t with_cache, int32_t J, double *out) KERNEL {
-    int widest = model->classes, parts = 1 + model->views + (with_cache ? CACHES : 0);
-    for (int k = 0; k < model->classes; k++)
-        widest = std::max(widest, model->class_first[k + 1] - model->class_first[k]);
+                          const int64_t *targets, int64_t n_targets, const int64_t *memory_starts, int64_t memories,
+                          int32_t J, double *out) KERNEL {
+    const MemoryShape &shape = model->memory;
+    int widest = model->classes, parts = memory_starts ? shape.parts() : 1 + model->views;
+    for (int k = 0; k < model->classes; k++) widest = std::max(widest, Outputs::tokens(*model, k).n());
     std::vector<float> features((int64_t)parts * widest), p(widest);
     std::vector<int> index(parts, 0);
-    Cache cache(*model);
-    Looked looked;
+    ViewProduct views(*model);
+    Memory memory(*model);
+    Evidence evidence;
+    evidence.resize(widest, 1 + shape.decays);
+    int64_t memory_start = -1;
+
+    auto view_features = [&](const Outputs &outputs) {
+        int n = outputs.n();
+        const float *log_prior = outputs.log_prior(*model);
+        std::copy(log_prior, log_prior + n, features.begin());
+        for (int v = 0; v < model->views; v++) {
+            float *row = features.data() + (v + 1) * widest;
+            index[v + 1] = views.looked.exponent[v];
+            outputs.shares(*model, views.looked, v, row);
+            logarithms(row, n);
+            if (model->is_slot[v])
+                for (int i = 0; i < n; i++) row[i] -= log_prior[i];
+        }
+    };
+    auto memory_features = [&](const Outputs &outputs) {
+        int n = outputs.n();
+        views.scores(outputs, p.data());
+        normalize(p.data(), n);
+        for (int i = 0; i < n; i++) p[i] = std::max(p[i], shape.smallest_share);
+        memory.evidence(outputs, p.data(), evidence);
+        for (int part = 0; part < parts; part++) {
+            index[part] = evidence.exponent[part];
+            evidence.row(part, shape.decays, features.data() + part * widest);
+        }
+    };
+
     for (int64_t t = 0; t < n_targets; t++) {
         int64_t at = targets[t], start = *(std::upper_bound(starts, starts + documents + 1, at) - 1);
-        if (with_cache) cache.stand_at(ids, start, at);
-        looked.look_up(*model, Context{ids + at, at - start}, with_cache ? &cache : nullptr);
-        for (int j = 1; j < parts; j++) index[j] = looked.exponent[j - 1];
+        views.stand_at(Context{ids + at, at - start});
+        if (memory_starts) {
+            int64_t begin = *(std::upper_bound(memory_starts, memory_starts + memories + 1, at) - 1);
+            if (begin != memory_start) memory.clear();
+            memory_start = begin;
+            while (begin + memory.age() < at) memory.add(ids[begin + memory.age()]);
+        }
         int rank = model->rank[ids[at]], k = model->class_of_rank[rank];
         for (const Outputs &outputs : {Outputs::classes(*model), Outputs::tokens(*model, k)}) {
             int n = outputs.n();
             if (n < 2) continue;
-            const float *log_prior = outputs.log_prior(*model);
-            std::copy(log_prior, log_prior + n, features.begin());
-            for (int v = 0; v < model->views; v++) {
-                float *row = features.data() + (v + 1) * widest;
-                outputs.shares(*model, looked, v, row);
-                logarithms(row, n);
-                if (model->is_slot[v])
-                    for (int i = 0; i < n; i++) row[i] -= log_prior[i];
-            }
-            if (with_cache) outputs.cached(looked, widest, features.data() + (1 + model->views) * widest);
-            const float *exponents = (with_cache ? model->cached : model->plain)[outputs.level];
+            if (memory_starts) memory_features(outputs);
+            else view_features(outputs);
+            const float *exponents = (memory_starts ? model->remembered : model->plain)[outputs.level];
             add_moments(features.data(), widest, n, parts, exponents, index.data(), J,
                         outputs.level ? rank - outputs.lo : k, p.data(), out + outputs.level * (2 + J + (int64_t)J * J));
         }

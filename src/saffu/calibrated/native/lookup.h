@@ -1,8 +1,9 @@
 // Lookup of a context in the tables, and the views' shares of classes and tokens there.
 #pragma once
-#include "cache.h"
 #include "query.h"
 #include "vectors.h"
+
+#include <vector>
 
 namespace {
 
@@ -87,10 +88,9 @@ void token_shares(const View &view, const Match &match, int lo, int hi, float *o
 struct Looked {
     Pace pace;
     Match found[MAX_VIEWS];
-    int exponent[MAX_VIEWS + CACHES];
-    const Cache *cache = nullptr;  // at that position; null if the model has none
+    int exponent[MAX_VIEWS];
 
-    void look_up(const Model &model, const Context &context, const Cache *at_position) {
+    void look_up(const Model &model, const Context &context) {
         int first = 1;  // after the prior's
         pace.step(1 << 19);  // dozens of pages, each of which brings its neighbors with it
         for (int v = 0; v < model.views; v++) {
@@ -103,8 +103,6 @@ struct Looked {
             exponent[v] = first + EVIDENCE * (levels - 1) + evidence;
             first += EVIDENCE * view.levels;
         }
-        cache = at_position;
-        for (int c = 0; cache && c < CACHES; c++) exponent[model.views + c] = first + EVIDENCE * c + cache->evidence(c);
     }
 };
 
@@ -117,16 +115,13 @@ struct Outputs {
     static Outputs classes(const Model &model) { return {0, 0, model.classes}; }
     static Outputs tokens(const Model &model, int k) { return {1, model.class_first[k], model.class_first[k + 1]}; }
 
+    const float *prior(const Model &model) const { return level ? model.prior + lo : model.class_prior; }
     const float *log_prior(const Model &model) const { return level ? model.log_prior + lo : model.log_class_prior; }
+    int place(const Model &model, uint16_t rank) const { return level ? rank - lo : model.class_of_rank[rank]; }
 
     void shares(const Model &model, const Looked &looked, int v, float *out) const {
         if (level) token_shares(model.view[v], looked.found[v], lo, hi, out);
         else class_shares(model, model.view[v], looked.found[v], out);
-    }
-
-    void cached(const Looked &looked, int stride, float *out) const {
-        if (level) looked.cache->token_features(lo, hi, stride, out);
-        else looked.cache->class_features(stride, out);
     }
 };
 
@@ -137,6 +132,35 @@ float normalize(float *scores, int n) {
     for (int i = 0; i < n; i++) scores[i] /= total;
     return top + std::log(total);
 }
+
+// The product of the views at one position: the prediction without the memory.
+class ViewProduct {
+  public:
+    explicit ViewProduct(const Model &model) : model(model), scratch(std::max(model.vocabulary, model.classes)) {}
+
+    void stand_at(const Context &context) { looked.look_up(model, context); }
+
+    // Scores of some outputs, not normalized.
+    void scores(const Outputs &outputs, float *out) {
+        int n = outputs.n();
+        const float *exponents = model.plain[outputs.level];
+        float prior = exponents[0];
+        for (int v = 0; v < model.views; v++) prior -= model.is_slot[v] ? exponents[looked.exponent[v]] : 0;
+        scaled(out, outputs.log_prior(model), prior, n);
+        for (int v = 0; v < model.views; v++) {
+            float exponent = exponents[looked.exponent[v]];
+            if (exponent == 0) continue;
+            outputs.shares(model, looked, v, scratch.data());
+            add_logarithms(out, exponent, scratch.data(), n);
+        }
+    }
+
+    const Model &model;
+    Looked looked;
+
+  private:
+    std::vector<float> scratch;
+};
 
 // Calls visit(position, start of its document) for the targets from lo to hi.
 template <class Visit>

@@ -1,139 +1,164 @@
-// Queries: p(n | c) = p(k(n) | c) · p(n | k(n), c), each factor a calibrated product of the views' shares.
+// Queries: p(n | c) = p(k(n) | c) · p(n | k(n), c), each factor a calibrated product of the views' shares and, with a
+// memory, of that product and what the memory says:
 //
-// A model with a recency cache is two models: one without the cache, one with it. Their mixture,
-// p = w·p_cached + (1 − w)·p_plain, follows whichever predicted the last RECENT tokens of the document better:
-// w = σ(trust + Σ ln p_cached − ln p_plain). So the cache costs nothing on text whose lines are unrelated.
-#include "lookup.h"
+//     ln p(o) = γ ln p_plain(o) + Σ_h a_h ln(p_h(o)/f(o)) + Σ_m a_m ln(1 + c_m(o)/(s_m·p(o))) − ln Z
+//
+// The exponents γ and a begin each document as they were fitted and then follow it: after each token, a step along the
+// gradient, the features of what came minus their expectation, over the root of the sum of its squares (AdaGrad).
+#include "memory.h"
 
 #include <vector>
 
 namespace {
 
-constexpr int RECENT = 128;
-
-struct Pair {
-    double plain, cached;
-};
-
-double log_mixture(double w, Pair log_p) {
-    double top = std::max(log_p.plain, log_p.cached);
-    return top + std::log(w * std::exp(log_p.cached - top) + (1 - w) * std::exp(log_p.plain - top));
-}
-
-// The differences ln p_cached − ln p_plain of a document's last tokens.
-class Trust {
-  public:
-    double weight(const Model &model, int64_t age) const {
-        double sum = model.trust[Cache::age_of(age)];
-        for (float difference : recent) sum += difference;
-        return 1 / (1 + std::exp(-sum));
-    }
-    void add(Pair log_p) { recent[at++ % RECENT] = (float)(log_p.cached - log_p.plain); }
-    void load(const float *ring, int64_t age) {
-        std::copy(ring, ring + RECENT, recent);
-        at = age;
-    }
-    void reset() {
-        std::fill(recent, recent + RECENT, 0.0f);
-        at = 0;
-    }
-    void store(float *ring) const { std::copy(recent, recent + RECENT, ring); }
-
-  private:
-    float recent[RECENT] = {0};
-    int64_t at = 0;
-};
-
-// One reader walks through documents, position by position.
+// Reads documents with the memory, token by token.
 class Reader {
   public:
     explicit Reader(const Model &model)
-        : model(model), cache(model), width(model.vocabulary + model.classes), scratch(CACHES * width) {
-        for (auto &scores : both) scores.resize(width);
+        : model(model), views(model), memory(model), J(model.memory.exponents()), weights(4 * (size_t)J) {
+        int widest = model.classes;
+        for (int k = 0; k < model.classes; k++) widest = std::max(widest, Outputs::tokens(model, k).n());
+        shares.resize(model.classes + widest);
+        p.resize(widest);
+        classes.resize(model.classes);
+        evidence.resize(widest, 1 + model.memory.decays);
+        reset();
     }
 
-    void stand_at(const uint16_t *ids, int64_t start, int64_t p) {
-        if (model.window) cache.stand_at(ids, start, p);
-        looked.look_up(model, Context{ids + p, p - start}, model.window ? &cache : nullptr);
-    }
-
-    // Scores of some outputs, without the cache into both[0] and, if there is one, with it into both[1].
-    void score(const Outputs &outputs) {
-        int n = outputs.n();
-        bool has_cache = looked.cache != nullptr;
-        const float *log_prior = outputs.log_prior(model);
-        for (int which = 0; which <= has_cache; which++) {
-            const float *exponents = (which ? model.cached : model.plain)[outputs.level];
-            float prior = exponents[0];
-            for (int v = 0; v < model.views; v++) prior -= model.is_slot[v] ? exponents[looked.exponent[v]] : 0;
-            scaled(both[which].data(), log_prior, prior, n);
+    // The start of a document.
+    void reset() {
+        memory.clear();
+        for (int level = 0; level < 2; level++) {
+            std::copy_n(model.remembered[level], J, exponents(level));
+            std::fill_n(squares(level), J, 1.0f);
         }
-        for (int v = 0; v < model.views; v++) {
-            float plain = model.plain[outputs.level][looked.exponent[v]];
-            float cached = has_cache ? model.cached[outputs.level][looked.exponent[v]] : 0;
-            if (plain == 0 && cached == 0) continue;
-            outputs.shares(model, looked, v, scratch.data());
-            add_logarithms(both[0].data(), plain, has_cache ? both[1].data() : nullptr, cached, scratch.data(), n);
-        }
-        if (!has_cache) return;
-        outputs.cached(looked, n, scratch.data());
-        for (int c = 0; c < CACHES; c++)
-            add_scaled(both[1].data(), scratch.data() + c * n, model.cached[outputs.level][looked.exponent[model.views + c]], n);
     }
 
-    // ln p of one class, with and without the cache; leaves the probabilities of all in `classes`.
-    Pair decide_class(int k) {
-        Pair log_p = decide(Outputs::classes(model), k);
-        for (int which = 0; which < 2; which++)
-            classes[which].assign(both[which].begin(), both[which].begin() + model.classes);
-        return log_p;
+    // The end of a document of `age` tokens, given its last n and what was learned from it.
+    void load(const uint16_t *tail, int64_t n, int64_t age, const float *learned) {
+        memory.seek(tail, n, age);
+        std::copy_n(learned, weights.size(), weights.data());
     }
 
-    // ln p of one token, with and without the cache; leaves the probabilities of classes in `classes`.
-    Pair log_probabilities(uint16_t token) {
+    void store(float *learned) const { std::copy(weights.begin(), weights.end(), learned); }
+
+    // ln p of one token, which is then read. `plain`: shares of the classes and of the members of its class without the
+    // memory. The certainty before it goes to `certain`, unless null.
+    double read(uint16_t token, const float *plain, float *certain) {
         int rank = model.rank[token], k = model.class_of_rank[rank];
-        Pair log_p = decide_class(k);
+        score(Outputs::classes(model), plain);
+        double log_p = normalized(model.classes, k);
+        if (certain) certainty(certain);
+        learn(0, k);
         Outputs tokens = Outputs::tokens(model, k);
         if (tokens.n() > 1) {
-            Pair within = decide(tokens, rank - tokens.lo);
-            log_p.plain += within.plain;
-            log_p.cached += within.cached;
+            score(tokens, plain + model.classes);
+            log_p += normalized(tokens.n(), rank - tokens.lo);
+            learn(1, rank - tokens.lo);
         }
+        memory.add(token);
         return log_p;
     }
 
-    // How certain the model is of the next class: the entropy of its distribution, and its largest ln p.
-    void certainty(double w, float *out) const {
+    // Moves to the end of a document, as `load` does, and looks it up in the views.
+    void stand_at(const uint16_t *tail, int64_t n, int64_t age, const float *learned) {
+        views.stand_at(Context{tail + n, age});
+        if (model.memory.window) load(tail, n, age, learned);
+    }
+
+    // Leaves the scores of some outputs at that place in p.
+    void score(const Outputs &outputs) {
+        if (!model.memory.window) {
+            views.scores(outputs, p.data());
+            return;
+        }
+        plain_shares(outputs, shares.data());
+        score(outputs, shares.data());
+    }
+
+    // The same, given their shares without the memory.
+    void score(const Outputs &outputs, const float *plain) {
+        memory.evidence(outputs, plain, evidence);
+        const float *exponent = exponents(outputs.level);
+        int n = evidence.n;
+        scaled(p.data(), evidence.dense.data(), exponent[0], n);
+        for (int part = 1; part <= model.memory.decays; part++)
+            add_scaled(p.data(), evidence.dense.data() + part * evidence.stride, exponent[evidence.exponent[part]], n);
+        for (int c = 0; c < model.memory.contexts; c++) {
+            float weight = exponent[evidence.exponent[1 + model.memory.decays + c]];
+            for (int j = evidence.first[c]; j < evidence.first[c + 1]; j++)
+                p[evidence.place[j]] += weight * evidence.value[j];
+        }
+    }
+
+    // Turns the scores in p into probabilities; returns ln p of one of them.
+    float normalized(int n, int target) {
+        float score = p[target];
+        return score - normalize(p.data(), n);
+    }
+
+    // How certain the model is of the next class, whose probabilities are in p: their entropy, and the largest ln p.
+    void certainty(float *out) const {
         float entropy = 0, largest = 0;
         for (int k = 0; k < model.classes; k++) {
-            float p = looked.cache ? (float)(w * classes[1][k] + (1 - w) * classes[0][k]) : classes[0][k];
-            entropy -= p > 1e-30f ? p * fast_log(p) : 0;
-            largest = std::max(largest, p);
+            entropy -= p[k] > 1e-30f ? p[k] * fast_log(p[k]) : 0;
+            largest = std::max(largest, p[k]);
         }
         out[0] = entropy;
         out[1] = std::log(largest);
     }
 
+    // Shares without the memory of some outputs, no smaller than a limit.
+    void plain_shares(const Outputs &outputs, float *out) {
+        views.scores(outputs, out);
+        normalize(out, outputs.n());
+        for (int i = 0; i < outputs.n(); i++) out[i] = std::max(out[i], model.memory.smallest_share);
+    }
+
+    // Shares without the memory of all classes and the members of one of them.
+    int plain_shares(int k, float *out) {
+        Outputs tokens = Outputs::tokens(model, k);
+        plain_shares(Outputs::classes(model), out);
+        plain_shares(tokens, out + model.classes);
+        return model.classes + tokens.n();
+    }
+
+    int class_of(uint16_t token) const { return model.class_of_rank[model.rank[token]]; }
+
     const Model &model;
-    Cache cache;
-    Looked looked;
-    Trust trust;
-    std::vector<float> both[2], classes[2];
+    ViewProduct views;
+    Memory memory;
+    Evidence evidence;
+    std::vector<float> shares, p, classes;
+    float *exponents(int level) { return weights.data() + level * J; }
 
   private:
-    size_t width;
-    std::vector<float> scratch;
+    int J;
+    std::vector<float> weights;  // (2, J) exponents of classes and of tokens; (2, J) sums of squares of their gradients
 
-    Pair decide(const Outputs &outputs, int target) {  // leaves probabilities in `both`
-        score(outputs);
-        float plain = both[0][target];
-        Pair log_p;
-        log_p.plain = log_p.cached = plain - normalize(both[0].data(), outputs.n());
-        if (looked.cache) {
-            float cached = both[1][target];
-            log_p.cached = cached - normalize(both[1].data(), outputs.n());
+    float *squares(int level) { return weights.data() + (2 + level) * J; }
+
+    void learn(int level, int target) {
+        const float *rows = evidence.dense.data();
+        for (int part = 0; part <= model.memory.decays; part++) {
+            const float *row = rows + part * evidence.stride;
+            step(level, evidence.exponent[part], row[target] - dot(row, p.data(), evidence.n));
         }
-        return log_p;
+        for (int c = 0; c < model.memory.contexts; c++) {
+            float gradient = 0;
+            for (int j = evidence.first[c]; j < evidence.first[c + 1]; j++) {
+                int i = evidence.place[j];
+                gradient += evidence.value[j] * ((i == target ? 1 : 0) - p[i]);
+            }
+            step(level, evidence.exponent[1 + model.memory.decays + c], gradient);
+        }
+    }
+
+    void step(int level, int number, float gradient) {
+        if (gradient == 0) return;
+        float &square = squares(level)[number];
+        square += gradient * gradient;
+        exponents(level)[number] += model.memory.rate * gradient / std::sqrt(square);
     }
 };
 
@@ -141,123 +166,163 @@ class Reader {
 
 extern "C" {
 
-// ln p of each target from lo to hi, into out[0 … hi − lo), and unless null its certainty (hi − lo, 2).
+// Without a memory: ln p of each target from lo to hi, into out[0 … hi − lo), and unless null its certainty (hi − lo, 2).
 EXPORT void saffu_score(const Model *model, const uint16_t *ids, const int64_t *starts, int64_t documents, int64_t lo,
-                        int64_t hi, double *out, float *features) KERNEL {
+                        int64_t hi, double *out, float *certain) KERNEL {
     Reader reader(*model);
-    int64_t document = *(std::upper_bound(starts, starts + documents + 1, lo) - 1), current = -1;
-    int64_t warm = model->window ? std::max(document, lo - RECENT) : lo;  // so that trust does not depend on lo
-    each_target(starts, documents, warm, hi, [&](int64_t p, int64_t start) {
-        if (start != current) reader.trust.reset();
-        current = start;
-        reader.stand_at(ids, start, p);
-        Pair log_p = reader.log_probabilities(ids[p]);
-        double w = model->window ? reader.trust.weight(*model, p - start) : 0;
-        reader.trust.add(log_p);
-        if (p < lo) return;
-        out[p - lo] = model->window ? log_mixture(w, log_p) : log_p.plain;
-        if (features) reader.certainty(w, features + 2 * (p - lo));
+    each_target(starts, documents, lo, hi, [&](int64_t p, int64_t start) {
+        reader.views.stand_at(Context{ids + p, p - start});
+        int rank = model->rank[ids[p]], k = model->class_of_rank[rank];
+        out[p - lo] = 0;
+        for (const Outputs &outputs : {Outputs::classes(*model), Outputs::tokens(*model, k)}) {
+            reader.score(outputs);
+            out[p - lo] += reader.normalized(outputs.n(), outputs.place(*model, (uint16_t)rank));
+            if (certain && !outputs.level) reader.certainty(certain + 2 * (p - lo));
+        }
     });
 } OR_FAIL()
 
-// ln p of the given targets, in order, without and with the cache: (n_targets, 2).
-EXPORT void saffu_score_both(const Model *model, const uint16_t *ids, const int64_t *starts, int64_t documents,
-                             const int64_t *targets, int64_t n_targets, double *out) KERNEL {
+// Without a memory: the shares of all classes and of the members of the target's class, for each target from lo to hi, one
+// after the other.
+EXPORT void saffu_plain_shares(const Model *model, const uint16_t *ids, const int64_t *starts, int64_t documents,
+                               int64_t lo, int64_t hi, float *out) KERNEL {
     Reader reader(*model);
-    for (int64_t t = 0; t < n_targets; t++) {
-        reader.stand_at(ids, *(std::upper_bound(starts, starts + documents + 1, targets[t]) - 1), targets[t]);
-        Pair log_p = reader.log_probabilities(ids[targets[t]]);
-        out[2 * t] = log_p.plain;
-        out[2 * t + 1] = log_p.cached;
-    }
+    each_target(starts, documents, lo, hi, [&](int64_t p, int64_t start) {
+        reader.views.stand_at(Context{ids + p, p - start});
+        out += reader.plain_shares(reader.class_of(ids[p]), out);
+    });
 } OR_FAIL()
 
-// Given the last n tokens (the tail) of a document of `age` tokens, and its ring of trust (RECENT), advances the ring over
-// the tokens from place `from` of the tail on.
-EXPORT void saffu_read(const Model *model, const uint16_t *tail, int64_t n, int64_t age, int64_t from, float *ring) KERNEL {
-    Reader reader(*model);
-    reader.trust.load(ring, age - (n - from));
+// A reader at the start of a document; the model must outlive it.
+EXPORT Reader *saffu_reader(const Model *model) KERNEL {
+    return new Reader(*model);
+} OR_FAIL(nullptr)
+
+EXPORT void saffu_free_reader(Reader *reader) { delete reader; }
+
+// Reads the targets from lo to hi, given their shares without the memory: ln p of each, and unless null its certainty
+// (hi − lo, 2). The reader must be at lo; it begins each document anew, unless it `continues`.
+EXPORT void saffu_read_targets(Reader *reader, const uint16_t *ids, const int64_t *starts, int64_t documents, int64_t lo,
+                               int64_t hi, int32_t continues, const float *plain, double *out, float *certain) KERNEL {
+    each_target(starts, documents, lo, hi, [&](int64_t p, int64_t start) {
+        if (p == start && !continues) reader->reset();
+        out[p - lo] = reader->read(ids[p], plain, certain ? certain + 2 * (p - lo) : nullptr);
+        plain += reader->model.classes + Outputs::tokens(reader->model, reader->class_of(ids[p])).n();
+    });
+} OR_FAIL()
+
+// Reads the tokens of a document from place `from` of its last n tokens on; it has `age` tokens with them. `learned`
+// (4, exponents) is what was learned before, then after them.
+EXPORT void saffu_read(Reader *reader, const uint16_t *tail, int64_t n, int64_t age, int64_t from, float *learned) KERNEL {
+    reader->load(tail, from, age - (n - from), learned);
     for (int64_t p = from; p < n; p++) {
-        reader.stand_at(tail, n - age, p);
-        reader.trust.add(reader.log_probabilities(tail[p]));
+        reader->views.stand_at(Context{tail + p, age - (n - p)});
+        reader->plain_shares(reader->class_of(tail[p]), reader->shares.data());
+        reader->read(tail[p], reader->shares.data(), nullptr);
     }
-    reader.trust.store(ring);
+    reader->store(learned);
 } OR_FAIL()
 
-// ln p of every token after such a document; −inf for what is never predicted. `parts` gets ln p without and with the
-// cache too, unless null (2, vocabulary), and `features` the certainty (2). Returns w.
-EXPORT double saffu_distribution(const Model *model, const uint16_t *tail, int64_t n, int64_t age, const float *ring, float *out,
-                                 float *parts, float *features) KERNEL {
-    Reader reader(*model);
-    reader.trust.load(ring, age);
-    reader.stand_at(tail, n - age, n);
-    double w = model->window ? reader.trust.weight(*model, age) : 0;
-    std::fill(out, out + model->vocabulary, -INFINITY);
-    if (parts) std::fill(parts, parts + 2 * model->vocabulary, -INFINITY);
-    reader.log_probabilities((uint16_t)EOD);
-    if (features) reader.certainty(w, features);
-    std::vector<float> scores[2];
-    for (int k = 0; k < model->classes; k++) {
-        Outputs tokens = Outputs::tokens(*model, k);
-        int cached = reader.looked.cache ? 1 : 0;
-        reader.score(tokens);
-        double of_class[2], total[2];
-        for (int which = 0; which <= cached; which++) {
-            scores[which] = std::vector<float>(reader.both[which].begin(), reader.both[which].begin() + tokens.n());
-            total[which] = normalize(reader.both[which].data(), tokens.n());
-            of_class[which] = std::log(std::max(reader.classes[which][k], 1e-38f));
-        }
-        for (int i = 0; i < tokens.n(); i++) {
-            Pair log_p;
-            log_p.plain = scores[0][i] - total[0] + of_class[0];
-            log_p.cached = cached ? scores[1][i] - total[1] + of_class[1] : log_p.plain;
-            int token = model->token_of_rank[tokens.lo + i];
-            out[token] = (float)(cached ? log_mixture(w, log_p) : log_p.plain);
-            if (parts) {
-                parts[token] = (float)log_p.plain;
-                parts[model->vocabulary + token] = (float)log_p.cached;
-            }
-        }
-    }
-    return w;
-} OR_FAIL(0)
-
-// The certainty (2) after such a document.
-EXPORT void saffu_certainty(const Model *model, const uint16_t *tail, int64_t n, int64_t age, const float *ring,
-                            float *features) KERNEL {
-    Reader reader(*model);
-    reader.trust.load(ring, age);
-    reader.stand_at(tail, n - age, n);
-    reader.decide_class(0);
-    reader.certainty(model->window ? reader.trust.weight(*model, age) : 0, features);
-} OR_FAIL()
-
-// Samples a token from that distribution with three numbers from [0, 1): with or without the cache, then a class, then a
-// token of that class. Advances the ring by that token.
-EXPORT int32_t saffu_sample(const Model *model, const uint16_t *tail, int64_t n, int64_t age, float *ring,
-                            const double *uniform) KERNEL {
-    Reader reader(*model);
-    reader.trust.load(ring, age);
-    reader.stand_at(tail, n - age, n);
-    int which = model->window && uniform[0] < reader.trust.weight(*model, age) ? 1 : 0;
-    auto draw = [&](int outputs, double share) {
-        float *p = reader.both[which].data();
-        normalize(p, outputs);
-        double below = 0, total = 0;
-        for (int i = 0; i < outputs; i++) total += p[i];
-        for (int i = 0; i < outputs; i++)
-            if ((below += p[i]) > share * total) return i;
-        return (int)(std::max_element(p, p + outputs) - p);
+// ln p of every token after a document of `age` tokens, given its last n and, with a memory, what was learned from it; −inf
+// for what is never predicted. `certain` (2) gets the certainty.
+EXPORT void saffu_distribution(Reader *reader, const uint16_t *tail, int64_t n, int64_t age, const float *learned,
+                               float *out, float *certain) KERNEL {
+    const Model &model = reader->model;
+    std::fill(out, out + model.vocabulary, -INFINITY);
+    reader->stand_at(tail, n, age, learned);
+    std::vector<float> of_classes, scores;
+    auto log_probabilities = [&](const Outputs &outputs, std::vector<float> &log_p) {
+        reader->score(outputs);
+        log_p.assign(reader->p.begin(), reader->p.begin() + outputs.n());
+        float total = normalize(reader->p.data(), outputs.n());
+        for (float &x : log_p) x -= total;
     };
-    reader.score(Outputs::classes(*model));
-    Outputs tokens = Outputs::tokens(*model, draw(model->classes, uniform[1]));
-    reader.score(tokens);
-    int32_t token = model->token_of_rank[tokens.lo + draw(tokens.n(), uniform[2])];
-    if (model->window) {
-        reader.trust.add(reader.log_probabilities((uint16_t)token));
-        reader.trust.store(ring);
+    log_probabilities(Outputs::classes(model), of_classes);
+    reader->certainty(certain);
+    for (int k = 0; k < model.classes; k++) {
+        Outputs tokens = Outputs::tokens(model, k);
+        log_probabilities(tokens, scores);
+        for (int i = 0; i < tokens.n(); i++) out[model.token_of_rank[tokens.lo + i]] = of_classes[k] + scores[i];
+    }
+} OR_FAIL()
+
+// Only the certainty (2) after such a document.
+EXPORT void saffu_certainty(Reader *reader, const uint16_t *tail, int64_t n, int64_t age, const float *learned,
+                            float *certain) KERNEL {
+    reader->stand_at(tail, n, age, learned);
+    reader->score(Outputs::classes(reader->model));
+    reader->normalized(reader->model.classes, 0);
+    reader->certainty(certain);
+} OR_FAIL()
+
+// Samples a token from that distribution with two numbers from [0, 1), for a class and for a token of that class; with a
+// memory, it is then read.
+EXPORT int32_t saffu_sample(Reader *reader, const uint16_t *tail, int64_t n, int64_t age, float *learned,
+                            const double *uniform) KERNEL {
+    const Model &model = reader->model;
+    reader->stand_at(tail, n, age, learned);
+    auto draw = [&](const Outputs &outputs, double share) {
+        float *p = reader->p.data();
+        reader->score(outputs);
+        normalize(p, outputs.n());
+        double below = 0, total = 0;
+        for (int i = 0; i < outputs.n(); i++) total += p[i];
+        for (int i = 0; i < outputs.n(); i++)
+            if ((below += p[i]) > share * total) return i;
+        return (int)(std::max_element(p, p + outputs.n()) - p);
+    };
+    int k = draw(Outputs::classes(model), uniform[0]);
+    Outputs tokens = Outputs::tokens(model, k);
+    uint16_t token = model.token_of_rank[tokens.lo + draw(tokens, uniform[1])];
+    if (model.memory.window) {
+        reader->plain_shares(k, reader->shares.data());
+        reader->read(token, reader->shares.data(), nullptr);
+        reader->store(learned);
     }
     return token;
+} OR_FAIL(0)
+
+// What an explanation is made of, for all classes and all predicted tokens by rank (parts, classes + tokens): ln of the shares
+// of the prior and of each view, ln p_plain, and what each part of the memory adds to the scores; and the exponents (parts, 2)
+// of classes and of tokens, which for tokens and the memory are those of the last class.
+EXPORT void saffu_explain(Reader *reader, const uint16_t *tail, int64_t n, int64_t age, const float *learned, float *out,
+                          float *exponents) KERNEL {
+    const Model &model = reader->model;
+    const MemoryShape &shape = model.memory;
+    int64_t width = model.classes + model.class_first[model.classes];
+    reader->stand_at(tail, n, age, learned);
+    for (int k = -1; k < model.classes; k++) {
+        Outputs outputs = k < 0 ? Outputs::classes(model) : Outputs::tokens(model, k);
+        int level = outputs.level, count = outputs.n();
+        float *row = out + (level ? model.classes + outputs.lo : 0), *weight = exponents + level;
+        std::copy_n(outputs.log_prior(model), count, row);
+        weight[0] = model.plain[level][0];
+        for (int v = 0; v < model.views; v++) {
+            row += width;
+            weight += 2;
+            outputs.shares(model, reader->views.looked, v, row);
+            logarithms(row, count);
+            weight[0] = model.plain[level][reader->views.looked.exponent[v]];
+        }
+        if (!shape.window) continue;
+        reader->score(outputs);
+        const Evidence &evidence = reader->evidence;
+        for (int part = 0; part < shape.parts(); part++) {
+            row += width;
+            weight += 2;
+            float exponent = reader->exponents(level)[evidence.exponent[part]];
+            weight[0] = exponent;
+            evidence.row(part, shape.decays, row);
+            if (part) scaled(row, row, exponent, count);
+        }
+    }
+} OR_FAIL()
+
+// The contexts of a view that were seen after a document, one for each level, shortest first; returns their number.
+EXPORT int32_t saffu_match(const View *view, const uint16_t *tail, int64_t n, int64_t age, uint32_t *contexts) KERNEL {
+    Match found = match(*view, Context{tail + n, age});
+    std::copy_n(found.context + 1, found.levels, contexts);
+    return found.levels;
 } OR_FAIL(0)
 
 // ln p of each target from lo to hi under one view alone.

@@ -4,6 +4,7 @@
 
 constexpr int MAX_LEVELS = 9, MAX_VIEWS = 32;
 constexpr int EVIDENCE = 4;  // a context's exponent depends on how many followers it has: up to 1, 8, 64, more
+constexpr int MEMORY_EVIDENCE = 5, MAX_MEMORY_PARTS = 32;  // as in calibrated/memory.py
 
 struct Level {
     const uint16_t *token;              // of each context: its oldest token (null at level 1)
@@ -25,17 +26,41 @@ struct View {
     Level level[MAX_LEVELS];            // from 1 on
 };
 
+// One kind of context that the memory of a document counts, and what follows each of them.
+struct MemoryContext {
+    int32_t length;
+    int32_t exact;                      // number of nearest tokens that it sees exactly, not by class
+    int32_t chained;                    // whether its shares build on those of the context before it in the list
+    float strength;                     // how many tokens the shares that it builds on are worth
+    float keep;                         // what remains of its counts when it occurs again
+    const int32_t *distances;           // of its tokens, nearest first
+    const uint16_t *classes;            // of its tokens; null if it sees the tokens themselves
+};
+
+// How the memory is made; calibrated/memory.py explains it.
+struct MemoryShape {
+    int32_t window;                     // tokens that it holds at most; 0 for no memory
+    int32_t decays, contexts, ages;
+    float strength;                     // how many tokens the prior is worth in decayed unigrams
+    float rate;                         // of learning
+    float smallest_share;               // that a prediction without the memory counts for
+    const float *half_lives;            // (decays)
+    const int64_t *age_limits;          // (ages)
+    const float *count_limits;          // (3) two for contexts with one follower, one for others
+    const MemoryContext *context;
+    int parts() const { return 1 + decays + contexts; }
+    int exponents() const { return 1 + MEMORY_EVIDENCE * (decays + contexts); }
+};
+
 // Tokens are ranked class by class: class k holds the ranks from class_first[k] to class_first[k + 1].
 struct Model {
     int32_t vocabulary, classes, views;
-    int32_t window;                     // tokens in the recency cache; 0 for no cache
     const uint16_t *rank, *token_of_rank, *class_of_rank;
     const int32_t *class_first;
     const float *prior, *class_prior, *log_prior, *log_class_prior;
     const int32_t *is_slot;             // of each view
-    // Exponents of classes and of tokens: of the prior, then of every view (levels, EVIDENCE), then, only with the
-    // cache, of every cache (EVIDENCE).
-    const float *plain[2], *cached[2];
-    const float *trust;                 // (EVIDENCE) log-odds of the cached model in documents of some age
+    const float *plain[2];              // exponents of classes and of tokens: of the prior, then of every view (levels, EVIDENCE)
+    const float *remembered[2];         // the same of ln p_plain, then of every part of the memory (MEMORY_EVIDENCE)
     const View *view;
+    MemoryShape memory;
 };

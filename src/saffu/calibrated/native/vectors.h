@@ -26,17 +26,9 @@ VECTORIZED void logarithms(float *x, int n) {
     for (int i = 0; i < n; i++) x[i] = fast_log(x[i]);
 }
 
-// out += weight · ln x, and other += other_weight · ln x unless it is null.
-[[maybe_unused]] VECTORIZED void add_logarithms(float *__restrict out, float weight, float *__restrict other,
-                                                float other_weight, const float *__restrict x, int n) {
-    if (other)
-        for (int i = 0; i < n; i++) {
-            float log_x = fast_log(x[i]);
-            out[i] += weight * log_x;
-            other[i] += other_weight * log_x;
-        }
-    else
-        for (int i = 0; i < n; i++) out[i] += weight * fast_log(x[i]);
+// out += weight · ln x
+VECTORIZED void add_logarithms(float *__restrict out, float weight, const float *__restrict x, int n) {
+    for (int i = 0; i < n; i++) out[i] += weight * fast_log(x[i]);
 }
 
 constexpr int LANES = 16;  // sums are taken in lanes, so that they do not depend on where arrays lie in memory
