@@ -1,4 +1,4 @@
-"""Take the picture of `saffu play` for the README, with the demo text: python docs/make_play_figure.py
+"""Take the picture of `saffu play` for the README, with the short book: python docs/make_play_figure.py
 
 Needs playwright, pillow, and chromium on PATH (`make test-web` installs the first and the last). The picture shows how
 long counting took and how quickly the page answers, so take it on a machine that is otherwise idle.
@@ -20,26 +20,15 @@ WIDTH, SCALE, COLORS, TIMEOUT = 1280, 1.5, 128, 300_000
 
 
 def prepare(page: Page) -> None:
-    """Count the demo text, choose a word, and forget a document that says it."""
-    page.click("#count-demo")
-    page.wait_for_selector("#facts:not([hidden])")
-    page.wait_for_selector("#rival-note", state="hidden")
-    choose(page)
-    page.click("#documents li:nth-child(2) button")
+    """Forget the document behind a suggestion of the short book that the page opens with."""
+    page.wait_for_selector('#why-title:has-text("Why “came”?")')
+    page.wait_for_selector("#documents li p")
+    page.click("#documents li:first-child button")
     page.wait_for_selector("#changes li.equal")
-    choose(page)
+    page.wait_for_selector("#changes .moves li")
     page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")
     page.mouse.move(1, 1)
     page.wait_for_timeout(1000)  # until bars have moved
-
-
-def choose(page: Page) -> None:
-    """Type, and ask why one of the words is suggested."""
-    page.fill("#editor", "Return the number of ")
-    page.wait_for_timeout(1000)
-    page.click('#words li:has(.word:text-is("pixels")) .ask')
-    page.wait_for_selector('#why-title:text-is("Why “pixels”?")')
-    page.wait_for_selector('#documents-title:text-is("Documents that say “pixels” here")')
 
 
 def main() -> None:
@@ -54,7 +43,7 @@ def main() -> None:
         page.set_default_timeout(TIMEOUT)
         page.goto(address[0])
         prepare(page)
-        box = page.locator("#documents li:nth-child(4)").bounding_box()
+        box = page.locator("#documents li:nth-child(2)").bounding_box()
         assert box
         clip = {"x": 0, "y": 0, "width": WIDTH, "height": box["y"] + box["height"] + 14}
         image = Image.open(io.BytesIO(page.screenshot(full_page=True, clip=clip))).convert("RGB")

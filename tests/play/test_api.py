@@ -381,6 +381,16 @@ def test_a_model_with_a_network_forgets_without_it(train_text, tmp_path):
     network = next(row for row in answer["rows"] if row["name"] == "network")
     assert network["bits"] < -0.01  # it knows nothing yet
     assert math.fsum(row["bits"] for row in answer["rows"]) == pytest.approx(answer["bits"], abs=1e-9)
+    (part,) = answer["parts"]
+    by_network, by_counts = part["sides"]
+    assert by_network["weight"] + by_counts["weight"] == pytest.approx(1)
+    mixed = by_network["weight"] * by_network["p"] + by_counts["weight"] * by_counts["p"]
+    assert mixed == pytest.approx(2 ** part["bits"], rel=1e-6)
+    context, (token,), _ = word_after(lm, "the old ", "king")
+    counted = lm.model_.counted
+    alone = np.exp(counted.next_log_probabilities([counted.start(context)])[0])
+    assert by_counts["p"] == pytest.approx(alone[token], rel=1e-4)
+    assert by_counts["favorites"][0]["word"] == lm.tokenizer_.token(int(alone.argmax()))
     assert "cannot forget" in page.post("forget", 422, model="folder", text=train_text[5])["error"]
     page.post("forget", model="folder", text=train_text[5], drop_network=True)
     (change,) = page.settled()["models"][0]["changes"]

@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 
 from saffu.errors import SaffuError
+from saffu.interface import Explanation
 from saffu.model.language_model import SaffuLM
 from saffu.play.evidence import class_members, counted_part, counts_behind
 from saffu.play.typist import listed, split_at, without_open_space
-from saffu.text.tokenizer import EOD
+from saffu.text.tokenizer import EOD, Tokenizer
 from saffu.tools.decoding import Spelling, word_completions
 from saffu.tools.generate import encode_prompt
 
 SPACES = " \t\r\x0b\x0c"
+GATE = "gate share"  # the detail of an explanation that splits a prediction into sides
+FAVORITES = 5
 ENDS, LETTERS, BEGINS, SPELLINGS = "the word ends", "letters typed", "a word begins", "other spellings"
 
 
@@ -120,7 +123,25 @@ def part(lm: SaffuLM, context: Sequence[int], token: int) -> dict[str, Any]:
         classes = counted.encoder.output_classes
         members = class_members(counted, tokenizer, classes, int(classes[token]))
     bits = float(explanation.log_probabilities[token]) / math.log(2)
-    return {"token": tokenizer.token(token), "bits": bits, "class": members, "rows": rows}
+    both = sides(explanation, tokenizer, token)
+    return {"token": tokenizer.token(token), "bits": bits, "class": members, "rows": rows, "sides": both}
+
+
+def sides(explanation: Explanation, tokenizer: Tokenizer, token: int) -> list[dict[str, Any]] | None:
+    """What each side of a mixture says: its weight, its probability of a token, and its favorites; None if it is none.
+
+    A side has the share s of p = Σ weight · p_side, so p_side = s · p / weight.
+    """
+    if GATE not in explanation.details:
+        return None
+    p = np.exp(explanation.log_probabilities)
+    found = []
+    for side in explanation.details[GATE]:
+        alone = np.asarray(side.values) * p / max(side.weight or 0.0, 1e-300)
+        best = np.argsort(-alone, kind="stable")[:FAVORITES].tolist()
+        favorites = [{"word": tokenizer.token(each), "p": float(alone[each])} for each in best]
+        found.append({"name": side.name, "weight": side.weight, "p": float(alone[token]), "favorites": favorites})
+    return found
 
 
 def summed(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

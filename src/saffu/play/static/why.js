@@ -43,6 +43,7 @@ function show() {
   if (!explained) {
     byId("sentence").textContent = "Start typing, and every word is explained here.";
     byId("pieces").replaceChildren();
+    byId("sides").hidden = true;
     showBars([], 0, "");
     return;
   }
@@ -54,6 +55,7 @@ function show() {
   const kin = members?.length ? ` Its class: ${[...new Set(members)].join(", ")}, …` : "";
   byId("why-sum").replaceChildren(element("b", { textContent: percent(2 ** bits) }), " = 2", element("sup", { textContent: signed(bits) }), ", and the exponent is the sum of these bits.", kin);
   showPieces(parts);
+  showSides(part ?? parts[0]);
   showBars(part ? part.rows : exact ? explained.rows : rowsOfWord(explained), bits, visible(part ? part.token : parts[0].token) + (!part && parts.length > 1 ? "…" : ""));
 }
 
@@ -70,6 +72,21 @@ function showPieces(parts) {
       return button;
     }),
   );
+}
+
+// With a network: what each side says, and where the gate between them stands.
+function showSides({ sides, token }) {
+  byId("sides").hidden = !sides;
+  if (!sides) return;
+  const [network, counts] = sides;
+  byId("gate").style.width = `${100 * network.weight}%`;
+  byId("gate-says").replaceChildren(
+    `The network decides ${percent(network.weight)} of the prediction here. It gives `, isolated(visible(token), "i"), ` ${percent(network.p)}, the counts ${percent(counts.p)}.`,
+  );
+  for (const { name, favorites } of sides) {
+    const items = favorites.map(({ word, p }) => element("li", {}, isolated(visible(word)), " ", element("span", { className: "p", textContent: percent(p) })));
+    byId(`${name}-says`).replaceChildren(...items);
+  }
 }
 
 const bars = new Map(); // rows of the table by name, kept so that bars move
