@@ -134,7 +134,7 @@ def test_the_page_opens_with_a_model_and_a_prompt(open_page, address):
     page = open_page()
     page.wait_for_selector('#why-title:has-text("Why “came”?")')
     assert page.input_value("#editor") == "A whale "
-    assert page.inner_text("#sentence") == "came (69%), above all because A whale → came occurs once in the text."
+    assert page.inner_text("#sentence") == "came (73%), mostly because A whale → came occurs once in the text."
     assert page.locator("#mirror .ghost").inner_text() == "came"
     page.click("#try button:last-child")
     page.wait_for_selector('#why-title:not(:has-text("Why “came”?"))')
