@@ -18,6 +18,17 @@ def test_a_port_in_use_is_an_error_in_one_line(saffu):
     assert result.status == 2 and "choose another with --port" in result.err
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="connections do not inherit the option")
+def test_answers_are_sent_at_once():
+    """asyncio sets this option only for sockets that name their protocol, which those of `create_server` do not."""
+    from saffu.cli.play import listening
+
+    with listening(0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
 def test_a_missing_server_is_an_error_in_one_line(saffu, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     result = saffu("play --no-browser")
