@@ -28,11 +28,11 @@ from saffu.companion.cross_fit import CrossFit, cross_fitted
 from saffu.companion.model import CompanionModel
 from saffu.companion.train import Training
 from saffu.experiments import tables
+from saffu.interface import Score
 from saffu.text.corpus import TokenCorpus
 from saffu.text.documents import read_lines
 from saffu.text.sources import find_files
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
-from saffu.tools.evaluate import Score
 
 OPTIMIZERS = ("muon", "adamw")
 SIDES = {"mixture": "dev_bits_per_byte", "network": "network_bits_per_byte"}
@@ -58,7 +58,7 @@ def run(
         if row["step"]:
             curve.append({"seconds": round(training.progress.seconds, 2)} | {name: row[name] for name in names})
 
-    model = training.run(on_fold=note)
+    model = training.run(on_check=note)
     latest = model if model.side else model.with_side(training.side.networks(counted))
     parts = latest.scores_by_part(dev)
     found = {name: bits_per_byte(parts[name], dev) for name in ("counted", "network")}

@@ -19,8 +19,8 @@ from saffu.experiments.results import Cell
 from saffu.experiments.scoring import left_side
 from saffu.experiments.tables import head
 from saffu.experiments.units import parameter_count
+from saffu.interface import Score
 from saffu.paper.config import PaperConfig
-from saffu.tools.evaluate import Score
 
 TEXTS = {
     "babylm-small": "babylm-small; held out: other documents of the same files",

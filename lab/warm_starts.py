@@ -17,16 +17,17 @@ from typing import Any
 
 from lab.rows import Row, append_row
 from saffu.experiments.reproduce import STARTS
+from saffu.paper.backprop import DEV_TARGETS, Backprop
 from saffu.paper.config import PaperConfig
 from saffu.paper.devices import usable_device
 from saffu.paper.model import PaperModel
+from saffu.paper.start import start
+from saffu.paper.training import TrainingConfig
 from saffu.text.corpus import TokenCorpus
 from saffu.text.documents import read_lines
 from saffu.text.sources import find_files
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
-from saffu.training.config import TrainingConfig
-from saffu.training.loop import DEV_TARGETS, Backprop, Diverged
-from saffu.training.start import start
+from saffu.training.run import Diverged
 
 BLOCK = 128
 RATES = {8: (0.01, 0.003), 128: (0.003, 0.001)}
@@ -53,7 +54,7 @@ def run(
 
     backprop = Backprop(stage.model, corpus, dev, training, seconds=time.perf_counter() - began)
     try:
-        backprop.run(on_fold=note)
+        backprop.run(on_check=note)
         ended = backprop.progress.ended
     except Diverged as error:
         ended = str(error)

@@ -15,7 +15,7 @@ ROOT = Path(saffu.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 LAB = sorted((Path(__file__).parent.parent / "lab").glob("*.py"))
 
-PACKAGES = {"text": 1, "calibrated": 3, "paper": 3, "tools": 4, "training": 5, "companion": 6, "model": 7}
+PACKAGES = {"text": 1, "training": 3, "calibrated": 4, "paper": 4, "tools": 5, "companion": 6, "model": 7}
 PACKAGES |= {"cluster": 8, "experiments": 8, "play": 8, "cli": 9}
 TOP = {"interface": 2, "__init__": 10, "__main__": 10}  # every other file at the top is 0
 TORCH = ("paper/", "training/", "companion/", "experiments/", "model/export.py", "model/transformers/")

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from saffu.paper.backprop import Backprop
 from saffu.paper.fit import fit
 from saffu.paper.model import PaperModel
 from saffu.tools.evaluate import evaluate
 from saffu.training import cuda_graph
-from saffu.training.loop import Backprop
 from training_data import CONFIG, DEV, QUICK, TRAIN, VOCABULARY, started
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -94,14 +94,14 @@ def test_dropout_of_a_captured_step_differs_from_step_to_step():
     take_step, losses = run.take_step, []
     targets = next(model.network.batches(TRAIN, QUICK.batch_size))
 
-    def same_targets(_):
-        losses.append(float(take_step(targets)))
+    def same_targets(*_):
+        losses.append(float(take_step(*targets)))
         return torch.tensor(losses[-1], device="cuda")
 
     run.take_step = same_targets
     run.run()
     assert len(set(losses)) > 5
-    again = Backprop(model, TRAIN, DEV, run.settings)
+    again = Backprop(model, TRAIN, DEV, run.training)
     losses_before, losses = losses, []
     take_step, again.take_step = again.take_step, same_targets
     again.run()

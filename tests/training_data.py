@@ -6,10 +6,10 @@ import numpy as np
 
 from saffu.paper.config import PaperConfig
 from saffu.paper.model import PaperModel
+from saffu.paper.start import start
+from saffu.paper.training import TrainingConfig
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
-from saffu.training.config import TrainingConfig
-from saffu.training.start import start
 
 VOCABULARY = 20
 CONFIG = PaperConfig(block=12, radius=3, block_dimension=8, radius_dimension=6, hidden_dimension=12, fold_tokens=700)

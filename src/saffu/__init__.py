@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM
     from saffu.model.solutions import preset
     from saffu.paper.config import PaperConfig
+    from saffu.paper.training import TrainingConfig
     from saffu.text.tokenizer import Tokenizer, TokenizerConfig
     from saffu.tools.generate import Sampling
-    from saffu.training.config import TrainingConfig
 
 __version__ = "0.2.0"
 __all__ = [
@@ -51,7 +51,7 @@ _MODULES = {
     "Sampling": "saffu.tools.generate",
     "Tokenizer": "saffu.text.tokenizer",
     "TokenizerConfig": "saffu.text.tokenizer",
-    "TrainingConfig": "saffu.training.config",
+    "TrainingConfig": "saffu.paper.training",
     "memory_limit": "saffu.calibrated.storage",
     "preset": "saffu.model.solutions",
 }

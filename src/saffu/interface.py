@@ -14,6 +14,7 @@ not inherit from these protocols, and nothing here needs torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -137,3 +138,30 @@ class Explanation:
     terms: Sequence[Term]
     log_probabilities: Floats  # (N,); −inf for what is never predicted
     details: Mapping[str, Sequence[Term]]  # other breakdowns of the same prediction, by title
+
+
+@dataclass(frozen=True)
+class Score:
+    """Negative log-likelihood of a text. Every token and each `<eod>` is a target.
+
+    >>> score = Score(nll=4 * math.log(8), targets=4, bytes=6)
+    >>> round(score.perplexity, 6), round(score.bits_per_byte, 6)
+    (8.0, 2.0)
+    """
+
+    nll: float  # −Σ ln p, in nats
+    targets: int  # tokens, including `<eod>`
+    bytes: int  # of the text in UTF-8, including one newline per line
+
+    @property
+    def perplexity(self) -> float:
+        """exp(nll / targets), infinite if it overflows. Not comparable between vocabularies."""
+        try:
+            return math.exp(self.nll / self.targets)
+        except OverflowError:
+            return math.inf
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits per byte of text, comparable between any models of the same text."""
+        return self.nll / math.log(2) / self.bytes

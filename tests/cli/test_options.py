@@ -11,8 +11,8 @@ from saffu.cli.commands import COMMANDS, parse
 from saffu.cli.options import Command, Parser, add_set_option, add_settings, count, given_settings, integer, rare_help
 from saffu.cli.train import PRESETS, config_class
 from saffu.errors import SaffuError
+from saffu.paper.training import TrainingConfig
 from saffu.settings import Settings, setting
-from saffu.training.config import TrainingConfig
 
 
 @dataclass(frozen=True)

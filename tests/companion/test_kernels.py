@@ -10,11 +10,9 @@ from saffu.calibrated.kernels import library
 from saffu.calibrated.layout import Ranks
 from saffu.companion import reference
 from saffu.companion.kernels import LAST, NativeNetwork, mixture
-from saffu.companion.network import Network
+from saffu.companion.network import NetworkStack
 from saffu.companion.weights import Weights, stored_name, weights_of
 from saffu.text.tokenizer import EOD
-
-HAS_HEAD_GATE = any("head_gate" in name for name, _ in Network(np.zeros(5), 1, 8).named_parameters())
 
 
 def native(weights: Weights) -> NativeNetwork:
@@ -25,10 +23,11 @@ def tokens(number: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(EOD, VOCABULARY, number).astype(np.uint16)
 
 
-def in_torch(weights: Weights) -> Network:
-    made = Network(np.zeros(VOCABULARY), DEPTH, CONTEXT, 0.0, CLASS_OF if weights.class_map is not None else None)
+def in_torch(*weights: Weights) -> NetworkStack:
+    classes = CLASS_OF if weights[0].class_map is not None else None
+    made = NetworkStack(np.zeros(VOCABULARY), DEPTH, CONTEXT, 0.0, classes, len(weights))
     for name, parameter in made.named_parameters():
-        parameter.data.copy_(torch.from_numpy(getattr(weights, name)))
+        parameter.data.copy_(torch.from_numpy(np.stack([getattr(own, name) for own in weights])))
     return made.eval()
 
 
@@ -48,17 +47,18 @@ def memory_of(network: NativeNetwork, length: int) -> tuple[np.ndarray, np.ndarr
 
 @pytest.mark.parametrize("with_classes", [False, True], ids=["plain", "classes"])
 def test_the_reference_is_what_torch_computes(with_classes):
-    weights, ids = random_weights(with_classes, head_gate=HAS_HEAD_GATE), tokens(CONTEXT)
-    classes = CLASS_OF if with_classes else None
-    states = reference.hidden(weights, ids)
-    made, inputs = in_torch(weights), torch.from_numpy(ids.astype(np.int64))[None]
+    """For each of two networks side by side."""
+    networks, ids = [random_weights(with_classes, seed) for seed in (0, 1)], tokens(CONTEXT)
+    targets = np.random.default_rng(2).integers(EOD, VOCABULARY, (20, CONTEXT))
+    made, inputs = in_torch(*networks), torch.from_numpy(ids.astype(np.int64))[None]
     with torch.no_grad():
-        hidden = made.hidden(inputs, torch.zeros_like(inputs))[0]
-        log_p = made.log_probabilities(hidden).numpy()
-    np.testing.assert_allclose(states, hidden.numpy(), rtol=1e-5, atol=2e-5)
-    np.testing.assert_allclose(
-        log_p[:, EOD:], reference.log_probabilities(weights, states, classes)[:, EOD:], atol=1e-4
-    )
+        hidden = made.hidden(inputs, torch.zeros_like(inputs))  # (2, T, d)
+        log_p = np.stack([made.target_log_probabilities(hidden, torch.from_numpy(row)).numpy() for row in targets])
+    for place, weights in enumerate(networks):
+        states = reference.hidden(weights, ids)
+        np.testing.assert_allclose(states, hidden[place].numpy(), rtol=1e-5, atol=2e-5)
+        expected = reference.log_probabilities(weights, states, CLASS_OF if with_classes else None)
+        np.testing.assert_allclose(log_p[:, place], expected[np.arange(CONTEXT), targets], atol=1e-4)
 
 
 @pytest.mark.parametrize("with_classes", [False, True], ids=["plain", "classes"])

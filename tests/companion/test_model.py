@@ -17,9 +17,10 @@ from saffu.companion.networks import Networks
 from saffu.companion.rows import excerpt
 from saffu.companion.scoring import score
 from saffu.companion.side import score_on_device
+from saffu.interface import Score
 from saffu.text.corpus import TokenCorpus, lines_of
 from saffu.text.tokenizer import EOD
-from saffu.tools.evaluate import Score, evaluate
+from saffu.tools.evaluate import evaluate
 from saffu.training.checkpoint import read_checkpoint
 
 
@@ -47,6 +48,35 @@ def test_the_mixture_is_better_than_the_counts(counted, trained, dev):
         assert row["dev_bits_per_byte"] < row["counted_bits_per_byte"] + 1e-6  # equal while the gate is shut
         assert row["dev_bits_per_byte"] < row["network_bits_per_byte"] + 0.002
     assert rows[-1]["dev_bits_per_byte"] < rows[-1]["counted_bits_per_byte"] - 0.005
+
+
+def test_several_networks_are_better_than_each_on_average(counted, dev, tmp_path):
+    run = training(counted, dev, networks=2, epochs=6)
+    rows = []
+    best = run.run(on_check=lambda row, model: rows.append(row))
+    assert best.config.networks == 2 and len(best.side.weights) == 2
+    parts, each = best.scores_by_part(dev), []
+    for place in range(2):
+        arrays = {name: array[place : place + 1] for name, array in best.side.arrays().items()}
+        each.append(best.with_side(Networks(arrays, best.config.context, best.counted.ranks)).scores_by_part(dev))
+    for name in ("", "network"):  # the mean of their probabilities, target by target
+        expected = np.log(np.mean([np.exp(alone[name]) for alone in each], axis=0))
+        np.testing.assert_allclose(parts[name], expected, atol=1e-5)
+        assert parts[name].mean() > np.mean([alone[name].mean() for alone in each]) + 0.001
+    assert "the 2 networks improve held-out text" in rows[-1]["outcome"]
+    assert rows[-1]["outcome"].endswith("the budget is spent") and "outcome" not in rows[-2]
+    lm = copy.copy(counted)
+    lm.model_, lm.config = best, best.config
+    lm.save(tmp_path / "model")
+    np.testing.assert_array_equal(load(tmp_path / "model").model_.log_probabilities(dev), parts[""])
+
+
+def test_a_run_without_time_says_that_it_achieved_nothing(counted, dev):
+    run = training(counted, dev, minutes=1e-9)
+    rows = []
+    assert run.run(on_check=lambda row, model: rows.append(row)).side is None
+    assert [row["step"] for row in rows] == [0, 1]
+    assert "adds nothing and was not kept: it took only 1 step in" in rows[-1]["outcome"]
 
 
 def test_training_in_bfloat16_is_close_and_scores_in_float32(counted, dev):
@@ -219,11 +249,12 @@ def test_the_gate_is_calibrated_by_text_that_the_network_never_sees(counted, dev
     assert len(held) == 8 * (number // 20 // 8)
     assert torch.equal(parts.flat.targets[held], parts.gate_flat.targets[parts.gate_targets])
     for epoch in range(3):
-        positions = parts.rows(np.random.default_rng(epoch)).numpy()
+        positions = parts.rows(np.random.default_rng(epoch), 2).numpy()
+        assert not np.array_equal(positions[0], positions[1])  # each network reads in its own order
         assert not np.isin(positions, held).any()
         jumps = np.diff(positions) != 1
         documents = parts.flat.documents.numpy()[positions]
-        assert (documents[:, 1:] != documents[:, :-1])[jumps].all()
+        assert (documents[..., 1:] != documents[..., :-1])[jumps].all()
     with torch.no_grad():
         run.side.gate.bias.fill_(30)  # all trust in an untrained network
     side = parts.calibrated(run.side)
@@ -263,7 +294,7 @@ def test_the_counted_start_is_ahead_of_a_random_one(counted, dev):
     def first_row(start: str) -> dict:
         rows: list = []
         run = training(counted, dev, network_start=start, epochs=0.5)
-        run.run(on_fold=lambda row, model: rows.append(row))
+        run.run(on_check=lambda row, model: rows.append(row))
         return rows[0]
 
     ahead, behind = first_row("counted"), first_row("random")
@@ -293,10 +324,15 @@ def test_the_rule_decides_by_text_time_and_device():
     small = resolved(CompanionConfig(minutes=10), 2_000_000, "cpu")
     assert (small.depth, small.class_first, small.network_dropout) == (2, True, 0.0)
     large = resolved(CompanionConfig(minutes=1), 2_000_000, "cuda:0")
-    assert (large.depth, large.class_first, large.decay) == (6, False, 3.0)
+    assert (large.depth, large.class_first, large.decay, large.networks) == (6, False, 3.0, 1)
+    assert large.network_dropout == pytest.approx(0.17) and large.rate == pytest.approx(0.25, abs=0.01)
+    several = resolved(CompanionConfig(minutes=5), 2_000_000, "cuda")
+    assert (several.networks, several.network_dropout) == (4, pytest.approx(0.2, abs=0.01))
+    assert resolved(CompanionConfig(minutes=5, networks=2), 2_000_000, "cuda").networks == 2
+    assert resolved(CompanionConfig(epochs=8), 2_000_000, "cuda").networks == 1
     assert resolved(CompanionConfig(minutes=0.2), 20_000_000, "cuda").depth == 4
     long = resolved(CompanionConfig(minutes=10), 20_000_000, "cuda")
-    assert (long.depth, long.network_dropout, long.decay) == (6, 0.0, pytest.approx(0.3))
+    assert (long.depth, long.networks, long.network_dropout, long.decay) == (8, 1, 0.0, pytest.approx(0.3))
     assert resolved(CompanionConfig(minutes=1, depth=3), 2_000_000, "cuda").depth == 3
 
 

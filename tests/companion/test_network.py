@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import corpus_of
-from saffu.companion.gate import Gate, mixed
-from saffu.companion.network import Network, causal_bias
+from saffu.companion.gate import Gates, averaged, mixed
+from saffu.companion.network import NetworkStack, causal_bias
 from saffu.companion.optimizer import Muon, Optimizer
 from saffu.companion.rows import scoring_rows, training_rows, window_start
 from saffu.text.tokenizer import EOD
@@ -16,17 +16,25 @@ from saffu.text.tokenizer import EOD
 VOCABULARY, CONTEXT = 30, 16
 
 
-def network(classes: bool = False, seed: int = 0) -> Network:
-    """A network with random weights everywhere, so that nothing is hidden by zeros."""
+def network(classes: bool = False, seed: int = 0, number: int = 1) -> NetworkStack:
+    """Networks with random weights everywhere, so that nothing is hidden by zeros."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     log_prior = np.log(rng.dirichlet(np.ones(VOCABULARY)))
     of_token = np.concatenate([np.zeros(EOD), rng.permutation(np.arange(VOCABULARY - EOD) % 5)])
-    made = Network(log_prior, 2, CONTEXT, 0.0, of_token if classes else None)
+    made = NetworkStack(log_prior, 2, CONTEXT, 0.0, of_token if classes else None, number)
     with torch.no_grad():
         for weight in made.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
     return made.eval()
+
+
+def distributions(made: NetworkStack, hidden: torch.Tensor) -> torch.Tensor:
+    """log p of every token that can be predicted, (K, n, N − EOD), after states (K, n, d)."""
+    tokens = torch.arange(EOD, VOCABULARY)
+    number, states, _ = hidden.shape
+    log_p = made.target_log_probabilities(hidden.repeat_interleave(len(tokens), 1), tokens.repeat(states))
+    return log_p.view(number, states, -1)
 
 
 def some_inputs(rows: int = 2, seed: int = 0) -> torch.Tensor:
@@ -34,25 +42,45 @@ def some_inputs(rows: int = 2, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("classes", [False, True])
-def test_distributions_sum_to_one_and_agree_with_targets(classes):
-    made = network(classes)
-    inputs = some_inputs()
-    hidden = made.hidden(inputs, torch.zeros_like(inputs)).flatten(0, 1)
-    log_p = made.log_probabilities(hidden)
-    assert torch.isneginf(log_p[:, :EOD]).all()
-    assert torch.allclose(log_p.exp().sum(1), torch.ones(len(hidden)), atol=1e-5)
-    targets = some_inputs(seed=1).flatten()
-    chosen = log_p[torch.arange(len(targets)), targets]
-    assert torch.allclose(made.target_log_probabilities(hidden, targets), chosen, atol=1e-5)
+def test_distributions_sum_to_one(classes):
+    made, inputs = network(classes, number=2), some_inputs()
+    log_p = distributions(made, made.hidden(inputs, torch.zeros_like(inputs)))
+    assert log_p.shape == (2, inputs.numel(), VOCABULARY - EOD)
+    assert torch.allclose(log_p.exp().sum(2), torch.ones(log_p.shape[:2]), atol=1e-5)
+
+
+@pytest.mark.parametrize("classes", [False, True])
+def test_networks_side_by_side_share_nothing(classes):
+    """Each of a stack computes what it computes alone, also if they read different rows."""
+    stack, singles = network(classes, number=2), [network(classes) for _ in range(2)]
+    for place, single in enumerate(singles):
+        for name, weight in single.named_parameters():
+            weight.data.copy_(stack.get_parameter(name).data[place : place + 1])
+    inputs = torch.stack([some_inputs(seed=1), some_inputs(seed=2)])  # (K, rows, T)
+    documents = torch.zeros_like(inputs)
+    hidden = stack.hidden(inputs, documents)
+    targets = torch.stack([some_inputs(seed=3).flatten(), some_inputs(seed=4).flatten()])
+    log_p = stack.target_log_probabilities(hidden, targets)
+    gates = Gates(stack.width, 2)
+    torch.nn.init.normal_(gates.weight)
+    certainty = torch.randn(2, targets.shape[1], 2)
+    logits = gates(hidden, certainty)
+    for place, single in enumerate(singles):
+        alone = single.hidden(inputs[place], documents[place])
+        assert torch.allclose(alone[0], hidden[place], atol=1e-5)
+        assert torch.allclose(single.target_log_probabilities(alone, targets[place])[0], log_p[place], atol=1e-5)
+        of_state = alone[0] @ gates.weight[place, :-2] + certainty[place] @ gates.weight[place, -2:]
+        assert torch.allclose(of_state + gates.bias[place], logits[place], atol=1e-5)
+    assert not torch.allclose(log_p[0], log_p[1], atol=0.1)
 
 
 def test_no_position_sees_its_future():
     made, inputs = network(), some_inputs()
     documents = torch.zeros_like(inputs)
-    before = made.hidden(inputs, documents)
+    before = made.hidden(inputs, documents)[0].view(*inputs.shape, -1)
     changed = inputs.clone()
     changed[:, 9] = (changed[:, 9] + 5) % 20 + EOD
-    after = made.hidden(changed, documents)
+    after = made.hidden(changed, documents)[0].view(*inputs.shape, -1)
     assert torch.equal(before[:, :9], after[:, :9])
     assert not torch.allclose(before[:, 9:], after[:, 9:], atol=1e-3)
 
@@ -60,17 +88,17 @@ def test_no_position_sees_its_future():
 def test_documents_of_a_row_do_not_see_each_other():
     made, inputs = network(), some_inputs(1)
     documents = torch.tensor([[0] * 6 + [1] * 10])
-    together = made.hidden(inputs, documents)
-    alone = made.hidden(inputs[:, 6:], documents[:, 6:])
-    assert torch.allclose(together[:, 6:], alone, atol=1e-5)
+    together = made.hidden(inputs, documents)[0]
+    alone = made.hidden(inputs[:, 6:], documents[:, 6:])[0]
+    assert torch.allclose(together[6:], alone, atol=1e-5)
 
 
 def test_a_new_network_predicts_the_prior():
     log_prior = np.log(np.random.default_rng(0).dirichlet(np.ones(VOCABULARY)))
-    made, inputs = Network(log_prior, 2, CONTEXT), some_inputs()
-    log_p = made.log_probabilities(made.hidden(inputs, torch.zeros_like(inputs))[:, 3])
+    made, inputs = NetworkStack(log_prior, 2, CONTEXT), some_inputs()
+    log_p = distributions(made, made.hidden(inputs, torch.zeros_like(inputs))[:, 3:4])
     prior = torch.from_numpy(log_prior[EOD:]).float()
-    assert torch.allclose(log_p[0, EOD:], prior.log_softmax(0), atol=1e-5)
+    assert torch.allclose(log_p[0, 0], prior.log_softmax(0), atol=1e-5)
 
 
 def test_biases_depend_on_distance_alone():
@@ -88,6 +116,14 @@ def test_the_mixture_lies_between_its_sides():
     expected = (g * trained.exp() + (1 - g) * counted.exp()).log()
     assert torch.allclose(mixed(logit, trained, counted), expected, atol=1e-6)
     assert torch.allclose(mixed(torch.full((50,), -100.0), trained, counted), counted)
+
+
+def test_predictions_of_networks_are_averaged():
+    logit, trained = torch.randn(2, 3, 50)
+    trained, counted = -trained.exp(), -torch.randn(50).exp()
+    g = torch.sigmoid(logit)
+    expected = (g * trained.exp() + (1 - g) * counted.exp()).mean(0).log()
+    assert torch.allclose(averaged(mixed(logit, trained, counted)), expected, atol=1e-6)
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
@@ -110,18 +146,18 @@ def test_muon_is_that_of_torch():
 @pytest.mark.parametrize("kind", ["muon", "adamw"])
 def test_the_state_of_an_optimizer_is_restored(kind):
     def run(steps: int, resume_at: int | None) -> list[torch.Tensor]:
-        made, gate = network().train(), Gate(128)
-        optimizer = Optimizer(made, gate, kind, 0.1)
+        made, gates = network(number=2).train(), Gates(128, 2)
+        optimizer = Optimizer(made, gates, kind, 0.1, 0.3)
         inputs = some_inputs()
         for step in range(steps):
             if step == resume_at:
                 stored = {name: value.clone() for name, value in optimizer.arrays().items()}
-                optimizer = Optimizer(made, gate, kind, 0.1)
+                optimizer = Optimizer(made, gates, kind, 0.1, 0.3)
                 optimizer.load(stored)
             optimizer.set_rate(0.5)
-            hidden = made.hidden(inputs, torch.zeros_like(inputs)).flatten(0, 1)
+            hidden = made.hidden(inputs, torch.zeros_like(inputs))
             trained = made.target_log_probabilities(hidden, inputs.flatten())
-            (gate(hidden, hidden[:, :2]) - trained).mean().backward()
+            (gates(hidden, hidden[:, :, :2]) - trained).mean().backward()
             optimizer.step()
         return [weight.detach() for weight in made.parameters()]
 

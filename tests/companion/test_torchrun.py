@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from companion_data import counted_model, dev_corpus, training
+from saffu.companion import train
 from saffu.training.checkpoint import read_checkpoint
 from test_processes import run_processes
 
@@ -12,6 +13,7 @@ import signal, sys
 from pathlib import Path
 from companion_data import counted_model, dev_corpus, training
 from saffu import load
+from saffu.companion import train
 from saffu.training.checkpoint import read_checkpoint
 from saffu.processes import together
 
@@ -19,6 +21,8 @@ def gloo_threads():
     tasks = Path("/proc/self/task")
     names = [(task / "comm").read_text() for task in tasks.iterdir()] if tasks.is_dir() else []
     return sum("gloo" in name for name in names)
+
+train.MIN_STEPS = 1  # between two checks, so that one comes after seven steps
 
 def take(lm, checkpoint, interrupt):
     with together("cpu") as group:
@@ -48,11 +52,12 @@ print("threads left:", gloo_threads())
 
 
 @pytest.mark.slow
-def test_several_processes_take_the_steps_of_one(tmp_path):
+def test_several_processes_take_the_steps_of_one(tmp_path, monkeypatch):
     """The rows of a step are divided among the processes; without dropout the weights agree with those of one.
 
     The run is interrupted in between, by a signal to one of the processes, and resumed.
     """
+    monkeypatch.setattr(train, "MIN_STEPS", 1)
     lm = counted_model()
     alone = training(lm, dev_corpus(lm), network_dropout=0.0, epochs=2)
     alone.run()

@@ -23,7 +23,7 @@ from saffu.experiments.claims import FAILS, HOLDS, IN_PART, OPEN, judge, merged
 from saffu.experiments.grid import grid, key_of
 from saffu.experiments.report import Report
 from saffu.experiments.results import Cell, Results
-from saffu.tools.evaluate import Score
+from saffu.interface import Score
 
 FACTS = {"text": "0" * 24, "vocabulary": 100, "tokens": 1_000_000, "documents": 10, "bytes": 5000, "dev_targets": 100}
 FACTS |= {"dev_references": {"unigram": 300.0}}

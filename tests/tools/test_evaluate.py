@@ -7,7 +7,8 @@ import pytest
 
 from saffu import SaffuError
 from saffu.calibrated.kneser_ney import KneserNey
-from saffu.tools.evaluate import Score, count_references, evaluate, evaluate_references
+from saffu.interface import Score
+from saffu.tools.evaluate import count_references, evaluate, evaluate_references
 
 
 def test_a_hopeless_score_is_infinite():

@@ -31,9 +31,6 @@ ATTACKS = {
 
 def run(names: list[str], minutes: float, seed: int, place: Path) -> dict[str, dict]:
     """Give each attack its turns until the time is over; returns what was tried and what went wrong."""
-    import saffu.companion.train
-    import saffu.paper.model
-    import saffu.training.loop  # imported once, before any fork  # noqa: F401
 
     reports = {name: {"attempts": Counter(), "problems": [], "seconds": 0.0} for name in names}
     attacks = {

@@ -116,6 +116,8 @@ class Log:
         self.say(("  ".join(cells) + "  " + sample).rstrip())
         for warning in row.get("warnings", ()):
             self.say(f"note: {warning}")
+        if "outcome" in row:
+            self.say(row["outcome"])
 
 
 def _width(form: str) -> int:

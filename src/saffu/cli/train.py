@@ -37,11 +37,11 @@ from saffu.settings import Settings
 if TYPE_CHECKING:
     from saffu.model.language_model import OnRow, SaffuLM
     from saffu.model.recipe import Corpora, Executor, Recipe
+    from saffu.paper.training import TrainingConfig
     from saffu.processes import ProcessGroup
     from saffu.text.corpus import TokenCorpus
     from saffu.text.selection import TrainingText
     from saffu.text.tokenizer import TokenizerConfig
-    from saffu.training.config import TrainingConfig
 
 PRESETS = ("calibrated", "paper")
 USUAL_SPLIT = {"calibrated": "file", "paper": "line"}
@@ -122,7 +122,7 @@ def chosen_preset(parser: Parser, words: Sequence[str]) -> str:
 
 
 def add_model_options(parser: Parser, preset: str) -> None:
-    from saffu.training.config import TrainingConfig
+    from saffu.paper.training import TrainingConfig
 
     config, other = config_class(preset), next(name for name in PRESETS if name != preset)
     add_settings(parser.add_argument_group(f"model (--preset {preset})"), config)
@@ -248,8 +248,8 @@ def resume(options: argparse.Namespace) -> None:
     """Continue an interrupted run; only its length and the location of its text may change."""
     from saffu.model.language_model import SaffuLM
     from saffu.model.recipe import locked, stored_run, stored_text
+    from saffu.paper.training import TrainingConfig
     from saffu.processes import together
-    from saffu.training.config import TrainingConfig
 
     for name, usual in FIXED.items():
         if getattr(options, name) != usual:
@@ -272,7 +272,7 @@ def resume(options: argparse.Namespace) -> None:
         log.say(f"resuming {where}after {progress['steps']:,} steps")
         training = None
         if checkpoint.settings is not None:
-            training = TrainingConfig(**checkpoint.settings.to_dict() | changed)
+            training = TrainingConfig.from_dict({**checkpoint.settings, **changed})
         with training_log(options, log, dev) as on_row:
             lm = SaffuLM.resume(
                 folder, corpus, dev, training=training, device=options.device, on_fold=on_row, group=group
@@ -340,8 +340,11 @@ def saved(folder: Path) -> str:
 
 def finish(lm: SaffuLM, folder: Path, options: argparse.Namespace, log: Log) -> None:
     """State the result."""
-    best = min((row for row in lm.log_ if "fold" in row), key=lambda row: row["dev_perplexity"], default=None)
-    if best and best.get("best", True):
+    trained = [row for row in lm.log_ if "fold" in row]
+    best = min(trained, key=lambda row: row["dev_perplexity"], default=None)
+    if trained and "outcome" in trained[-1]:
+        pass  # which was printed with the last row
+    elif best and best.get("best", True):
         log.say(f"best dev perplexity {best['dev_perplexity']:.2f}, after fold {best['fold']}")
     elif best:
         log.say("training did not improve the model; the previous one was kept")
@@ -366,8 +369,8 @@ def trains(options: argparse.Namespace) -> bool:
 
 def settings(options: argparse.Namespace) -> tuple[Settings, TokenizerConfig, TrainingConfig | None]:
     """Settings of the model, of its tokenizer, and, with --backprop, of the training."""
+    from saffu.paper.training import TrainingConfig
     from saffu.text.tokenizer import TokenizerConfig
-    from saffu.training.config import TrainingConfig
 
     kind = training_settings() if trains(options) and not options.backprop else config_class(options.preset)
     if options.preset == "calibrated" and not trains(options):

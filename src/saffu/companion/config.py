@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from saffu.calibrated.config import CalibratedConfig
 from saffu.settings import setting
+
+HEAD = 64  # dimensions of an attention head
 
 
 @dataclass(frozen=True)
@@ -20,8 +24,12 @@ class CompanionConfig(CalibratedConfig):
     )
     epochs: float = setting(0.0, "passes over the text, instead of or in addition to a limit in minutes", high=100_000)
     depth: int = setting(0, "number of layers (width: 64 times that); 0 to choose by text and time", high=24)
+    networks: int = setting(
+        0, "number of networks whose predictions are averaged; 0 to choose by text and time", high=16
+    )
     network_dropout: float | None = setting(None, "dropout; none to choose by text and time", high=0.95, rare=True)
     decay: float | None = setting(None, "weight decay; none to choose by text and time", high=1000, rare=True)
+    rate: float | None = setting(None, "factor of all learning rates; none to choose by size", high=100, rare=True)
     context: int = setting(256, "tokens that the network sees at once", low=8, high=4096, rare=True)
     batch_tokens: int = setting(0, "tokens per training step; 0 to choose by device", high=1 << 24, rare=True)
     optimizer: Literal["muon", "adamw"] = setting("muon", "optimizer of the network's matrices", rare=True)
@@ -34,39 +42,84 @@ class CompanionConfig(CalibratedConfig):
     class_first: bool | None = setting(None, "predict classes before tokens; none: on a CPU only", rare=True)
 
 
-SPEED = {"cpu": {2: 20e3, 4: 4e3, 6: 1.3e3}, "cuda": {2: 3e6, 4: 1.5e6, 6: 0.9e6}}
+SPEED = {"cpu": {2: 20e3, 4: 4e3, 6: 1.3e3}, "cuda": {2: 3e6, 4: 1.5e6, 6: 0.85e6, 8: 0.52e6}}
 """Tokens per second of training by device and depth: two cores, or one H200. The rule needs only rough values."""
-MOST_EPOCHS = {"cpu": 16.0, "cuda": 32.0}  # more does not help
-MANY = 8  # epochs after which a text could be memorized …
-SHORT = 5e6  # … if it has fewer tokens
-MANY_TOKENS = 15e6  # in a run, for six layers to pay off
+TRAINING_SHARE = 0.85  # of the minutes; the rest is for counting
+MOST_EPOCHS = {"cpu": 16.0, "cuda": 60.0}  # of each network; more does not help
+MANY_EPOCHS = 8  # after which weight decay keeps a text from being memorized
+MIN_TOKENS = {6: 15e6, 8: 60e6}  # read in a run, for this many layers to pay off on a GPU …
+LONG_TEXT = 5e6  # … eight only for a text of this many tokens
+MIN_EPOCHS, MIN_STEPS = 12, 3000  # of each network, for several to pay off
+MOST_NETWORKS = 4
 DECAY, DECAY_TOKENS = 3.0, 6e6  # weight decay over many epochs, and its product with the tokens of a longer text
+FEW_EPOCHS_DECAY = 0.5
+RATE, RATE_STEPS, RATE_WIDTH = 0.3, 3000, 384  # the factor of the learning rates at this number of steps and width
 
 
 def resolved(config: CompanionConfig, tokens: int, device: str) -> CompanionConfig:
     """The settings, with everything chosen that follows from text, time, and device.
 
-    On a CPU a network has 2 layers; on a GPU it has 6, or 4 if the time is too short for 15 million tokens with 6. A
-    text that is read often must not be memorized: from 8 epochs on, a short text gets dropout, and weight decay is such
-    that weights are replaced after the same fraction of an epoch, whatever its length. These values were chosen on 2
-    and 15 million tokens (docs/companion.md).
+    On a CPU there is one network of 2 layers. On a GPU, a network has 6 layers, fewer or more if the time is too short
+    or the text is long; time for more than 12 epochs and 3,000 steps goes into more networks, up to four. Learning
+    rates fall with the width and slowly with the number of steps. What keeps a text from being memorized, dropout and
+    weight decay, follows from how often it is read and how long it is. Measured in docs/companion.md.
     """
     kind = device.split(":")[0]
+    batch_tokens = config.batch_tokens or (4096 if kind == "cpu" else 8192)
 
-    def epochs(depth: int) -> float:
-        """The number of epochs that the time allows."""
-        limit = config.epochs or MOST_EPOCHS[kind]
-        return min(limit, SPEED[kind][depth] * 60 * config.minutes / tokens) if config.minutes else limit
+    def epochs_of_all(depth: int) -> float:
+        """The number of epochs, added up over networks, that the time allows."""
+        speed = SPEED[kind][max(d for d in SPEED[kind] if d <= max(2, depth))]
+        return speed * 60 * TRAINING_SHARE * config.minutes / tokens if config.minutes else math.inf
 
-    depth = config.depth or (2 if kind == "cpu" else 6 if epochs(6) * tokens >= MANY_TOKENS or config.epochs else 4)
-    expected = epochs(max(d for d in SPEED[kind] if d <= max(2, depth)))
-    often, dropout, decay = expected >= MANY, config.network_dropout, config.decay
+    depth = config.depth or chosen_depth(kind, tokens, epochs_of_all)
+    limit = config.epochs or MOST_EPOCHS[kind]
+    networks = config.networks
+    if not networks:
+        available = epochs_of_all(depth) if kind != "cpu" and config.minutes else 1.0
+        pays_off = min(available / MIN_EPOCHS, available * tokens / batch_tokens / MIN_STEPS)
+        networks = int(min(max(1.0, pays_off), MOST_NETWORKS))
+    epochs = min(limit, epochs_of_all(depth) / networks)
+    decay = min(DECAY, DECAY_TOKENS / tokens) if epochs >= MANY_EPOCHS else FEW_EPOCHS_DECAY
+    steps = max(1.0, epochs * tokens / batch_tokens)
     return replace(
         config,
         depth=depth,
-        network_dropout=(0.1 if often and tokens < SHORT else 0.0) if dropout is None else dropout,
-        decay=(min(DECAY, DECAY_TOKENS / tokens) if often else 0.5) if decay is None else decay,
-        epochs=config.epochs or MOST_EPOCHS[kind],
-        batch_tokens=config.batch_tokens or (4096 if kind == "cpu" else 8192),
+        networks=networks,
+        network_dropout=chosen_dropout(epochs, tokens, depth)
+        if config.network_dropout is None
+        else config.network_dropout,
+        decay=decay if config.decay is None else config.decay,
+        rate=chosen_rate(steps, depth) if config.rate is None else config.rate,
+        epochs=limit,
+        batch_tokens=batch_tokens,
         class_first=kind == "cpu" if config.class_first is None else config.class_first,
     )
+
+
+def chosen_depth(kind: str, tokens: int, epochs_of_all: Callable[[int], float]) -> int:
+    """The number of layers for a text of some tokens."""
+    if kind == "cpu":
+        return 2
+    if tokens >= LONG_TEXT and epochs_of_all(8) * tokens >= MIN_TOKENS[8]:
+        return 8
+    return 6 if epochs_of_all(6) * tokens >= MIN_TOKENS[6] else 4
+
+
+def chosen_dropout(epochs: float, tokens: int, depth: int) -> float:
+    """Dropout: more for a text that is short and read often, none for small networks.
+
+    >>> [chosen_dropout(epochs, tokens, 6) for epochs, tokens in ((12, 1.9e6), (28, 1.9e6), (27, 0.93e6), (7, 15e6))]
+    [0.12, 0.2, 0.29, 0.0]
+    """
+    dropout = 0.115 * math.log2(1 + epochs * 1e6 / tokens / 6) * min(1.0, depth / 6)
+    return round(min(0.5, dropout), 2) if dropout >= 0.05 else 0.0
+
+
+def chosen_rate(steps: float, depth: int) -> float:
+    """The factor of all learning rates.
+
+    >>> [round(chosen_rate(steps, depth), 2) for steps, depth in ((3000, 6), (7000, 6), (12_000, 8), (1600, 2))]
+    [0.3, 0.23, 0.14, 1.0]
+    """
+    return min(1.0, RATE * math.pow(RATE_STEPS / steps, 1 / 3) * RATE_WIDTH / (HEAD * depth))

@@ -24,7 +24,7 @@ from saffu.calibrated.classes import Block, token_vectors
 from saffu.calibrated.model import CalibratedModel
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.views import CalibratedSums
-from saffu.companion.network import EMBEDDING_NORM, HEAD, Network
+from saffu.companion.network import EMBEDDING_NORM, HEAD, NetworkStack
 from saffu.errors import SaffuError
 from saffu.interface import Array, Floats
 from saffu.text.tokenizer import EOD
@@ -37,38 +37,38 @@ STARTS = ("random", "embeddings", "map", "counted")  # each with one more part t
 
 
 @torch.no_grad()
-def counted_start(network: Network, counted: CalibratedModel, start: str = "counted") -> None:
-    """Set the network's initial weights; a `start` other than "counted" leaves some of them random."""
+def counted_start(networks: NetworkStack, counted: CalibratedModel, start: str = "counted") -> None:
+    """Set the initial weights of all networks; a `start` other than "counted" leaves some of them random."""
     parts = STARTS.index(start)
     if parts < 1:
         return
-    width, sums = network.width, sums_of(counted)
+    width, sums = networks.width, sums_of(counted)
     vectors = np.zeros((counted.vocabulary, width), dtype=np.float32)
     found = token_vectors(sums.memory, width)
     vectors[:, : found.shape[1]] = found
-    network.embedding.copy_(torch.from_numpy(vectors) * EMBEDDING_NORM)
+    networks.embedding.copy_(torch.from_numpy(vectors) * EMBEDDING_NORM)
     if parts < 2:
         return
     nearest = association(vectors, sums.memory.marginal([1]))
     nearest = nearest * exponent(vectors, nearest, sums.memory.marginal([1]))
     scale = 1 / (width**0.5 * EMBEDDING_NORM)  # h is √d times a unit vector
-    network.output_map.copy_(torch.from_numpy(nearest * scale))
-    if network.class_map is not None:
-        network.class_map.copy_(class_means(network, counted.frequencies) @ network.output_map.T)
+    networks.output_map.copy_(torch.from_numpy(nearest * scale))
+    if networks.class_map is not None:
+        networks.class_map.copy_(class_means(networks, counted.frequencies) @ networks.output_map[0].T)
     if parts < 3:
         return
     undo = np.linalg.pinv(nearest, rcond=1e-2)
-    for head in range(network.heads):
+    for head in range(networks.heads):
         pairs = pairs_at(counted, head + 2)
         if pairs is None:
             return
         across = association(vectors, pairs) @ undo * (HEADS_EXPONENT * EMBEDDING_NORM / width**0.5)
         left, lengths, right = np.linalg.svd(across)
         root, own = np.sqrt(lengths[:HEAD]), slice(head * HEAD, (head + 1) * HEAD)
-        network.attention[0, 2, own] = torch.from_numpy((left[:, :HEAD] * root).T.astype(np.float32))
-        network.attention[0, 3, :, own] = torch.from_numpy((root[:, None] * right[:HEAD]).T.astype(np.float32))
-        network.distance[0, head, head + 1] = LOOK
-        network.sink[0, head] = REST
+        networks.attention[:, 0, 2, own] = torch.from_numpy((left[:, :HEAD] * root).T.astype(np.float32))
+        networks.attention[:, 0, 3, :, own] = torch.from_numpy((root[:, None] * right[:HEAD]).T.astype(np.float32))
+        networks.distance[:, 0, head, head + 1] = LOOK
+        networks.sink[:, 0, head] = REST
 
 
 def pairs_at(counted: CalibratedModel, distance: int) -> NgramCounts | None:
@@ -126,9 +126,9 @@ def exponent(vectors: Array, association: Floats, pairs: NgramCounts, rounds: in
     return a
 
 
-def class_means(network: Network, frequencies: Array) -> Tensor:
+def class_means(networks: NetworkStack, frequencies: Array) -> Tensor:
     """The mean embedding of each class, weighted by frequency: (K, d)."""
     weight = torch.from_numpy(frequencies[EOD:].astype(np.float32) + 0.5)[:, None]
-    sums = torch.zeros(len(network.first) - 1, network.width + 1)
-    sums.index_add_(0, network.class_of, torch.cat([network.embedding[EOD:] * weight, weight], 1))
+    sums = torch.zeros(len(networks.first) - 1, networks.width + 1)
+    sums.index_add_(0, networks.class_of, torch.cat([networks.embedding[0, EOD:] * weight, weight], 1))
     return sums[:, :-1] / sums[:, -1:]

@@ -34,16 +34,16 @@ class Division:
             positions, self.gate_targets = np.where(where < 0, -1 - where, where), where >= 0
             self.gate_flat = Flat(self.gate_text, cross_fit[0][positions], cross_fit[1][positions], device)
 
-    def rows(self, rng: np.random.Generator) -> Tensor:
-        """The positions of an epoch, (rows, length)."""
-        chosen = torch.from_numpy(training_rows(len(self.kept), self.length, rng))
-        return self.kept[chosen].to(self.flat.inputs.device)
+    def rows(self, rng: np.random.Generator, number: int = 1) -> Tensor:
+        """The positions of an epoch, (K, rows, length), in a different order for each of `number` networks."""
+        orders = np.stack([training_rows(len(self.kept), self.length, rng) for _ in range(number)])
+        return self.kept[torch.from_numpy(orders)].to(self.flat.inputs.device)
 
     def calibrated(self, side: TrainedSide, group: ProcessGroup = SINGLE) -> TrainedSide:
         """A copy whose gate is calibrated on text that the network has not been trained on."""
         side = side.copy()
         if self.gate_text is not None:
             found = score(side.network, side.gate, self.gate_text, self.gate_flat, group=group)
-            logit, trained = (torch.from_numpy(values[self.gate_targets]) for values in (found.logit, found.trained))
+            logit, trained = (torch.from_numpy(values[:, self.gate_targets]) for values in (found.logit, found.trained))
             side.gate.calibrate(logit, trained, self.gate_flat.counted.cpu()[self.gate_targets])
         return side

@@ -1,10 +1,12 @@
-"""The gate: how much of a prediction comes from the trained side, p = g·p_trained + (1 − g)·p_counted.
+"""The gates: how much of a prediction comes from the trained side.
 
-    g = σ(w · [h, entropy, largest log-probability] + a)
+    p   = mean over networks k of g_k·p_k + (1 − g_k)·p_counted
+    g_k = σ(w_k · [h_k, entropy, largest log-probability] + a_k)
 
-where h is the network's state and the two numbers measure how certain the counted model is, for any target. The gate
-starts at w = 0 and the constant that fits the untrained network best (`constant_gate`). The loss is
-−log p − ½ log p_trained: the second term keeps the network learning where the counted model is already right.
+where h_k is the network's state and the two numbers measure how certain the counted model is, for any target. A gate
+starts at w = 0 and the constant that fits the untrained network best (`constant_gate`). The loss of each network is
+−log(g_k·p_k + (1 − g_k)·p_counted) − ½ log p_k: the second term keeps it learning where the counted model is already
+right. Networks are trained as if each were alone; only their predictions are averaged.
 """
 
 from __future__ import annotations
@@ -21,33 +23,45 @@ CLEAR = 2.0  # standard errors above which a gain counts as real
 OWN_WEIGHT = 0.5  # of the network's own loss
 
 
-class Gate(nn.Module):
-    """A logistic regression on the network's state and on the counted model's certainty."""
+class Gates(nn.Module):
+    """For each network, a logistic regression on its state and on the counted model's certainty."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, number: int = 1) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(width + 2))
-        self.bias = nn.Parameter(torch.tensor(-2.0))
+        self.weight = nn.Parameter(torch.zeros(number, width + 2))
+        self.bias = nn.Parameter(torch.full((number,), -2.0))
 
     def forward(self, hidden: Tensor, certainty: Tensor) -> Tensor:
-        """The logit of g (n,) from states (n, d) and certainties (n, 2)."""
-        return torch.cat([hidden.float(), certainty], -1) @ self.weight + self.bias
+        """The logits (K, n) from states (K, n, d) and certainties (K, n, 2), or (n, 2) for all networks."""
+        width = hidden.shape[-1]
+        of_states = hidden.float() @ self.weight[:, :width, None]  # (K, n, 1)
+        of_certainty = certainty @ self.weight[:, width:, None]
+        return (of_states + of_certainty).squeeze(-1) + self.bias[:, None]
 
     @torch.no_grad()
     def calibrate(self, logit: Tensor, trained: Tensor, counted: Tensor) -> None:
-        """Change this gate, which gave `logit`, to a·logit + b: the best for targets that it was not trained on."""
+        """Change the gates, which gave `logit` (K, n), to a·logit + b, the best for targets not trained on."""
         scale, constant = calibration(logit, trained, counted)
         self.weight.mul_(scale)
         self.bias.mul_(scale).add_(constant)
 
 
 def mixed(logit: Tensor, trained: Tensor, counted: Tensor) -> Tensor:
-    """log p of the mixture, from the gate's logit and both log-probabilities.
+    """log p of the mixture with one network, from the gate's logit and both log-probabilities.
 
     >>> mixed(torch.tensor(0.0), torch.tensor(0.5).log(), torch.tensor(0.1).log()).exp()
     tensor(0.3000)
     """
     return torch.logaddexp(F.logsigmoid(logit) + trained, F.logsigmoid(-logit) + counted)
+
+
+def averaged(log_p: Tensor) -> Tensor:
+    """log of the mean probability over networks: (K, …) to (…).
+
+    >>> averaged(torch.tensor([0.2, 0.4]).log()).exp()
+    tensor(0.3000)
+    """
+    return torch.logsumexp(log_p, 0) - math.log(len(log_p))
 
 
 def constant_gate(trained: Tensor, counted: Tensor, rounds: int = 50) -> float:
@@ -67,17 +81,17 @@ def constant_gate(trained: Tensor, counted: Tensor, rounds: int = 50) -> float:
 
 
 def calibration(logit: Tensor, trained: Tensor, counted: Tensor) -> tuple[float, float]:
-    """The a and b for which a gate of a·logit + b makes targets most likely.
+    """The a and b for which gates of a·logit + b make targets most likely, given `logit` and `trained` (K, n).
 
     The gate stays as it is unless that clearly helps, and is shut if it does not clearly help even then.
 
-    >>> logit, counted = torch.tensor([2.0, 2.0, -2.0, -2.0] * 100), torch.full((400,), 0.1).log()
-    >>> trained = torch.tensor([0.9, 0.01, 0.9, 0.01] * 100).log()  # right as often where the gate expects it least
+    >>> logit, counted = torch.tensor([[2.0, 2.0, -2.0, -2.0] * 100]), torch.full((400,), 0.1).log()
+    >>> trained = torch.tensor([[0.9, 0.01, 0.9, 0.01] * 100]).log()  # right as often where the gate expects it least
     >>> "{:.2f}, {:.2f}".format(*calibration(logit, trained, counted))
     '0.00, -0.03'
     >>> calibration(logit * 0, trained, counted)  # nothing to improve
     (1.0, 0.0)
-    >>> calibration(logit, torch.full((400,), 0.01).log(), counted)  # the network does not help
+    >>> calibration(logit, torch.full((1, 400), 0.01).log(), counted)  # the network does not help
     (0.0, -20.0)
     """
     given, trained, counted = logit.double(), trained.double(), counted.double()
@@ -86,18 +100,18 @@ def calibration(logit: Tensor, trained: Tensor, counted: Tensor) -> tuple[float,
     optimizer = torch.optim.LBFGS([factors], max_iter=30, line_search_fn="strong_wolfe")
 
     def gains() -> Tensor:
-        return mixed(factors[0] * given + factors[1], trained, counted) - counted
+        return averaged(mixed(factors[0] * given + factors[1], trained, counted)) - counted
 
     def closure() -> float:
         optimizer.zero_grad()
-        doubt = (factors - start).div(spread).square().sum() / (2 * len(given))  # few targets prove little
+        doubt = (factors - start).div(spread).square().sum() / (2 * len(counted))  # few targets prove little
         value = doubt - gains().mean()
         value.backward()
         return float(value.detach())
 
     optimizer.step(closure)
     fitted, found = (factors[0].item(), factors[1].item()), gains().detach()
-    as_it_is = mixed(given, trained, counted) - counted
+    as_it_is = averaged(mixed(given, trained, counted)) - counted
     if not is_clear(found - as_it_is):
         fitted, found = (1.0, 0.0), as_it_is
     return fitted if is_clear(found) else (0.0, SHUT)
@@ -109,5 +123,5 @@ def is_clear(gains: Tensor) -> bool:
 
 
 def loss(logit: Tensor, trained: Tensor, counted: Tensor) -> Tensor:
-    """The mean loss of targets, given their log-probabilities on both sides (n,)."""
-    return -(mixed(logit, trained, counted) + OWN_WEIGHT * trained).mean()
+    """The sum over networks of their mean loss, given log-probabilities of targets on both sides (K, n)."""
+    return -(mixed(logit, trained, counted) + OWN_WEIGHT * trained).mean(1).sum()

@@ -1,4 +1,4 @@
-"""The trained side: a small transformer over token ids.
+"""The trained side: small transformers over token ids, K of them side by side, whose predictions are averaged.
 
     x   = E[input]                                   E is the (N, d) embedding, shared with the output
     x  += attention(norm(x));  x += mlp(norm(x))     in every layer; norm is RMSNorm without parameters
@@ -6,8 +6,9 @@
     log p(n | c) = log softmax(h M Eᵀ + b)           M is (d, d); b starts at log f, the prior
 
 Queries and keys are normalized and rotated by their position. Each head adds a learned bias per distance to its
-scores, and may attend to nothing: the sink, a key without a value. The matrices of all layers are stored in three
-stacked parameters, as the optimizer needs them (see optimizer.py).
+scores, may attend to nothing (the sink, a key without a value), and has a gate: its output is multiplied by
+2σ(norm(x) · g). The matrices of all layers and networks are stored in three stacked parameters, as the optimizer needs
+them (see optimizer.py). The networks share nothing and may read different rows.
 
 With `classes`, the output predicts the class first and then the token, log p(k(n) | c) + log p(n | k(n), c). A target
 then needs only the logits of its own class, which makes training on a CPU fast.
@@ -16,7 +17,6 @@ then needs only the logits of its own class, which makes training on a CPU fast.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -33,8 +33,8 @@ FRONT = 8  # keys before those of the text: the sink, and others with no weight 
 ALIGNED = 8  # the number of output logits is a multiple of this
 
 
-class Network(nn.Module):
-    """A transformer of `depth` layers, `depth` heads, and width 64·depth, for contexts of up to `context` tokens."""
+class NetworkStack(nn.Module):
+    """`number` transformers of `depth` layers, `depth` heads, and width 64·depth, for contexts of `context` tokens."""
 
     order: Tensor  # tables of classes, if there are any
     rank: Tensor
@@ -42,24 +42,41 @@ class Network(nn.Module):
     first: list[int]
 
     def __init__(
-        self, log_prior: Array, depth: int, context: int, dropout: float = 0.0, classes: Array | None = None
+        self,
+        log_prior: Array,
+        depth: int,
+        context: int,
+        dropout: float = 0.0,
+        classes: Array | None = None,
+        number: int = 1,
     ) -> None:
         """`log_prior` (N,): log f of each token. `classes` (N,): class of each token, numbered without gaps."""
         super().__init__()
-        vocabulary, self.heads, self.context, self.dropout = len(log_prior), depth, context, dropout
+        self.number = number
+        self.heads = depth
+        self.context = context
+        self.dropout = dropout
         self.width = width = HEAD * depth
         self.training_dtype = self.scoring_dtype = torch.float32  # of the computation; weights are float32
         prior = torch.from_numpy(np.asarray(log_prior, dtype=np.float32))
-        self.embedding = nn.Parameter(torch.randn(vocabulary, width) * EMBEDDING_NORM / width**0.5)
-        self.attention = nn.Parameter(torch.randn(depth, 4, width, width) / width**0.5)  # query, key, value, output
-        self.mlp = nn.Parameter(torch.randn(depth, 2, 4 * width, width) / width**0.5)  # up, and down transposed
-        self.distance = nn.Parameter(torch.zeros(depth, depth, context))  # (layers, heads, distance)
-        self.sink = nn.Parameter(torch.zeros(depth, depth))  # (layers, heads)
-        self.output_map = nn.Parameter(torch.zeros(width, width))
-        self.output_bias = nn.Parameter(prior[EOD:].clone())
+
+        def drawn(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.randn(number, *shape) / width**0.5)
+
+        def zeros(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.zeros(number, *shape))
+
+        self.embedding = nn.Parameter(drawn(len(prior), width).data * EMBEDDING_NORM)
+        self.attention = drawn(depth, 4, width, width)  # query, key, value, output
+        self.mlp = drawn(depth, 2, 4 * width, width)  # up, and down transposed
+        self.head_gate = zeros(depth, width, depth)  # (K, layers, d, heads)
+        self.distance = zeros(depth, depth, context)  # (K, layers, heads, distance)
+        self.sink = zeros(depth, depth)  # (K, layers, heads)
+        self.output_map = zeros(width, width)
+        self.output_bias = nn.Parameter(prior[EOD:].repeat(number, 1))
         with torch.no_grad():  # every layer starts as the identity
-            self.attention[:, 3].zero_()
-            self.mlp[:, 1].zero_()
+            self.attention[:, :, 3].zero_()
+            self.mlp[:, :, 1].zero_()
         self._set_classes(classes, prior)
 
     def _set_classes(self, classes: Array | None, prior: Tensor) -> None:
@@ -75,113 +92,91 @@ class Network(nn.Module):
         self.register_buffer("class_of", of_token, persistent=False)
         self.first = [0, *torch.bincount(of_token, minlength=number).cumsum(0).tolist()]
         share = torch.zeros(number).index_add_(0, of_token, prior[EOD:].exp())
-        self.class_map = nn.Parameter(torch.zeros(number, self.width))
-        self.class_bias = nn.Parameter(share.log())
+        self.class_map = nn.Parameter(torch.zeros(self.number, number, self.width))
+        self.class_bias = nn.Parameter(share.log().repeat(self.number, 1))
 
     @property
     def dtype(self) -> torch.dtype:
         return self.training_dtype if self.training else self.scoring_dtype
 
     def hidden(self, inputs: Tensor, documents: Tensor) -> Tensor:
-        """h (rows, T, d) after each input token (rows, T); tokens of other `documents` (rows, T) are not seen."""
-        length = inputs.shape[1]
-        turn = rotation(torch.arange(length, device=inputs.device), self.dtype)
-        apart = F.pad(documents[:, None, :, None] != documents[:, None, None, :], (FRONT, 0))  # (rows, 1, T, FRONT + T)
+        """h (K, rows · T, d) after each input token; tokens of other `documents` are not seen.
+
+        Both are (K, rows, T), or (rows, T) if all networks read the same rows.
+        """
+        inputs = inputs.expand(self.number, *inputs.shape[-2:])
+        *_, rows, length = inputs.shape
+        turn = rotation(length, inputs.device, self.dtype)
+        apart = documents[..., None, :, None] != documents[..., None, None, :]
+        apart = F.pad(apart, (FRONT, 0))  # ([K,] rows, 1, T, FRONT + T)
         unseen = torch.zeros_like(apart, dtype=self.dtype).masked_fill_(apart, -torch.inf)
-        biases = torch.cat([front_bias(self.sink, length), causal_bias(self.distance[:, :, :length])], 3)
-        return self._layers(inputs, (bias + unseen for bias in biases.to(self.dtype)), turn)[0]
+        biases = torch.cat([front_bias(self.sink, length), causal_bias(self.distance[..., :length])], -1)
+        biases = biases.to(self.dtype)
+        attention, mlp = self.attention.to(self.dtype), self.mlp.to(self.dtype)
+        head_gate = self.head_gate.to(self.dtype)
+        first = torch.arange(self.number, device=inputs.device) * self.embedding.shape[1]
+        places = (inputs + first[:, None, None]).flatten(1)
+        x = self._drop(F.embedding(places, self.embedding.flatten(0, 1)).to(self.dtype))  # (K, rows · T, d)
+        for layer in range(self.heads):
+            normed = norm(x)
+            heads = self._attend(normed, attention[:, layer, :3], biases[:, layer, None] + unseen, turn, rows)
+            open_ = 2 * torch.sigmoid(product(normed, head_gate[:, layer].mT))  # (K, rows · T, heads)
+            heads = (heads * open_.unsqueeze(-1)).flatten(2)
+            x = x + self._drop(product(heads, attention[:, layer, 3]))
+            up, down = mlp[:, layer].unbind(1)
+            x = x + self._drop(product(F.relu(product(norm(x), up)).square(), down.mT))
+        return norm(x)
 
-    def extended(self, inputs: Tensor, past: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """As `hidden`, for inputs (rows, T) that continue one document each, of which `past` was read before.
-
-        `past` (layers, 2, rows, heads, P, 64) holds the keys and values of the `lengths` (rows,) tokens before, padded
-        at their end. Returns h (rows, T, d), and the keys and values of the inputs (layers, 2, rows, heads, T, 64).
-        """
-        places = lengths[:, None] + torch.arange(inputs.shape[1], device=inputs.device)  # (rows, T)
-        before = torch.arange(past.shape[4], device=inputs.device).expand(len(inputs), -1)
-        padding = before >= lengths[:, None]
-        distance = places[:, :, None] - torch.cat([before.masked_fill(padding, 1 << 30), places], 1)[:, None]
-        unseen = (distance < 0)[:, None]  # (rows, 1, T, P + T)
-        distance = distance.clamp(0, self.context - 1)
-        front = front_bias(self.sink, inputs.shape[1])
-
-        def bias(layer: int) -> Tensor:
-            scores = self.distance[layer][:, distance].transpose(0, 1).masked_fill(unseen, -torch.inf)
-            return torch.cat([front[layer].expand(len(inputs), -1, -1, -1), scores], 3).to(self.dtype)
-
-        turn = rotation(places, self.dtype)
-        hidden, kept = self._layers(inputs, (bias(layer) for layer in range(len(past))), turn, past)
-        return hidden, torch.stack([torch.stack(own) for own in kept])
-
-    def _layers(
-        self, inputs: Tensor, biases: Iterable[Tensor], turn: tuple[Tensor, Tensor], past: Tensor | None = None
-    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """h (rows, T, d), and each layer's keys and values (rows, heads, T, 64).
-
-        `biases`, by layer, are added to the scores of the sink and of all keys: (rows, heads, T, FRONT + keys).
-        """
-        attention, mlp = self.attention.to(self.dtype).unbind(), self.mlp.to(self.dtype).unbind()
-        x = self._drop(F.embedding(inputs, self.embedding).to(self.dtype))
-        kept = []
-        for layer, bias in enumerate(biases):
-            maps, joined = attention[layer].split([3, 1])
-            query, key, value = self._mapped(norm(x), maps, turn)
-            kept.append((key, value))
-            if past is not None:
-                key, value = torch.cat([past[layer, 0], key], 2), torch.cat([past[layer, 1], value], 2)
-            key, value = F.pad(key, (0, 0, FRONT, 0)), F.pad(value, (0, 0, FRONT, 0))  # those of the sink are zeros
-            heads = F.scaled_dot_product_attention(query, key, value, bias, scale=HEAD**-0.5)
-            x = x + self._drop(heads.transpose(1, 2).flatten(2) @ joined[0].T)
-            up, down = mlp[layer].unbind()
-            x = x + self._drop(F.relu(norm(x) @ up.T).square() @ down)
-        return norm(x), kept
-
-    def _mapped(self, x: Tensor, maps: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys, and values (rows, heads, T, 64) of inputs (rows, T, d)."""
-        both, value = (x @ maps.flatten(0, 1).T).unflatten(2, (3, self.heads, HEAD)).split([2, 1], 2)
-        query, key = rotated(norm(both), turn).transpose(1, 3).unbind(2)
-        return query, key, value[:, :, 0].transpose(1, 2)
+    def _attend(self, x: Tensor, maps: Tensor, bias: Tensor, turn: tuple[Tensor, Tensor], rows: int) -> Tensor:
+        """What each head reads, (K, rows · T, heads, 64), from inputs (K, rows · T, d)."""
+        mapped = product(x, maps.flatten(1, 2)).view(self.number * rows, -1, 3, self.heads, HEAD)
+        both, value = mapped.split([2, 1], 2)
+        query, key = rotated(norm(both), turn).transpose(1, 3).unbind(2)  # (K · rows, heads, T, 64)
+        value = value[:, :, 0].transpose(1, 2)
+        key, value = F.pad(key, (0, 0, FRONT, 0)), F.pad(value, (0, 0, FRONT, 0))  # those of the sink are zeros
+        heads = F.scaled_dot_product_attention(query, key, value, bias.flatten(0, 1), scale=HEAD**-0.5)
+        return heads.transpose(1, 2).reshape(self.number, -1, self.heads, HEAD)
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training) if self.dropout else x
 
     def target_log_probabilities(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """log p of targets (n,) after states h (n, d): (n,) float32."""
-        mapped = hidden @ self.output_map.to(hidden.dtype)
-        targets = targets - EOD
-        if self.class_map is None:
-            unused = -len(self.output_bias) % ALIGNED
-            weight = F.pad(self.embedding[EOD:].to(mapped.dtype), (0, 0, 0, unused))
-            logits = F.linear(mapped, weight).float() + F.pad(self.output_bias, (0, unused), value=-math.inf)
-            return -F.cross_entropy(logits, targets, reduction="none")
+        """log p of targets (K, n), or (n,) for all networks, after states h (K, n, d): (K, n) float32."""
+        targets = (targets - EOD).expand(hidden.shape[:2])
+        mapped = product(hidden, self.output_map.to(hidden.dtype).mT)
+        if self.class_map is not None:
+            members = range(self.number)
+            return torch.stack([self._within_classes(k, hidden[k], mapped[k], targets[k]) for k in members])
+        unused = -self.output_bias.shape[1] % ALIGNED
+        weight = F.pad(self.embedding[:, EOD:].to(mapped.dtype), (0, 0, 0, unused))
+        bias = F.pad(self.output_bias, (0, unused), value=-math.inf)
+        logits = product(mapped, weight).float() + bias[:, None]
+        return -F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
+
+    def _within_classes(self, member: int, hidden: Tensor, mapped: Tensor, targets: Tensor) -> Tensor:
+        """log p of targets (n,) by one network whose output predicts the class first."""
+        assert self.class_map is not None
         classes = self.class_of[targets]
-        by_class = F.linear(hidden.float(), self.class_map, self.class_bias)
+        by_class = F.linear(hidden.float(), self.class_map[member], self.class_bias[member])
         log_p = -F.cross_entropy(by_class, classes, reduction="none")
         places = torch.argsort(classes, stable=True)
         sizes = torch.bincount(classes, minlength=len(self.first) - 1).tolist()
         widths = np.diff(self.first).tolist()
-        by_rank = self.embedding[EOD:][self.order].split(widths), self.output_bias[self.order].split(widths)
+        weights = self.embedding[member, EOD:][self.order].split(widths)
+        biases = self.output_bias[member][self.order].split(widths)
         parts, ranks = [], self.rank[targets[places]].split(sizes)
         for k, (states, own) in enumerate(zip(mapped[places].split(sizes), ranks, strict=True)):
             if len(own):
-                logits = F.linear(states.float(), by_rank[0][k], by_rank[1][k])
+                logits = F.linear(states.float(), weights[k], biases[k])
                 parts.append(-F.cross_entropy(logits, own - self.first[k], reduction="none"))
         return log_p + torch.cat(parts)[torch.argsort(places)]
 
-    def log_probabilities(self, hidden: Tensor) -> Tensor:
-        """log p of every token after states h (n, d): (n, N) float32; −inf for what is never predicted."""
-        mapped = hidden @ self.output_map.to(hidden.dtype)
-        logits = F.linear(mapped, self.embedding[EOD:].to(mapped.dtype)).float() + self.output_bias
-        if self.class_map is None:
-            log_p = F.log_softmax(logits, 1)
-        else:
-            of_classes = F.log_softmax(F.linear(hidden.float(), self.class_map, self.class_bias), 1)
-            own = self.class_of.expand_as(logits)
-            highest = torch.full_like(of_classes, -math.inf).scatter_reduce(1, own, logits, "amax")
-            logits = logits - highest[:, self.class_of]
-            totals = torch.zeros_like(of_classes).scatter_add(1, own, logits.exp())
-            log_p = logits + (of_classes - totals.log())[:, self.class_of]
-        return F.pad(log_p, (EOD, 0), value=-math.inf)
+
+def product(x: Tensor, weights: Tensor) -> Tensor:
+    """States (K, n, a) by the matrices (K, b, a) of their networks: (K, n, b)."""
+    if len(weights) == 1:  # faster than a batch of one
+        return F.linear(x[0], weights[0])[None]
+    return torch.bmm(x, weights.mT)
 
 
 def norm(x: Tensor) -> Tensor:
@@ -207,19 +202,19 @@ def causal_bias(distance: Tensor) -> Tensor:
 
 
 def front_bias(sink: Tensor, length: int) -> Tensor:
-    """The biases (layers, heads, T, FRONT) of keys before those of the text: those of the sinks (layers, heads) last.
+    """The biases (…, heads, T, FRONT) of keys before those of the text: those of the sinks (…, heads) last.
 
     >>> front_bias(torch.tensor([[0.5]]), 1)
     tensor([[[[  -inf,   -inf,   -inf,   -inf,   -inf,   -inf,   -inf, 0.5000]]]])
     """
-    last = F.pad(sink[:, :, None, None], (FRONT - 1, 0), value=-torch.inf)
-    return last.expand(-1, -1, length, -1)
+    last = F.pad(sink[..., None, None], (FRONT - 1, 0), value=-torch.inf)
+    return last.expand(*sink.shape, length, -1)
 
 
-def rotation(places: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (…, 1, 1, 32) of rotary positions (…)."""
-    speeds = ROTARY_BASE ** -(torch.arange(0, HEAD, 2, device=places.device) / HEAD)
-    angles = places[..., None, None, None] * speeds
+def rotation(length: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (T, 1, 1, 32) of rotary positions."""
+    speeds = ROTARY_BASE ** -(torch.arange(0, HEAD, 2, device=device) / HEAD)
+    angles = torch.arange(length, device=device)[:, None, None, None] * speeds
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 

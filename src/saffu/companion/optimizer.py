@@ -8,15 +8,16 @@ reference.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from saffu.companion.gate import Gate
-from saffu.companion.network import Network
+from saffu.companion.gate import Gates
+from saffu.companion.network import NetworkStack
 
 MATRIX_RATE, EMBEDDING_RATE, VECTOR_RATE = 0.01, 2e-3, 1e-2
+EMBEDDING_DECAY = 1 / 6  # of the weight decay of matrices
 ADAM_MATRIX_RATE = 4e-3  # of matrices, if Muon is not used
 BETAS = (0.9, 0.95)
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Newton–Schulz steps, as in torch.optim.Muon
@@ -61,10 +62,29 @@ def orthogonal(matrices: Tensor, dtype: torch.dtype, steps: int = 5) -> Tensor:
     return (x.mT if tall else x).to(matrices.dtype).view_as(matrices)
 
 
+@torch.no_grad()
+def clip_gradients(weights: Sequence[Tensor], limit: float) -> None:
+    """Scale the gradients of each network, the first dimension of all weights, to a norm of at most `limit`.
+
+    >>> weight = nn.Parameter(torch.zeros(2, 2))
+    >>> weight.grad = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
+    >>> clip_gradients([weight], 1.0)
+    >>> weight.grad
+    tensor([[0.6000, 0.8000],
+            [0.3000, 0.4000]])
+    """
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    squares = torch.stack([gradient.reshape(len(gradient), -1).square().sum(1) for gradient in gradients])
+    factor = (limit / squares.sum(0).sqrt().clamp(min=limit)).clamp(max=1.0)  # (K,)
+    for gradient in gradients:
+        gradient.mul_(factor.view(-1, *[1] * (gradient.dim() - 1)))
+
+
 class Optimizer:
     """Both optimizers in one. Learning rates are tensors, so that a captured CUDA graph follows the schedule."""
 
-    def __init__(self, network: Network, gate: Gate, kind: str, weight_decay: float) -> None:
+    def __init__(self, network: NetworkStack, gate: Gates, kind: str, weight_decay: float, factor: float) -> None:
+        """`factor` multiplies all learning rates."""
         self.parameters = [*network.parameters(), *gate.parameters()]
         matrices = [network.attention, network.mlp, network.output_map]
         named = {id(weight) for weight in [*matrices, network.embedding]}
@@ -73,11 +93,11 @@ class Optimizer:
         self.rates: list[tuple[Tensor, float]] = []
 
         def rate(value: float) -> Tensor:
-            self.rates.append((torch.tensor(value, device=device), value))
+            self.rates.append((torch.tensor(value * factor, device=device), value * factor))
             return self.rates[-1][0]
 
         groups = [
-            {"params": [network.embedding], "lr": rate(EMBEDDING_RATE), "weight_decay": 0.0},
+            {"params": [network.embedding], "lr": rate(EMBEDDING_RATE), "weight_decay": weight_decay * EMBEDDING_DECAY},
             {"params": vectors, "lr": rate(VECTOR_RATE)},
         ]
         self.muon: Muon | None = None
@@ -98,8 +118,8 @@ class Optimizer:
             tensor.fill_(value * factor)
 
     def step(self) -> None:
-        """Clip the gradients, take a step, and clear them."""
-        nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        """Clip the gradients of each network, take a step, and clear them."""
+        clip_gradients(self.parameters, 1.0)
         for optimizer in self.all:
             optimizer.step()
         for optimizer in self.all:

@@ -14,8 +14,8 @@ from torch import nn
 from saffu.calibrated.model import CalibratedModel
 from saffu.companion.config import CompanionConfig
 from saffu.companion.counted_start import counted_start
-from saffu.companion.gate import Gate
-from saffu.companion.network import Network
+from saffu.companion.gate import Gates
+from saffu.companion.network import NetworkStack
 from saffu.companion.networks import Networks, Scores
 from saffu.companion.scoring import Flat, score
 from saffu.companion.weights import PREFIX
@@ -30,9 +30,9 @@ _ON_DEVICE: WeakKeyDictionary[Networks, TrainedSide] = WeakKeyDictionary()  # co
 
 
 class TrainedSide:
-    """A network and its gate on a device."""
+    """Networks and their gates on a device."""
 
-    def __init__(self, network: Network, gate: Gate, device: torch.device) -> None:
+    def __init__(self, network: NetworkStack, gate: Gates, device: torch.device) -> None:
         self.network, self.gate, self.device = network.to(device), gate.to(device), device
 
     @classmethod
@@ -41,9 +41,11 @@ class TrainedSide:
         frequencies = counted.frequencies + 0.5
         classes = counted.encoder.output_classes if config.class_first else None
         log_prior = np.log(frequencies / frequencies.sum())
-        network = Network(log_prior, config.depth, config.context, config.network_dropout or 0.0, classes)
+        number = max(1, config.networks)
+        dropout = config.network_dropout or 0.0
+        network = NetworkStack(log_prior, config.depth, config.context, dropout, classes, number)
         network.training_dtype, network.scoring_dtype = dtypes(config.precision, device)
-        return cls(network, Gate(network.width), device)
+        return cls(network, Gates(network.width, number), device)
 
     @classmethod
     def start(cls, config: CompanionConfig, counted: CalibratedModel, device: torch.device) -> TrainedSide:
@@ -80,6 +82,11 @@ class TrainedSide:
         for part, module in {"network": self.network, "gate": self.gate}.items():
             for name, weight in module.named_parameters():
                 stored = arrays.get(f"{PREFIX}{part}.{name}")
+                if stored is None and name == "head_gate":  # version 0.2 had none
+                    weight.data.zero_()
+                    continue
+                if stored is not None and stored.ndim == weight.dim() - 1:  # version 0.2 had one network
+                    stored = stored[None]
                 if stored is None or stored.shape != tuple(weight.shape) or stored.dtype != np.float32:
                     raise SaffuError("the network's weights do not fit its settings; restore the folder or train again")
                 weight.data.copy_(torch.from_numpy(np.array(stored)))
@@ -123,4 +130,4 @@ def score_on_device(
         _ON_DEVICE[model.side] = TrainedSide.from_arrays(model.config, model.counted, model.side.arrays(), device)
     side = _ON_DEVICE[model.side]
     scores = score(side.network, side.gate, corpus, Flat(corpus, counted, certainty, side.device), progress)
-    return Scores(scores.mixture, scores.trained)
+    return Scores(scores.mixture, scores.network)

@@ -1,8 +1,6 @@
 """Training: a budget of time or of epochs, a schedule that fits it, early stopping; the best weights are kept.
 
-Everything random follows from the seed and the step, and a checkpoint holds the whole state of a run. So on a CPU, a
-run with a fixed number of epochs ends with the same weights whether or not it was interrupted and resumed.
-
+On a CPU, a run with a fixed number of epochs ends with the same weights whether or not it was interrupted and resumed.
 Several processes, started by torchrun, count the same text; they share cross-fitting, the rows of each step, and
 scoring. Gradients are summed, and the first process keeps the time, so all take the same steps and decisions.
 """
@@ -11,8 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,48 +26,44 @@ from saffu.companion.rows import excerpt
 from saffu.companion.scoring import Flat, score
 from saffu.companion.side import TrainedSide
 from saffu.errors import SaffuError
-from saffu.files import Content
-from saffu.interface import Array
+from saffu.format import plural
+from saffu.interface import Array, Score
 from saffu.processes import SINGLE, ProcessGroup
 from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
-from saffu.tools.evaluate import Score
-from saffu.training.batches import seed_of
-from saffu.training.checkpoint import Checkpoint, restored
-from saffu.training.cuda_graph import no_garbage_collection, side_stream
-from saffu.training.interrupts import deferred_interrupts
+from saffu.training import run
+from saffu.training.checkpoint import Checkpoint
+from saffu.training.cuda_graph import GraphedStep
+from saffu.training.run import Diverged, OnCheck, Row, seed_of
 
 STATE = "optimizer "  # prefix of its arrays in a checkpoint
 DEV_TARGETS = {"cpu": 25_000, "cuda": 100_000}  # held-out targets scored at each check
 CHECKS = (0.05, *(0.1 * k for k in range(1, 11)))  # fractions of a run after which held-out text is scored
+MIN_STEPS = 20  # between two checks, except for the last; a busy machine may take a step in seconds
 PATIENCE = 3  # checks that are worse than an earlier one, without a better one between, end a run …
-PATIENT = 0.6  # … after this fraction of it: much is gained while the learning rate falls
+EARLY_STOP_AFTER = 0.6  # … after this fraction of it: much is gained while the learning rate falls
 ROUNDING = 1e-6  # bits per byte: a gate that is shut is not worse than the counts
 WARMUP = 50  # steps
+COOLDOWN = 0.6  # of a run: the share at its end in which learning rates fall to zero
 LEAST_SHARE = 0.5  # of the time is for training, however long counting took
-SYNC = 8  # steps after which the clock is read
-SAVE_SECONDS = 60.0
-PLAIN_STEPS = 3  # before a CUDA graph is captured
-
-Row = dict[str, Any]
+SYNC = 8  # steps after which a GPU is waited for, and the clock read
+FEW_STEPS = 200  # hardly enough to learn anything
 
 
 @dataclass
-class Progress:
-    """The progress of a run."""
+class Progress(run.Progress):
+    """The progress of a run; `seconds` are those of training."""
 
-    steps: int = 0
     checks: int = 0
-    seconds: float = 0.0  # of training, over all resumptions
-    limit: float = 0.0  # of these seconds; 0 for none
+    last_check: int = 0  # the steps then
+    limit: float = 0.0  # of the seconds; 0 for none
     best: float = math.inf  # bits per byte of the held-out text
     lowest: float = math.inf  # of what was trained, whether or not it is better than what training started from
     worse: int = 0  # of the checks since the lowest
-    ended: str = ""  # why
 
 
-class Training:
-    """A run that trains the network and the gate of a counted model. `best` is the best model so far."""
+class Training(run.Run[CompanionModel, Progress]):
+    """A run that trains the networks and the gates of a counted model."""
 
     def __init__(
         self,
@@ -82,22 +76,21 @@ class Training:
         group: ProcessGroup = SINGLE,
         cross_fit: CrossFit | None = None,
     ):
-        """`source` describes, in JSON, where the text came from; `seconds` is the time already spent on the model.
+        """`seconds` is the time already spent on the model.
 
         `cross_fit` is what `cross_fitted` returned for the corpus; several runs can share it.
         """
-        if not dev.targets:
-            raise SaffuError("training needs held-out text for early stopping; pass some as `dev`")
-        self.text = {"corpus": corpus.fingerprint(), "dev": dev.fingerprint()}
-        self.model, self.best, self.config = model, model, model.config
-        self.source, self.group, self.before = source, group, seconds
-        self.device = torch.device(model.device)
-        self.dev, self.progress = excerpt(dev, DEV_TARGETS[self.device.type]), Progress()
+        super().__init__(corpus, dev, torch.device(model.device), group, source)
+        self.model = self.best = model
+        self.config = model.config
+        self.progress = Progress()
         began = time.perf_counter()
+        self.dev = excerpt(dev, DEV_TARGETS[self.device.type])
         cross_fit = cross_fitted(model.counted, corpus, "cross-fit", group) if cross_fit is None else cross_fit
         self.division = Division(corpus, cross_fit, self.config.context, self.device)
         counted = model.counted.log_probabilities_and_certainty(self.dev)
-        self.dev_flat, self.counted_score = Flat(self.dev, *counted, self.device), self._score_of(counted[0])
+        self.dev_flat = Flat(self.dev, *counted, self.device)
+        self.counted_score = self._score_of(counted[0])
         torch.manual_seed(seed_of(self.config.seed, "weights"))
         if model.side is None:
             self.side = TrainedSide.start(self.config, model.counted, self.device)
@@ -106,26 +99,30 @@ class Training:
         for weight in self.side.parameters():
             weight.data.copy_(group.sum(weight.data if group.is_first else torch.zeros_like(weight)))
         self.side.network.train()
-        self.optimizer = Optimizer(self.side.network, self.side.gate, self.config.optimizer, self.config.decay or 0.0)
+        factor = 1.0 if self.config.rate is None else self.config.rate
+        decay = self.config.decay or 0.0
+        self.optimizer = Optimizer(self.side.network, self.side.gate, self.config.optimizer, decay, factor)
         rows = -(-len(self.division.kept) // self.division.length)
         self.rows = min(max(1, self.config.batch_tokens // self.division.length), rows)
         self.steps_per_epoch = rows // self.rows
         self.steps = max(1, round(self.config.epochs * self.steps_per_epoch))
-        self.graph: torch.cuda.CUDAGraph | None = None
+        graphed = self.device.type == "cuda" and group.size == 1
+        self.take_step = GraphedStep(self._plain_step) if graphed else self._plain_step
         if model.side is None:
             self._open_gate()
-        self.before += time.perf_counter() - began
+        self.before = seconds + time.perf_counter() - began
         whole = self.config.minutes * 60
-        self.progress.limit = max(whole - self._of_first(self.before)[0], LEAST_SHARE * whole)
+        self.progress.limit = max(whole - self.of_first(self.before)[0], LEAST_SHARE * whole)
 
     @torch.no_grad()
     def _open_gate(self) -> None:
-        """Fit the gate's constant to a sample of the training text."""
-        positions = self.division.rows(np.random.default_rng(self.config.seed))[: self.rows]
+        """Fit the gates' constants to a sample of the training text."""
+        positions = self.division.rows(np.random.default_rng(self.config.seed))[0, : self.rows]
         self.side.network.eval()
         _, trained, counted = self.division.flat.forward(self.side.network, self.side.gate, positions)
         self.side.network.train()
-        self.side.gate.bias.fill_(constant_gate(trained, counted))
+        constants = [constant_gate(*both) for both in zip(trained, counted, strict=True)]
+        self.side.gate.bias.copy_(torch.tensor(constants))
 
     @property
     def fraction(self) -> float:
@@ -133,76 +130,42 @@ class Training:
         progress = self.progress
         return max(progress.steps / self.steps, progress.seconds / progress.limit if progress.limit else 0.0)
 
-    def run(
-        self,
-        save: Callable[[Mapping[str, Content]], None] | None = None,
-        on_fold: Callable[[Row, CompanionModel], None] | None = None,
-    ) -> CompanionModel:
-        """Train until the run ends; return the best model.
-
-        `on_fold` receives a row of the log and the model as it is now, at each check; `save`, called on the first
-        process only, must store `best` together with the files it receives. SIGINT and SIGTERM take effect after a few
-        steps, once a checkpoint is saved.
-        """
-        cuda = [self.device] if self.device.type == "cuda" else []
-        with side_stream(self.device), torch.random.fork_rng(cuda), deferred_interrupts() as interrupts:
-            self._run(save, on_fold, interrupts)
-        return self.best
-
-    def _run(self, save: Any, on_fold: Any, interrupts: list[int]) -> None:
+    def moments(self, on_check: OnCheck[CompanionModel] | None) -> Iterator[bool]:
         progress = self.progress
         if not progress.steps:
-            found, alone = self._scores(self.side)
-            start = found if self.model.side else self.counted_score  # trained before, or not
+            mixture, alone = self._scores(self.side)
+            start = mixture if self.model.side else self.counted_score  # trained before, or not
             progress.best = start.bits_per_byte
-            self._log(on_fold, self.model, start, alone, 0.0)
-        self._since = saved = time.perf_counter()
+            self._log(on_check, self.model, start, alone, 0.0)
+        self.read_clock()
+        progress.seconds -= progress.seconds if not progress.steps else 0.0  # scoring the start is not training
         with progress_bar("train", total=1000, unit="‰") as bar:
             while not progress.ended:
                 self._step()
                 progress.steps += 1
-                stop = due = False
                 if progress.steps % SYNC == 0 or self.device.type == "cpu" or progress.steps >= self.steps:
-                    stop, due = self._read_clock(bool(interrupts), time.perf_counter() - saved > SAVE_SECONDS)
+                    yield False
                     bar.update(round(1000 * min(1.0, self.fraction)) - bar.n)
-                if self.fraction >= CHECKS[progress.checks] - 1e-9:
-                    self._check(on_fold)
+                if self._is_check_due():
+                    self._check(on_check)
                     bar.set_postfix_str(f"{progress.best:.3f} bits/byte", refresh=False)
-                if stop or due or progress.ended:
-                    self._save(save)
-                    saved = time.perf_counter()
-                if stop:  # here or in another process
-                    raise KeyboardInterrupt
 
     def _step(self) -> None:
         epoch, place = divmod(self.progress.steps, self.steps_per_epoch)
         if place == 0 or not hasattr(self, "_rows"):
             rng = np.random.default_rng(seed_of(self.config.seed, "rows", epoch))
-            self._rows = self.division.rows(rng)
-        self.optimizer.set_rate(min(1.0, (self.progress.steps + 1) / WARMUP) * max(0.0, 1 - self.fraction))
-        positions = self._rows[place * self.rows : (place + 1) * self.rows]
-        seed = seed_of(self.config.seed, "dropout", self.progress.steps, self.group.rank)
-        if self.device.type != "cuda":
-            torch.default_generator.manual_seed(seed)
-            self._loss = self._plain_step(positions)
-            return
-        torch.cuda.manual_seed(seed)
-        if self.group.size > 1 or self.progress.steps < PLAIN_STEPS or not hasattr(self, "_loss"):
-            self._loss = self._plain_step(positions)
-            return
-        if self.graph is None:  # hundreds of small kernels become one launch
-            self._positions, self.graph = positions.clone(), torch.cuda.CUDAGraph()
-            with no_garbage_collection(), torch.cuda.graph(self.graph, stream=torch.cuda.current_stream()):
-                self._loss = self._plain_step(self._positions)
-        self._positions.copy_(positions)
-        self.graph.replay()
+            self._rows = self.division.rows(rng, self.side.network.number)
+        self.optimizer.set_rate(min(1.0, (self.progress.steps + 1) / WARMUP) * cooled(self.fraction))
+        positions = self._rows[:, place * self.rows : (place + 1) * self.rows]
+        self.seed_step(self.config.seed)
+        self._loss = self.take_step(positions)
 
     def _plain_step(self, positions: Tensor) -> Tensor:
-        own = positions[self.group.rank :: self.group.size]
+        own = positions[:, self.group.rank :: self.group.size]
         value = torch.zeros((), device=self.device)
-        if len(own):
+        if own.shape[1]:
             value = loss(*self.division.flat.forward(self.side.network, self.side.gate, own))
-            value = value * (len(own) / len(positions)) if self.group.size > 1 else value
+            value = value * (own.shape[1] / positions.shape[1]) if self.group.size > 1 else value
             value.backward()
         if self.group.size > 1:
             self._sum_gradients()
@@ -216,89 +179,103 @@ class Training:
         for weight, part in zip(weights, total.split([weight.numel() for weight in weights]), strict=True):
             weight.grad = part.view_as(weight)
 
-    def _check(self, on_fold: Any) -> None:
+    def _is_check_due(self) -> bool:
+        """Whether the run is at one of its `CHECKS`, and far enough from the one before."""
+        progress = self.progress
+        passed = self.fraction >= CHECKS[progress.checks] - 1e-9
+        return passed and (progress.steps - progress.last_check >= MIN_STEPS or self.fraction >= 1)
+
+    def _check(self, on_check: OnCheck[CompanionModel] | None) -> None:
         """Score the held-out text, keep the weights if they are the best so far, and log."""
         progress = self.progress
         if not math.isfinite(float(self.group.sum(self._loss))):
-            raise SaffuError(f"training diverged: the loss is not finite at step {progress.steps}; train again")
+            raise Diverged(f"the loss is not finite at step {progress.steps}", "train again")
         fraction = min(1.0, self.fraction)
         while progress.checks < len(CHECKS) - 1 and CHECKS[progress.checks] <= fraction + 1e-9:
             progress.checks += 1
+        progress.last_check = progress.steps
         side = self.division.calibrated(self.side, self.group)
         model = self.model.with_side(side.networks(self.model.counted))
-        found, alone = self._scores(side)
-        is_best, is_lowest = found.bits_per_byte < progress.best, found.bits_per_byte < progress.lowest
-        is_worse = found.bits_per_byte > progress.lowest + ROUNDING
-        progress.worse = 0 if is_lowest else progress.worse + is_worse
-        progress.lowest = min(progress.lowest, found.bits_per_byte)
+        mixture, alone = self._scores(side)
+        bits = mixture.bits_per_byte
+        is_worse = bits > progress.lowest + ROUNDING
+        progress.worse = 0 if bits < progress.lowest else progress.worse + is_worse
+        progress.lowest = min(progress.lowest, bits)
+        is_best = bits < progress.best
         if is_best:
-            progress.best, self.best = found.bits_per_byte, model
-        self._read_clock()
+            progress.best, self.best = bits, model
+        self.read_clock()
         if fraction >= 1:
             progress.ended = "the budget is spent"
-        elif progress.worse >= PATIENCE and fraction >= PATIENT:
+        elif progress.worse >= PATIENCE and fraction >= EARLY_STOP_AFTER:
             progress.ended = f"held-out text was not predicted better in {PATIENCE} checks"
-        self._log(on_fold, model, found, alone, fraction, is_best)
+        self._log(on_check, model, mixture, alone, fraction, is_best)
 
     def _log(
-        self, on_fold: Any, model: CompanionModel, found: Score, alone: Score, fraction: float, is_best: bool = False
+        self,
+        on_check: OnCheck[CompanionModel] | None,
+        model: CompanionModel,
+        mixture: Score,
+        alone: Score,
+        fraction: float,
+        is_best: bool = False,
     ) -> None:
-        """Report how well held-out text is predicted by the model as it is now, and by its network alone."""
+        """Report how well held-out text is predicted by the model as it is now, and by its networks alone."""
         progress = self.progress
-        tokens = progress.steps * self.rows * self.division.length
+        tokens = progress.steps * self.rows * self.division.length  # read by each network
         row: Row = {"stage": f"train {fraction:.0%}", "fold": progress.checks, "step": progress.steps}
         row |= {"tokens": tokens, "tokens_per_second": round(tokens / max(progress.seconds, 1e-9))}
-        row |= {"dev_perplexity": found.perplexity, "dev_bits_per_byte": found.bits_per_byte, "best": is_best}
+        row |= {"dev_perplexity": mixture.perplexity, "dev_bits_per_byte": mixture.bits_per_byte, "best": is_best}
         row |= {"network_bits_per_byte": alone.bits_per_byte}
-        row |= {"counted_bits_per_byte": self.counted_score.bits_per_byte}
+        row |= {"counted_bits_per_byte": self.counted_score.bits_per_byte, "dev_tokens": self.dev.targets}
         row["seconds"] = round(self.before + progress.seconds, 3)
-        if on_fold:
-            on_fold(row, model)
+        if progress.ended:
+            row["outcome"] = self.outcome()
+        if on_check:
+            on_check(row, model)
+
+    def outcome(self) -> str:
+        """What training achieved, in one sentence."""
+        counted, best = self.counted_score.bits_per_byte, self.progress.best
+        what = "the network" if self.side.network.number == 1 else f"the {self.side.network.number} networks"
+        verb = "improves" if self.side.network.number == 1 else "improve"
+        if self.best is not self.model:
+            text = f"({self.dev.targets:,} tokens of it) from {counted:.3f} to {best:.3f} bits per byte"
+            return f"{what} {verb} held-out text {text}; {self.progress.ended}"
+        why = "held-out text is predicted no better with it than by the counts alone"
+        if self.progress.steps < FEW_STEPS:
+            why = (
+                f"it took only {plural(self.progress.steps, 'step')} in {self.progress.seconds:.0f} s; allow more time"
+            )
+        return f"the network adds nothing and was not kept: {why}"
 
     def _scores(self, side: TrainedSide) -> tuple[Score, Score]:
-        """Score the held-out text, with the mixture and with the network alone."""
-        found = score(side.network, side.gate, self.dev, self.dev_flat, group=self.group)
-        return self._score_of(found.mixture), self._score_of(found.trained)
+        """Score the held-out text, with the mixture and with the networks alone."""
+        scores = score(side.network, side.gate, self.dev, self.dev_flat, group=self.group)
+        return self._score_of(scores.mixture), self._score_of(scores.network)
 
     def _score_of(self, log_p: Array) -> Score:
         return Score(-float(log_p.sum()), self.dev.targets, self.dev.bytes)
 
-    def _read_clock(self, stop: bool = False, due: bool = False) -> tuple[bool, bool]:
-        """Add the time of the first process since the last call; whether any process must stop, or is due to save."""
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()
-        now = time.perf_counter()
-        passed, *flags = self._of_first(now - self._since, stop, due)
-        self.progress.seconds += passed
-        self._since = now
-        return flags[0] > 0, flags[1] > 0
+    def arrays(self) -> dict[str, Array]:
+        state = {f"{STATE}{name}": value.cpu().numpy() for name, value in self.optimizer.arrays().items()}
+        return self.side.arrays() | state
 
-    def _of_first(self, number: float, *added: float) -> list[float]:
-        """A number of the first process, and others summed over all processes."""
-        numbers = self.group.sum(np.array([number if self.group.is_first else 0.0, *added], dtype=np.float64))
-        return [float(number) for number in numbers]
-
-    def _save(self, save: Any) -> None:
-        if save is not None and self.group.is_first:
-            save(self.checkpoint().files())
-        self._read_clock()
-
-    def checkpoint(self) -> Checkpoint:
-        """The whole state of the run."""
-        arrays = self.side.arrays()
-        arrays |= {f"{STATE}{name}": value.cpu().numpy() for name, value in self.optimizer.arrays().items()}
-        return Checkpoint(asdict(self.progress), self.source, self.text, str(self.device), arrays)
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        state = {name.removeprefix(STATE): array for name, array in arrays.items() if name.startswith(STATE)}
+        self.side.load(arrays)
+        self.optimizer.load({name: torch.from_numpy(np.array(array)) for name, array in state.items()})
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue a saved run; `self.model` must be the best model that was saved with it."""
-        if checkpoint.text != self.text:
-            raise SaffuError("this run was trained on different text; pass the original text or start a new run")
-        state = {n.removeprefix(STATE): a for n, a in checkpoint.arrays.items() if n.startswith(STATE)}
-        try:
-            self.best, self.progress = self.model, restored(Progress, checkpoint.progress)
-            if self.progress.checks >= len(CHECKS):
-                raise ValueError(f"`checks` is {self.progress.checks}")
-            self.side.load(checkpoint.arrays)
-            self.optimizer.load({name: torch.from_numpy(np.array(array)) for name, array in state.items()})
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise SaffuError(f"the checkpoint is damaged ({error}); train again") from None
+        super().restore(checkpoint)
+        if self.progress.checks >= len(CHECKS):
+            raise SaffuError("the checkpoint is damaged (the number of checks); train again")
+
+
+def cooled(fraction: float) -> float:
+    """The learning rate, relative to the highest, after a fraction of a run.
+
+    >>> [round(cooled(fraction), 3) for fraction in (0.0, 0.4, 0.7, 1.0)]
+    [1.0, 1.0, 0.5, 0.0]
+    """
+    return min(1.0, max(0.0, 1 - fraction) / COOLDOWN)

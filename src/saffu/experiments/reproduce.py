@@ -26,11 +26,11 @@ from saffu.experiments.results import Results
 from saffu.experiments.scoring import GridCorpus, run_grid, usual_memory
 from saffu.model.language_model import SaffuLM
 from saffu.paper.config import PaperConfig
+from saffu.paper.training import TrainingConfig
 from saffu.text.corpus import TokenCorpus
 from saffu.text.documents import Lines, read_lines
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 from saffu.training.checkpoint import read_checkpoint
-from saffu.training.config import TrainingConfig
 
 BLOCK, RADII = 128, (8, 128)
 DEV_TOKENS = 100_000  # "approximately 10^5 tokens from the development set"
@@ -164,7 +164,7 @@ def train(protocol: Protocol, corpora: Corpora, start: str, radius: int, say: Sa
 
     if folder.exists():
         found = read_checkpoint(folder)
-        if found.settings != training:
+        if found.settings != training.to_dict():
             raise SaffuError(f"{folder} was trained with other settings; use another `out`")
         lm = SaffuLM.resume(folder, corpora.train, dev, device=protocol.device, on_fold=show)
     else:

@@ -18,8 +18,8 @@ from typing import Any
 from saffu import files
 from saffu.errors import SaffuError
 from saffu.experiments.grid import SHAPE, SWEPT, CellKey, cell_settings, key_of, modes_of
+from saffu.interface import Score
 from saffu.paper.config import PaperConfig
-from saffu.tools.evaluate import Score
 
 FORMAT = 2
 SAMPLES = ("train", "dev")

@@ -23,11 +23,12 @@ from saffu.errors import SaffuError
 from saffu.experiments.grid import SWEPT, UnitKey, block_unit, document_unit, radius_unit, units_of
 from saffu.experiments.results import SAMPLES, Cell, Losses, Results, cell_key
 from saffu.experiments.units import Decoder, FittedUnits, fit_memory, outputs, parameter_count
+from saffu.interface import Score
 from saffu.paper.config import PaperConfig
 from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD, Tokenizer
-from saffu.tools.evaluate import Score, count_references, evaluate_references
+from saffu.tools.evaluate import count_references, evaluate_references
 
 EVAL_TOKENS = 100_000  # approximate number of training and of held-out targets that cells are scored on
 BATCH = {"cpu": 1 << 10, "cuda": 1 << 14}  # targets passed through a unit at a time

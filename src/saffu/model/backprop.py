@@ -16,9 +16,9 @@ from saffu.tools.generate import short_documents
 if TYPE_CHECKING:
     from saffu.companion.train import Training
     from saffu.model.language_model import OnRow, SaffuLM, Text
+    from saffu.paper.backprop import Backprop
+    from saffu.paper.training import TrainingConfig
     from saffu.text.corpus import TokenCorpus
-    from saffu.training.config import TrainingConfig
-    from saffu.training.loop import Backprop
 
 
 def backprop(
@@ -52,8 +52,8 @@ def new_run(
         assert isinstance(lm.config, CompanionConfig)
         lm.config = resolved(lm.config, corpora[0].targets, lm.device)
         return Training(model.with_config(lm.config), *corpora, **options)
-    from saffu.training.config import TrainingConfig
-    from saffu.training.loop import Backprop
+    from saffu.paper.backprop import Backprop
+    from saffu.paper.training import TrainingConfig
 
     return Backprop(model, *corpora, training or TrainingConfig(), **options)
 
@@ -74,12 +74,19 @@ def resume(
     corpora = lm.tokenize(documents, "tokenize"), lm.tokenize(dev, "tokenize")
     if checkpoint.text != {name: corpus.fingerprint() for name, corpus in zip(("corpus", "dev"), corpora, strict=True)}:
         raise SaffuError("this run was trained on different text; pass the original text or start a new run")
-    settings = None if lm.config.preset == "companion" else training or checkpoint.settings
+    settings = training if checkpoint.settings is None else training or stored_settings(checkpoint.settings)
     run = new_run(lm, corpora, settings, source=checkpoint.source, group=group)
     run.restore(checkpoint)
     settle(lm)
     finish(lm, run, folder, on_fold)
     return lm
+
+
+def stored_settings(settings: Any) -> TrainingConfig:
+    """The settings of a run of the paper's network, as its checkpoint has them."""
+    from saffu.paper.training import TrainingConfig
+
+    return TrainingConfig.from_dict(settings)
 
 
 def stored_checkpoint(folder: Path) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from saffu.errors import NotFittedError, SaffuError
 from saffu.files import Content
-from saffu.interface import Array, Explanation, Model, Stage, State
+from saffu.interface import Array, Explanation, Model, Score, Stage, State
 from saffu.model import folder as folders
 from saffu.model import living
 from saffu.model.ledger import Ledger
@@ -28,7 +28,7 @@ from saffu.tools.words import WordScore
 
 if TYPE_CHECKING:
     from saffu.calibrated.ngrams import NgramCounts
-    from saffu.training.config import TrainingConfig
+    from saffu.paper.training import TrainingConfig
 
 Text = TokenCorpus | Iterable[str | Mapping[str, Any] | Line]
 OnRow = Callable[[dict[str, Any]], None]
@@ -260,7 +260,7 @@ class SaffuLM:
             return documents
         return TokenCorpus.build(documents_from(documents), self.tokenizer_, progress=progress)
 
-    def score(self, documents: Text) -> evaluate.Score:
+    def score(self, documents: Text) -> Score:
         """Score documents: negative log-likelihood (`nll`), targets, bytes, perplexity, bits per byte."""
         return evaluate.evaluate(self.model_, self.tokenize(documents))
 
@@ -281,7 +281,7 @@ class SaffuLM:
         """Return the perplexity per token. To compare vocabularies, use `score(...).bits_per_byte`."""
         return self.score(documents).perplexity
 
-    def reference_scores(self, documents: Text) -> dict[str, evaluate.Score]:
+    def reference_scores(self, documents: Text) -> dict[str, Score]:
         """Score documents with the baselines: a unigram model and Kneser–Ney n-gram models of the training text."""
         if self.references_ is None:
             raise SaffuError("this model stores no n-gram baselines; fit it with references=True")

@@ -25,8 +25,8 @@ from saffu.text.selection import TextSelection, TrainingText
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 
 if TYPE_CHECKING:
+    from saffu.paper.training import TrainingConfig
     from saffu.training.checkpoint import Checkpoint
-    from saffu.training.config import TrainingConfig
 
 
 class Corpora(NamedTuple):

@@ -78,7 +78,7 @@ def fit_paper(
     embeddings: Any = None,
 ) -> Iterator[Stage]:
     if training is not None:
-        from saffu.training.start import start
+        from saffu.paper.start import start
 
         return start(corpus, vocabulary, config, training, device, group)
     from saffu.paper.fit import fit

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -11,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from saffu.errors import SaffuError
-from saffu.interface import Floats, Model
+from saffu.interface import Floats, Model, Score
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 
@@ -22,33 +20,6 @@ REFERENCES = {"unigram": 1, "bigram": 2, "trigram": 3, "5-gram": 5}
 REFERENCE_ORDER = 3  # counted for the baselines, unless a model holds longer n-grams anyway
 CACHE_WEIGHT = 0.1  # of a cache mixed with n-grams: about the best value on running text
 LONG = 100_000  # targets from which on a progress bar is shown
-
-
-@dataclass(frozen=True)
-class Score:
-    """Negative log-likelihood of a text. Every token and each `<eod>` is a target.
-
-    >>> score = Score(nll=4 * math.log(8), targets=4, bytes=6)
-    >>> round(score.perplexity, 6), round(score.bits_per_byte, 6)
-    (8.0, 2.0)
-    """
-
-    nll: float  # −Σ ln p, in nats
-    targets: int  # tokens, including `<eod>`
-    bytes: int  # of the text in UTF-8, including one newline per line
-
-    @property
-    def perplexity(self) -> float:
-        """exp(nll / targets), infinite if it overflows. Not comparable between vocabularies."""
-        try:
-            return math.exp(self.nll / self.targets)
-        except OverflowError:
-            return math.inf
-
-    @property
-    def bits_per_byte(self) -> float:
-        """Bits per byte of text, comparable between any models of the same text."""
-        return self.nll / math.log(2) / self.bytes
 
 
 def evaluate(model: Model, corpus: TokenCorpus, progress: str | None = "evaluate") -> Score:

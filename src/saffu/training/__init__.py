@@ -1,1 +1,1 @@
-"""Backpropagation for the paper's network."""
+"""What every training run needs: clock, checks, checkpoints, signals, CUDA graphs, several processes."""

@@ -12,7 +12,6 @@ from saffu import files
 from saffu.errors import SaffuError
 from saffu.files import Content
 from saffu.interface import Array
-from saffu.training.config import TrainingConfig
 
 FACTS, ARRAYS = "checkpoint.json", "checkpoint.safetensors"
 LARGEST = 2**53  # of an integer
@@ -29,13 +28,13 @@ class Checkpoint:
     text: Mapping[str, str]  # fingerprints of the corpora
     device: str
     arrays: Mapping[str, Array]  # of the weights being trained and of the optimizer
-    settings: TrainingConfig | None = None  # of the paper's network; a companion's are in its model's config
+    settings: Mapping[str, Any] | None = None  # of the run, unless they are in the model's config
 
     def files(self) -> dict[str, Content]:
         """The files to store in the model folder, by name."""
         facts = {"progress": self.progress, "source": self.source, "text": self.text, "device": self.device}
-        if self.settings:
-            facts["settings"] = self.settings.to_dict()
+        if self.settings is not None:
+            facts["settings"] = self.settings
         return {FACTS: (json.dumps(facts, indent=2) + "\n").encode(), ARRAYS: self.arrays}
 
 
@@ -57,7 +56,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             facts["text"],
             facts["device"],
             files.read_arrays(folder, ARRAYS, manifest),
-            TrainingConfig.from_dict(facts["settings"]) if "settings" in facts else None,
+            facts.get("settings"),
         )
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise SaffuError(f"{folder / FACTS} is damaged ({error}); train again") from None

@@ -5,11 +5,10 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
-
-from saffu.paper.windows import Targets
 
 ENABLED = True  # tests compare the captured step with the plain one
 PLAIN_STEPS = 3  # before the capture, so that everything created on first use exists
@@ -18,37 +17,42 @@ PLAIN_STEPS = 3  # before the capture, so that everything created on first use e
 class GraphedStep:
     """Call `step` a few times, then record it on buffers of its own and replay the recording.
 
-    The `tokens` of all targets must have one length. Batches of another size than `batch_size` take the plain step.
+    `step` takes tensors, or None, of the same shapes every time; calls with other shapes are not recorded. A tensor
+    that is the very one of the call before is not copied again.
     """
 
-    inputs: Targets
-    tokens: Tensor  # of the fold whose tokens the buffers hold
-    loss: Tensor
-
-    def __init__(self, step: Callable[[Targets], Tensor], batch_size: int):
-        self.step, self.batch_size, self.calls = step, batch_size, 0
+    def __init__(self, step: Callable[..., Tensor]):
+        self.step = step
+        self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.shapes: list[Any] = []
+        self.buffers: list[Tensor | None] = []
+        self.values: tuple[Tensor | None, ...] = ()
+        self.loss: Tensor
 
-    def __call__(self, targets: Targets) -> Tensor:
+    def __call__(self, *values: Tensor | None) -> Tensor:
         self.calls += 1
-        if self.calls <= PLAIN_STEPS or len(targets.ids) != self.batch_size:
-            return self.step(targets)
+        shapes = [None if value is None else value.shape for value in values]
+        if self.calls <= PLAIN_STEPS or shapes != self.shapes:
+            if self.graph is None:  # the shapes that come twice are those to record
+                self.shapes = shapes
+            return self.step(*values)
         if self.graph is None:
-            self._capture(targets)
+            self._capture(values)
         assert self.graph is not None
-        for buffer, values in zip(self.inputs, targets, strict=True):
-            if buffer is not None and values is not None and values is not self.tokens:
-                buffer.copy_(values)
-        self.tokens = targets.tokens
+        for buffer, value, before in zip(self.buffers, values, self.values, strict=True):
+            if buffer is not None and value is not None and value is not before:
+                buffer.copy_(value)
+        self.values = values
         self.graph.replay()
         return self.loss.clone()
 
-    def _capture(self, targets: Targets) -> None:
-        self.inputs = Targets(*(values.clone() for values in targets if values is not None))  # `means` comes last
-        self.tokens = targets.tokens
+    def _capture(self, values: tuple[Tensor | None, ...]) -> None:
+        self.buffers = [None if value is None else value.clone() for value in values]
+        self.values = values
         self.graph = torch.cuda.CUDAGraph()
         with no_garbage_collection(), torch.cuda.graph(self.graph, stream=torch.cuda.current_stream()):
-            self.loss = self.step(self.inputs)
+            self.loss = self.step(*self.buffers)
 
 
 @contextmanager

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from saffu.errors import SaffuError
+from saffu.paper.backprop import Backprop
 from saffu.paper.fit import fit
+from saffu.paper.start import start
+from saffu.paper.training import TrainingConfig
 from saffu.tools.evaluate import evaluate
-from saffu.training.config import TrainingConfig
-from saffu.training.loop import Backprop
-from saffu.training.start import start
 from training_data import CONFIG, DEV, QUICK, TRAIN, VOCABULARY, started
 
 COLD = TrainingConfig(init="random", seed=1)
@@ -72,7 +72,7 @@ def test_warm_is_ahead_of_cold_after_the_same_steps():
         "cold, cipher": replace(QUICK, init="random", init_embeddings="cipher"),
     }.items():
         model, rows = started(CONFIG, training), []
-        best = Backprop(model, TRAIN, DEV, training).run(on_fold=lambda row, _, rows=rows: rows.append(row))
+        best = Backprop(model, TRAIN, DEV, training).run(on_check=lambda row, _, rows=rows: rows.append(row))
         assert [row["stage"] for row in rows] == [f"{training.init} start", "train 1", "train 2", "train 3"]
         assert rows[-1]["dev_perplexity"] < 0.9 * rows[0]["dev_perplexity"]
         perplexities[name] = evaluate(best, DEV).perplexity

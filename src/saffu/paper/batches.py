@@ -11,16 +11,7 @@ from saffu.paper.network import Network
 from saffu.paper.windows import Targets
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import PAD
-
-
-def seed_of(*place: int | str) -> int:
-    """A seed for one use at one place of a run.
-
-    >>> seed_of(0, "targets", 3) == seed_of(0, "targets", 3), seed_of(0, "targets", 3) == seed_of(0, "targets", 4)
-    (True, False)
-    """
-    words = [part if isinstance(part, int) else int.from_bytes(part.encode(), "big") for part in place]
-    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0])
+from saffu.training.run import seed_of
 
 
 def folds_per_epoch(corpus: TokenCorpus, fold_tokens: int) -> int:

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from saffu.paper.batches import ShuffledFold, folds_per_epoch
 from saffu.paper.fit import unsolved_network
 from saffu.paper.windows import Targets, unit_windows
 from saffu.text.corpus import TokenCorpus
-from saffu.training.batches import ShuffledFold, folds_per_epoch
 from training_data import CONFIG, TRAIN, VOCABULARY
 
 NETWORK = unsolved_network(TRAIN, VOCABULARY, CONFIG)

@@ -12,13 +12,13 @@ import torch
 
 from saffu import files
 from saffu.errors import SaffuError
+from saffu.interface import Score
+from saffu.paper.backprop import Backprop
+from saffu.paper.batches import ShuffledFold
 from saffu.paper.model import PaperModel
-from saffu.tools.evaluate import Score, evaluate
-from saffu.training import loop
-from saffu.training.batches import ShuffledFold
+from saffu.paper.training import TrainingConfig
+from saffu.tools.evaluate import evaluate
 from saffu.training.checkpoint import read_checkpoint
-from saffu.training.config import TrainingConfig
-from saffu.training.loop import Backprop
 from test_processes import run_processes
 from training_data import CONFIG, DEV, QUICK, TRAIN, VOCABULARY, started
 
@@ -57,7 +57,7 @@ class Folder:
         arrays = files.read_arrays(self.path, "model.safetensors", manifest)
         model = PaperModel.from_arrays(self.config, VOCABULARY, arrays, None)
         self.log = json.loads(files.read_file(self.path, "log.json", manifest))
-        settings = replace(checkpoint.settings, **changed)
+        settings = replace(TrainingConfig.from_dict(checkpoint.settings), **changed)
         run = self.attach(Backprop(model, TRAIN, DEV, settings, source=checkpoint.source))
         run.restore(checkpoint)
         return run
@@ -70,13 +70,13 @@ def without_timing(log):
 def scripted(monkeypatch, perplexities):
     """Let the held-out text have these perplexities, one after another."""
     coming = iter(perplexities)
-    monkeypatch.setattr(loop, "evaluate", lambda *_: Score(math.log(next(coming)) * 100, 100, 300))
+    monkeypatch.setattr(Backprop, "_score", lambda *_: Score(math.log(next(coming)) * 100, 100, 300))
 
 
 def test_stops_at_the_total_number_of_increases_and_keeps_the_best(monkeypatch):
     scripted(monkeypatch, [50, 40, 45, 30, 35, 33, 34, 20])  # increases at folds 2, 4, and 6
     run, rows, models = Backprop(started(), TRAIN, DEV, TrainingConfig(batch_size=512, patience=3)), [], []
-    best = run.run(on_fold=lambda row, model: (rows.append(row), models.append(model)))
+    best = run.run(on_check=lambda row, model: (rows.append(row), models.append(model)))
     assert run.progress.ended == "held-out perplexity increased 3 times"
     assert [row["rises"] for row in rows] == [0, 0, 1, 1, 2, 2, 3]
     assert [row["best"] for row in rows] == [True, True, False, True, False, False, False]
@@ -94,7 +94,7 @@ def test_a_run_that_never_improves_returns_the_model_it_started_from(monkeypatch
 
 def test_the_log():
     rows = []
-    best = Backprop(started(), TRAIN, DEV, QUICK, seconds=5.0).run(on_fold=lambda row, _: rows.append(row))
+    best = Backprop(started(), TRAIN, DEV, QUICK, seconds=5.0).run(on_check=lambda row, _: rows.append(row))
     row = rows[-1]
     sizes = [ShuffledFold(TRAIN, 3, number, started().network, 0).targets for number in (1, 2, 3)]
     assert row["stage"] == "train 3"
@@ -148,18 +148,18 @@ def test_held_out_text_is_needed():
 def test_interrupted_anywhere_ends_like_one_never_interrupted(tmp_path, training):
     """Bit for bit: the weights being trained, Adam's moments, the best model, and the log."""
     whole, log = Backprop(started(CONFIG, training), TRAIN, DEV, training), []
-    best = whole.run(on_fold=lambda row, _: log.append(row))
+    best = whole.run(on_check=lambda row, _: log.append(row))
     folder, sittings, draw = Folder(tmp_path / "model"), 0, random.Random(1)
     run = folder.attach(Backprop(started(CONFIG, training), TRAIN, DEV, training, source={"name": "text"}))
     while True:
         left, take_step = draw.randrange(1, 14), run.take_step
 
-        def interrupted(targets, take_step=take_step):
+        def interrupted(*targets, take_step=take_step):
             nonlocal left
             left -= 1
             if left == 0:
                 signal.raise_signal(signal.SIGINT)  # takes effect after this step
-            return take_step(targets)
+            return take_step(*targets)
 
         run.take_step = interrupted
         try:
@@ -281,9 +281,9 @@ TOGETHER = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from test_loop import CONFIG, DEV, QUICK, TRAIN, Folder, started
+from test_backprop import CONFIG, DEV, QUICK, TRAIN, Folder, started
 from saffu.processes import together
-from saffu.training.loop import Backprop
+from saffu.paper.backprop import Backprop
 
 def threads():
     tasks = Path("/proc/self/task")
@@ -309,7 +309,7 @@ def test_several_processes_take_the_same_steps(tmp_path):
         assert threads == "threads left: 0"
     log: list[dict] = []
     alone = Backprop(started(), TRAIN, DEV, replace(QUICK, dropout=0.0))
-    alone.run(on_fold=lambda row, _: log.append(row))
+    alone.run(on_check=lambda row, _: log.append(row))
     manifest = files.read_manifest(tmp_path / "model")
     rows = json.loads(files.read_file(tmp_path / "model", "log.json", manifest))
     assert [row["step"] for row in rows] == [row["step"] for row in log]

@@ -13,10 +13,10 @@ from saffu.paper.config import PaperConfig
 from saffu.paper.fit import fit, unsolved_network
 from saffu.paper.model import PaperModel
 from saffu.paper.network import Network
+from saffu.paper.training import TrainingConfig
 from saffu.processes import SINGLE, ProcessGroup
 from saffu.text.corpus import TokenCorpus
-from saffu.training.batches import seed_of
-from saffu.training.config import TrainingConfig
+from saffu.training.run import seed_of
 
 
 def start(

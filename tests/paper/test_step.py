@@ -9,8 +9,8 @@ from torch.func import functional_call
 
 from saffu.paper.config import PaperConfig
 from saffu.paper.network import Network
-from saffu.training.config import TrainingConfig
-from saffu.training.step import AdamStep, TotalLoss, copy_weights, train_embeddings
+from saffu.paper.step import AdamStep, TotalLoss, copy_weights, train_embeddings
+from saffu.paper.training import TrainingConfig
 from training_data import CONFIG, QUICK, TRAIN, VOCABULARY, started
 
 COLD = TrainingConfig(init="random", dropout=0.0)

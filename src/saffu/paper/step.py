@@ -14,9 +14,9 @@ from torch.nn.utils import parametrize
 from saffu.errors import SaffuError
 from saffu.interface import Array
 from saffu.paper.network import Network, Tables
+from saffu.paper.training import TrainingConfig
 from saffu.paper.windows import Targets
 from saffu.processes import SINGLE, ProcessGroup, peer_errors
-from saffu.training.config import TrainingConfig
 
 
 class AdamStep:
