@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.fit import fit
 from saffu.calibrated.model import CalibratedModel
+from saffu.errors import SaffuError
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 
@@ -96,3 +97,14 @@ def test_a_first_line_without_a_past_is_no_worse(model):
     lines = corpus(*[document(rng, 1) for _ in range(300)])
     cost = np.mean(model.without_cache().log_probabilities(lines) - model.log_probabilities(lines))
     assert cost < 0.03
+
+
+def test_online_a_document_remembers_those_before_it(model):
+    text = document(np.random.default_rng(4), 60)
+    alone, online = (m.log_probabilities(corpus(text, text)) for m in (model, model.online()))
+    half = len(text)
+    assert (online[:half] == alone[:half]).all()
+    assert online[half:].mean() > alone[half:].mean() + 0.02
+    assert (model.log_probabilities(corpus(text, text)) == alone).all()
+    with pytest.raises(SaffuError, match="cannot read online"):
+        model.without_cache().online()

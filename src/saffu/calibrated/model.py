@@ -94,6 +94,7 @@ class CalibratedModel:
         self.counts, self._sums = counts, sums
         self.views = views_of(config)
         self.vocabulary = len(frequencies)
+        self.is_online = False
 
     @classmethod
     def from_sums(cls, config: CalibratedConfig, encoder: Encoder, sums: CalibratedSums) -> CalibratedModel:
@@ -153,7 +154,7 @@ class CalibratedModel:
 
     def _scored(self, corpus: TokenCorpus, progress: str | None, certainty: Array | None) -> Floats:
         if self.config.cache:
-            return read_corpus(self.native, corpus, self.vocabulary, progress, certainty)
+            return read_corpus(self.native, corpus, self.vocabulary, progress, certainty, self.is_online)
         ids, native = checked_ids(corpus, self.vocabulary), self.native  # laid out before threads need it
 
         def kernel(starts: Array, lo: int, hi: int, out: Array) -> None:
@@ -248,6 +249,14 @@ class CalibratedModel:
         """The same model, not using the memory of a document."""
         config = replace(self.config, cache=0)
         return CalibratedModel(config, self.encoder, self.tables, self.frequencies, self.counts, self._sums)
+
+    def online(self) -> CalibratedModel:
+        """The same model, whose memory continues from one document of a corpus to the next."""
+        if not self.config.cache:
+            raise SaffuError("this model has no memory of a document (`cache` is 0), so it cannot read online")
+        model = CalibratedModel(self.config, self.encoder, self.tables, self.frequencies, self.counts, self._sums)
+        model.is_online = True
+        return model
 
     def explain(self, context: Sequence[int]) -> Explanation:
         """What each view adds to ln p of every token; the terms add up exactly."""

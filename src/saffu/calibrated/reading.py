@@ -64,11 +64,17 @@ def initial_learning(exponents: Floats) -> Array:
 
 
 def read_corpus(
-    native: NativeModel, corpus: TokenCorpus, vocabulary: int, progress: str | None, certainty: Array | None
+    native: NativeModel,
+    corpus: TokenCorpus,
+    vocabulary: int,
+    progress: str | None,
+    certainty: Array | None,
+    continues: bool = False,
 ) -> Floats:
     """ln p of every target (targets,), and, if given, the `certainty` (targets, 2).
 
     Threads compute the views' shares of chunks, most of the work, in any order; one reader reads the chunks in turn.
+    It begins each document with an empty memory, unless it `continues` from one to the next.
     """
     ids, starts = checked_ids(corpus, vocabulary), np.ascontiguousarray(corpus.starts, dtype=np.int64)
     out, reader, ranks = np.empty(corpus.targets), Reader(native), native.ranks
@@ -91,7 +97,7 @@ def read_corpus(
                     change.wait(0.1)
             part = None if certainty is None else certainty[lo:hi]
             library.saffu_read_targets(
-                reader.handle, *text, False, pointer(shares, np.float32), pointer(out[lo:hi], np.float64),
+                reader.handle, *text, continues, pointer(shares, np.float32), pointer(out[lo:hi], np.float64),
                 pointer(part, np.float32),
             )  # fmt: skip
             with change:

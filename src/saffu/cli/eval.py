@@ -35,7 +35,9 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("--baseline-text", nargs="+", metavar="FILE", help=help)
     help = "use only the first N tokens, to the end of a line (1e6, 500k, 2M)"
     parser.add_argument("--max-tokens", type=count, metavar="N", help=help)
-    parser.add_argument("--no-cache", action="store_true", help="predict without the recency cache")
+    parser.add_argument("--no-cache", action="store_true", help="predict without memory of the document")
+    help = "remember each document in those after it; the folder does not change"
+    parser.add_argument("--online", action="store_true", help=help)
     add_device(parser)
     add_output_options(parser)
     add_text_options(parser)
@@ -54,6 +56,8 @@ def run(options: argparse.Namespace) -> None:
     if not (options.text or every):
         raise SaffuError("no text to evaluate on; pass some: saffu eval MODEL TEXT")
     how = reading_of(options, lm.source_)
+    if options.no_cache and options.online:
+        raise SaffuError("--online needs the memory that --no-cache leaves out; omit one of them")
     if options.no_cache:
         lm.model_ = without_cache(lm.model_)
     with Text(options.text, how) as text:
@@ -63,7 +67,7 @@ def run(options: argparse.Namespace) -> None:
 
         corpus = tokenized(text if options.text else hold_out(text, every, held_out=True), options.max_tokens)
         text.warn_of_skipped()
-        score, counts = lm.score(corpus), lm.references_
+        score, counts = lm.score(corpus, online=options.online), lm.references_
         if options.baseline_text:
             with Text(options.baseline_text, how) as other:
                 counts = evaluate.count_references(tokenized(other), len(lm.tokenizer_))
@@ -78,7 +82,8 @@ def run(options: argparse.Namespace) -> None:
         return
     part = f", the first {score.targets:,} tokens" if options.max_tokens else f", {score.targets:,} tokens"
     print(f"{corpus.described()}{part}, {score.bytes:,} bytes")
-    title = "this model, no cache" if options.no_cache else "this model"
+    how_read = ", no cache" if options.no_cache else ", online" if options.online else ""
+    title = f"this model{how_read}"
     scores = {title: score} | {f"{name} baseline": baseline for name, baseline in baselines.items()}
     rows = [[name, f"{s.perplexity:.2f}", f"{s.bits_per_byte:.3f}"] for name, s in scores.items()]
     print(table(["", "perplexity", "bits/byte"], rows))

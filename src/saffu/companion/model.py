@@ -92,6 +92,12 @@ class CompanionModel:
         config = replace(self.config, cache=0)
         return CompanionModel(config, self.counted.without_cache(), self.side, self.device)
 
+    def online(self) -> CompanionModel:
+        """The same model, whose counted side remembers one document of a corpus in the next."""
+        model = copy.copy(self)
+        model.counted = self.counted.online()
+        return model
+
     def log_probabilities(self, corpus: TokenCorpus, progress: str | None = None) -> Floats:
         """ln p of every target, (targets,). Each sees at least half a window of its document, or all before it."""
         return self.scores_by_part(corpus, progress)[""]

@@ -22,7 +22,7 @@ from saffu.text.corpus import Line, TokenCorpus
 from saffu.text.documents import documents_from
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 from saffu.tools import decoding, evaluate, generate
-from saffu.tools.scores import LineScore, Scorer, checked, score_texts
+from saffu.tools.scores import LineScore, Scorer, checked, online_model, score_texts
 from saffu.tools.word_vectors import WordVectors
 from saffu.tools.words import WordScore
 
@@ -260,9 +260,13 @@ class SaffuLM:
             return documents
         return TokenCorpus.build(documents_from(documents), self.tokenizer_, progress=progress)
 
-    def score(self, documents: Text) -> Score:
-        """Score documents: negative log-likelihood (`nll`), targets, bytes, perplexity, bits per byte."""
-        return evaluate.evaluate(self.model_, self.tokenize(documents))
+    def score(self, documents: Text, *, online: bool = False) -> Score:
+        """Score documents: negative log-likelihood (`nll`), targets, bytes, perplexity, bits per byte.
+
+        With `online`, the memory continues from one document to the next; the model does not change.
+        """
+        model = online_model(self.model_) if online else self.model_
+        return evaluate.evaluate(model, self.tokenize(documents))
 
     def score_lines(self, texts: Iterable[str]) -> list[LineScore]:
         """Score each text on its own: bits, tokens, bytes, bits per byte, and perplexity, as rows for pandas."""

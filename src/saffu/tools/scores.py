@@ -122,6 +122,14 @@ def without_cache(model: Model) -> Model:
     return bare
 
 
+def online_model(model: Model) -> Model:
+    """The same model, which remembers each document of a corpus in those after it."""
+    if not hasattr(model, "online"):
+        raise SaffuError("this model has no memory of a document, so it cannot read online")
+    reader: Model = model.online()
+    return reader
+
+
 def score_texts(scorer: Scorer, texts: Iterable[str]) -> Iterator[LineScore]:
     """Score each text as a whole, in order, as they come in and without keeping them."""
     for batch in batches(checked(texts), len):
