@@ -1,4 +1,4 @@
-# make setup | demo | test | test-hf | test-cluster | test-web | portable | torture | bench | numbers | format | clean.   Needs Python >= 3.10 and make; everything else goes into .venv.
+# make setup | demo | test | test-hf | test-cluster | test-web | portable | torture | bench | numbers | docs | format | clean.   Needs Python >= 3.10 and make; everything else goes into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 HF := .venv-hf
 
-.PHONY: setup demo test test-hf test-cluster test-web portable torture bench numbers format clean
+.PHONY: setup demo test test-hf test-cluster test-web portable torture bench numbers docs format clean
 
 setup: $(STAMP)
 
@@ -45,7 +45,7 @@ test-cluster: setup
 test-web: setup
 	$(BIN)/python $(INSTALL) playwright
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || { apt-get update -qq && apt-get install -y -qq chromium; }
-	npm install --silent --prefix $(VENV)/axe axe-core puppeteer-core || echo "no npm: accessibility and Firefox are not checked"
+	npm install --silent --prefix $(VENV)/axe axe-core || echo "no npm: the check of accessibility is skipped"
 	$(BIN)/python -m pytest tests/play tests/play/browser.py
 
 # The kernels with every compiler that is installed, also for other systems, run under emulators.
@@ -61,6 +61,10 @@ bench: setup
 # Numbers, tables, and figures of README.md and docs/, from docs/results.
 numbers: setup
 	$(BIN)/python -m lab pages
+
+# The documentation site, into build/site; a link or an anchor that leads nowhere is an error.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: setup
 	$(BIN)/ruff check --fix src tests lab benchmarks docs/*.py hatch_build.py

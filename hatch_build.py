@@ -23,7 +23,7 @@ SOURCES = Path(__file__).parent / "src" / "saffu" / "calibrated" / "native"
 LIBRARY = SOURCES / f"libsaffu.{ {'win32': 'dll', 'darwin': 'dylib'}.get(sys.platform, 'so') }"
 FLAGS = ["-O3", "-std=c++17", "-shared", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math"]
 MICROSOFT_FLAGS = ["/nologo", "/O2", "/std:c++17", "/EHsc", "/utf-8", "/LD"]
-COMPILERS = ("cl", "g++", "clang++") if sys.platform == "win32" else ("c++", "g++", "clang++")
+COMPILERS = ("g++", "clang-cl", "clang++") if sys.platform == "win32" else ("c++", "g++", "clang++")
 
 
 class Kernels(BuildHookInterface):
@@ -50,7 +50,7 @@ def command(compiler: list[str], library: Path) -> list[str]:
     """The command that compiles all kernels into a library; CXXFLAGS and LDFLAGS can add to it."""
     sources = [str(path) for path in sorted(SOURCES.glob("*.cpp"))]
     more = [shlex.split(os.environ.get(name, "")) for name in ("CXXFLAGS", "LDFLAGS")]
-    if Path(compiler[-1]).stem in ("cl", "clang-cl"):
+    if Path(compiler[-1]).stem == "clang-cl":
         return [*compiler, *MICROSOFT_FLAGS, *more[0], *sources, f"/Fo{library.parent}{os.sep}", f"/Fe{library}"]
     system = ["-static"] if sys.platform == "win32" else ["-fPIC"]
     if sys.platform == "darwin":

@@ -1,9 +1,15 @@
-"""saffu in one minute. Run it: python docs/tutorial.py (it writes only into a temporary folder)
+# %% [markdown]
+# # Tutorial
+#
+# Ten minutes with saffu, from text to a model that explains itself, changes exactly, and gets better with training.
+# Run it as a script (`python docs/tutorial.py`), open it as a notebook (`docs/tutorial.ipynb`), or just read. It
+# writes only into a temporary folder. Numbers depend on your version of Python, whose documentation is the text.
+#
+# ## Text
+# A text is any iterable of strings, one per document. Here, a part of the English text that ships with Python; every
+# twentieth paragraph is held out.
 
-Every step shows the Python call, with the equivalent command next to it.
-"""
-
-# %% Text: any iterable of strings, one per document. Here, a part of the English text that ships with Python.
+# %%
 import itertools
 import json
 import tempfile
@@ -13,83 +19,143 @@ import saffu
 from saffu.text.default_corpus import default_corpus
 from saffu.tools.minimal_pairs import evaluate_pairs
 
+scratch = tempfile.TemporaryDirectory()
+folder = Path(scratch.name)
 paragraphs = list(itertools.islice(default_corpus(), 800))
 train = [text for number, text in enumerate(paragraphs) if number % 20]
 held_out = paragraphs[::20]
-print(f"{len(train)} documents to count, {len(held_out)} held out; the first begins: {train[0][:60]!r}\n")
+print(f"{len(train)} documents to count, {len(held_out)} held out; the first begins: {train[0][:60]!r}")
 
-# %% Count.                                                    saffu train books/ --out model
+# %% [markdown]
+# ## Count
+# `fit` learns a tokenizer, counts n-grams, and solves for everything else. On the command line: `saffu train books/
+# --out model`.
+
+# %%
 lm = saffu.SaffuLM().fit(train, dev=held_out)
 print(lm)
-print(f"fitted in {lm.log_[0]['seconds']:.1f} s\n")
+print(f"fitted in {lm.log_[0]['seconds']:.1f} s")
 
-# %% How good is it? Compare it with n-grams of the same text. saffu eval model held-out.txt
+# %% [markdown]
+# How good is it? Bits per byte of the held-out text, next to n-gram models of the same text (`saffu eval model
+# held-out.txt`):
+
+# %%
 score = lm.score(held_out)
 print(f"{'this model':<10}  perplexity {score.perplexity:7.1f}   bits per byte {score.bits_per_byte:.3f}")
 for name, baseline in lm.reference_scores(held_out).items():
     print(f"{name:<10}  perplexity {baseline.perplexity:7.1f}   bits per byte {baseline.bits_per_byte:.3f}")
 
-# %% Generate text.                                            saffu generate model "The function" --top-p 0.9 --seed 1
-print("\nThe function" + lm.generate("The function", seed=1, top_p=0.9, max_tokens=40) + "\n")
+# %% [markdown]
+# ## Use it
+# Generate (`saffu generate model "The function" --top-p 0.9 --seed 1`). A model of 800 paragraphs is no author, but
+# it has picked up the style:
 
-# %% The recency cache: words that occurred earlier in a document are expected to recur.
-line = "A parser reads the text of the parser."
-once, twice = lm.score([line]), lm.score([f"{line}\n{line}"])
-print(f"a line alone {once.nll:.1f} nats, after itself {twice.nll - once.nll:.1f}\n")
+# %%
+print("The function" + lm.generate("The function", seed=1, top_p=0.9, max_tokens=40))
 
-# %% How surprising is each word?                              echo "…" | saffu score model --words
+# %% [markdown]
+# How surprising is each word (`echo "…" | saffu score model --words`)?
+
+# %%
 for word in lm.surprisals("This is equivalent to a class."):
     print(f"{word.bits:6.2f} bits  {word.word}")
 
-# %% Why this token? Contributions that add up, in nats.       saffu explain model "This is equivalent"
+# %% [markdown]
+# Words that occurred earlier in a document are expected to recur: the second time, the same line costs much less.
+# That is the recency cache, which belongs to the reader and never changes the model.
+
+# %%
+line = "A parser reads the text of the parser."
+once, twice = lm.score([line]), lm.score([f"{line}\n{line}"])
+print(f"a line alone {once.nll:.1f} nats, after itself {twice.nll - once.nll:.1f}")
+
+# %% [markdown]
+# Words used in similar contexts (`saffu embed model must`):
+
+# %%
+nearest = lm.word_vectors_.neighbors("must", 5)
+print("near 'must':", ", ".join(f"{token.strip()} {cosine:.2f}" for token, cosine in nearest))
+
+# %% [markdown]
+# ## Why this token?
+# Every prediction is a sum of contributions, one for each part of the context (`saffu explain model "This is
+# equivalent"`):
+
+# %%
 explanation = lm.explain("This is equivalent")
 best = int(explanation.log_probabilities.argmax())
-print(f"\nafter 'This is equivalent' comes {lm.tokenizer_.token(best)!r}, because of")
+print(f"after 'This is equivalent' comes {lm.tokenizer_.token(best)!r}, because of")
 for term in sorted(explanation.terms[1:], key=lambda term: -term.values[best])[:3]:
     seen = "".join(lm.tokenizer_.token(token) for token in term.seen)
     print(f"  {term.name:<28} {seen!r:<22} {term.values[best]:+.2f}")
 total = sum(term.values[best] for term in explanation.terms)
-print(f"  all parts together {total:.4f}, the log-probability {explanation.log_probabilities[best]:.4f}\n")
+print(f"  all parts together {total:.4f}, the log-probability {explanation.log_probabilities[best]:.4f}")
 
-# %% Words used in similar contexts.                           saffu embed model must
-nearest = lm.word_vectors_.neighbors("must", 5)
-print("near 'must':", ", ".join(f"{token.strip()} {cosine:.2f}" for token, cosine in nearest), "\n")
+# %% [markdown]
+# ## Change it, exactly
+# Counts add and subtract, so a model can learn documents and forget them, bit for bit (`saffu update`, `saffu
+# forget`):
 
-# %% Add documents, remove documents: exactly.                 saffu update model more.txt; saffu forget model more.txt
+# %%
 before = lm.perplexity(held_out)
 lm.update(held_out)
 print(f"updated with the held-out text: perplexity {lm.perplexity(held_out):.1f}")
 lm.forget(held_out)
 after = lm.perplexity(held_out)
-print(f"forgotten again: perplexity {after:.1f}, exactly as before: {after == before}\n")
+print(f"forgotten again: perplexity {after:.1f}, exactly as before: {after == before}")
 
-with tempfile.TemporaryDirectory() as folder:
-    # %% Minimal pairs: is the acceptable sentence preferred?  saffu pairs model agreement.jsonl
-    pairs = [
-        {"sentence_good": "This method returns the value.", "sentence_bad": "This method return the value."},
-        {"sentence_good": "The following values are used.", "sentence_bad": "The following values is used."},
-    ]
-    file = Path(folder) / "agreement.jsonl"
-    file.write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")
-    (result,) = evaluate_pairs(lm.model_, lm.tokenizer_, [file])
-    print(f"pairs: {result['accuracy']:.0%} correct, {result['tie_rate']:.0%} ties\n")
+# %% [markdown]
+# ## Save and test it
+# A model is a folder of safetensors and JSON (`saffu info model`):
 
-    # %% Save it: a folder of safetensors and JSON.            saffu info model
-    lm.save(Path(folder) / "model")
-    again = saffu.load(Path(folder) / "model")
-    print(f"saved and loaded: perplexity {again.perplexity(held_out):.1f} as before\n")
+# %%
+lm.save(folder / "model")
+again = saffu.load(folder / "model")
+print(f"saved and loaded: perplexity {again.perplexity(held_out):.1f} as before")
 
-# %% Train a network next to the counts (needs torch).         saffu train books/ --epochs 1 --depth 1 --out model
+# %% [markdown]
+# Minimal pairs: does it prefer the acceptable sentence (`saffu pairs model agreement.jsonl`)?
+
+# %%
+pairs = [
+    {"sentence_good": "This method returns the value.", "sentence_bad": "This method return the value."},
+    {"sentence_good": "The following values are used.", "sentence_bad": "The following values is used."},
+]
+file = folder / "agreement.jsonl"
+file.write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")
+(result,) = evaluate_pairs(lm.model_, lm.tokenizer_, [file])
+print(f"pairs: {result['accuracy']:.0%} correct, {result['tie_rate']:.0%} ties")
+
+# %% [markdown]
+# ## Train it further
+# With PyTorch, a small transformer is trained next to the counts, and a gate mixes the two
+# (`saffu train books/ --minutes 5 --out model`). The best state on held-out text is kept, so training never makes a
+# model worse on it. Here, one layer and one pass over 760 paragraphs, which cannot gain much; minutes and more text
+# can.
+
+# %%
 config = saffu.preset("companion", epochs=1, depth=1)
 both = saffu.SaffuLM(config).fit(train, dev=held_out).backprop(train, held_out)
-for row in (both.log_[0], both.log_[-1]):
-    print(f"{row['stage']:<12} bits per byte {row['dev_bits_per_byte']:.4f}")
+print(f"counted      bits per byte {score.bits_per_byte:.4f}")
+print(f"and trained  bits per byte {both.score(held_out).bits_per_byte:.4f}")
 
-# %% The paper's model: solved, then trained further.
-#    saffu train books/ --split line --preset paper --block 32 --radius 4 --backprop --max-folds 2 --out paper
+# %% [markdown]
+# ## The paper's model
+# The explicit solution of Williams and Zhao, solved from counts and then trained (`saffu train books/ --split line
+# --preset paper --backprop --out paper`):
+
+# %%
 small = saffu.PaperConfig(block=32, radius=4, block_dimension=32, hidden_dimension=64, fold_tokens=10_000)
 training = saffu.TrainingConfig(max_folds=2)
 paper = saffu.SaffuLM(small).fit(train[:300], dev=held_out, training=training)
 paper.backprop(train[:300], held_out, training)
 for row in paper.log_:
     print(f"{row['stage']:<12} dev perplexity {row['dev_perplexity']:.1f}")
+
+# %% [markdown]
+# ## Next
+# [Recipes](recipes.md) for real work, [Choose your model](choose.md), [Commands](commands.md), [Python](api.md).
+
+# %%
+scratch.cleanup()

@@ -14,8 +14,6 @@ from lab import (
     pages,
     readings,
     recorded_runs,
-    search,
-    texts,
     tunings,
     warm_starts,
 )
@@ -23,8 +21,6 @@ from saffu.errors import SaffuError
 
 COMMANDS = {
     "readings": readings,
-    "text": texts,
-    "search": search,
     "warm-starts": warm_starts,
     "tunings": tunings,
     "companion-study": companion_study,

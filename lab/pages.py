@@ -9,80 +9,93 @@ from __future__ import annotations
 
 import argparse
 import math
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean
 
-from lab import companion_results, search_results
+from lab import companion_results, transcripts
 from lab.fill import filled
-from lab.readings import dev_over_train, label, perplexities, structure_of
+from lab.readings import compare, label, number, perplexities
 from lab.rows import Row
 from lab.run_claims import best_rate, described
 from lab.verdicts import TEXTS, Results, verdict_table
 from saffu import files
 from saffu.errors import SaffuError
 from saffu.experiments import figures, learning_curves, tables
+from saffu.experiments.agreement import agreement_by_table, printed_perplexities
 from saffu.experiments.learning_curves import Curve
 from saffu.experiments.reproduce import PRINTED_LOG, PRINTED_TEST, PRINTED_TEST_100M
 from saffu.format import plural
 
 NAMES = {"explicit": "warm", "random": "cold", "cipher": "cold, cipher's embeddings"}
-DEMO = ["train --out demo-model --force", "eval demo-model", "generate demo-model --samples 3 --seed 1"]
-WIDTH = 110  # of the demo's lines
 
 
 def readings_table(results: Results, texts: Iterable[str]) -> str:
-    """Readings with whole grids, side by side: RMS, in both halves of the tables, rank correlation, and dev/train."""
+    """All readings of some texts side by side: both halves of the cells, the table sum/cat, and dev/train."""
     texts = [text for text in texts if results.readings[text]]
     rows = {text: {row["reading"]: row for row in results.readings[text] if not row.get("draw", 0)} for text in texts}
     names = list(dict.fromkeys(name for text in texts for name in rows[text]))
+    parts = {text: {name: compare(perplexities(row)) for name, row in rows[text].items()} for text in texts}
 
-    def distance(name: str) -> float:
-        return next(structure_of(rows[text][name]).rms for text in texts if name in rows[text])
+    def rank(name: str) -> float:
+        first = next(parts[text][name] for text in texts if name in parts[text])
+        return -number(first["selection"], "spearman")
 
     lines = tables.head(["changed settings", *texts])
-    for name in sorted(names, key=distance):
-        found = {text: rows[text][name] for text in texts if name in rows[text]}
-        values = [reading_cell(found[text]) if text in found else "" for text in texts]
-        lines.append(f"| {label(next(iter(found.values())))} | " + " | ".join(values) + " |")
+    for name in sorted(names, key=rank):
+        values = []
+        for text in texts:
+            if name not in rows[text]:
+                values.append("")
+                continue
+            found = parts[text][name]
+            halves = " / ".join(f"{number(found[part], 'spearman'):.2f}" for part in ("selection", "check"))
+            table = agreement_by_table(perplexities(rows[text][name])).get("sum/cat")
+            ratio = number(found["all"], "ours_dev_train")
+            values.append(f"{halves}, {number(table, 'spearman'):.2f}, {ratio:.3f}")
+        row = next(rows[text][name] for text in texts if name in rows[text])
+        lines.append(f"| {label(row)} | " + " | ".join(values) + " |")
     return "\n".join([*lines, "", *(text_facts(results.readings[text], text) for text in texts), ""])
 
 
-def reading_cell(row: Row) -> str:
-    found = structure_of(row)
-    halves = " / ".join(f"{rms:.3f}" for rms in found.rms_by_half.values())
-    return f"{found.rms:.3f} ({halves}), {found.rank_correlation:.2f}, {dev_over_train(perplexities(row)):.3f}"
-
-
 def text_facts(rows: Sequence[Row], text: str) -> str:
-    """The size of a text, and how much the RMS of 0.2.0's reading depends on the choice of documents."""
+    """The size of a text, and how much the agreement of the default reading depends on the choice of documents."""
     row = rows[0]
     unigram, cells = row["unigram"], sum(not document for _, document, *_ in row["perplexities"])
     facts = (
         f"- **{text}**: {TEXTS[text]}. {row['tokens']:,} tokens in {row['documents']:,} documents, vocabulary "
         f"{row['vocabulary']:,}, {cells} cells. The unigram's dev/train is {unigram['dev'] / unigram['train']:.3f}."
     )
-    drawn = [structure_of(row).rms for row in rows if row["reading"] == "0.2.0"]
+    drawn = [perplexities(row) for row in rows if row["reading"] == "default"]
     if len(drawn) > 1:
-        facts += f" RMS of 0.2.0 over {len(drawn)} choices of documents: {min(drawn):.3f} to {max(drawn):.3f}."
+        whole = [number(compare(ours)["all"], "spearman") for ours in drawn]
+        table = [number(agreement_by_table(ours).get("sum/cat"), "spearman") for ours in drawn]
+        ranges = [f"{min(found):.3f} to {max(found):.3f}" for found in (whole, table)]
+        facts += f" The default's rank correlation over {len(drawn)} choices of documents: {ranges[0]}; in sum/cat "
+        facts += f"{ranges[1]}."
     return facts
 
 
-def grid_tables(results: Results) -> str:
-    """The default reading's tables, each cell next to the paper's."""
-    row = search_results.default_row(results.search, results.main_text)
-    return search_results.grid_table(row, results.main_text) if row else "\n"
+def grid_tables(row: Row) -> str:
+    """The default reading's tables, each followed by the paper's."""
+    ours = tables.tables(perplexities(row).items())
+    by_table = agreement_by_table(perplexities(row))
+    parts = []
+    for table in ours:
+        printed = tables.matching(table, printed_perplexities())
+        agreed = number(by_table.get(table.title), "spearman")
+        caption = f"The paper's {printed.title}. Rank correlation with ours: {agreed:.2f}."
+        parts += [tables.markdown(table), tables.markdown(printed, caption)]
+    return "\n".join(parts)
 
 
 def magnitude_table(results: Results) -> str:
     """The levels that the paper prints, and ours as e^nats and as 2^nats."""
-    ours = results.default_grid
+    ours = perplexities(results.main)
     devs = sorted(dev for (_, document, *_), (_, dev) in ours.items() if not document)
     rows: list[tuple[str, float | None, float | None]] = [
-        *((f"unigram of {text}", None, rows[0]["unigram"]["dev"]) for text, rows in results.readings.items() if rows),
+        ("unigram", None, results.main["unigram"]["dev"]),
         ("worst cell of the grid", 64.0, devs[-1]),
         ("sum/cat, b = 128, r = 8", 44.9, ours["sum/cat", False, 128, 8][1]),
         ("best cell of the grid", 44.7, devs[0]),
@@ -169,7 +182,7 @@ def protocol_runs(results: Results) -> dict[str, list[Row]]:
 
 
 def draw_figures(results: Results, folder: Path) -> None:
-    heat_maps = figures.heat_maps(tables.tables(results.default_grid.items()))
+    heat_maps = figures.heat_maps(tables.tables(perplexities(results.main).items()))
     files.write_file(folder / "ablation-heat-maps.svg", heat_maps.encode())
     curves = []
     for radius in (8, 128):
@@ -196,9 +209,7 @@ def pages(results: Results) -> dict[str, dict[str, str]]:
         "ablation.md": {
             "readings": readings_table(results, held_out),
             "readings-published": readings_table(results, published),
-            "grid": grid_tables(results),
-            "search": search_results.search_table(results.search) if results.search else "\n",
-            "validation": search_results.validation_table(results.search) if results.search else "\n",
+            "grid": grid_tables(results.main),
         },
         "paper.md": {
             "magnitude": magnitude_table(results),
@@ -208,18 +219,6 @@ def pages(results: Results) -> dict[str, dict[str, str]]:
         },
         "warm-start.md": {"warm-starts": warm_table(results)},
     }
-
-
-def write_demo(results: Path) -> None:
-    """Run the demo, and keep what it prints; long lines are cut."""
-    lines = []
-    with tempfile.TemporaryDirectory() as folder:
-        for line in DEMO:
-            command = [sys.executable, "-m", "saffu", *line.split()]
-            done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
-            lines += [f"$ saffu {line}", *done.stdout.splitlines()]
-    lines = [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in lines]
-    files.write_file(results / "demo.txt", ("\n".join(lines) + "\n").encode())
 
 
 def stale_pages(docs: Path) -> dict[Path, str]:
@@ -237,13 +236,14 @@ def stale_pages(docs: Path) -> dict[Path, str]:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("docs", nargs="?", type=Path, default=Path("docs"), help="the folder of the pages [docs]")
     parser.add_argument("--check", action="store_true", help="only name what is out of date")
-    parser.add_argument("--demo", action="store_true", help="run the commands of README's demo again, too")
+    parser.add_argument("--demo", action="store_true", help="run the commands of the transcripts again, too")
 
 
 def run_command(options: argparse.Namespace) -> None:
     results = options.docs / "results"
     if options.demo:
-        write_demo(results)
+        with tempfile.TemporaryDirectory() as folder:
+            transcripts.write(results, Path(folder))
     stale = stale_pages(options.docs)
     if options.check:
         if stale:

@@ -3,6 +3,7 @@
 import argparse
 import gzip
 import json
+import os
 import re
 import runpy
 import shlex
@@ -112,7 +113,7 @@ def text_folder(tmp_path, monkeypatch):
 
     monkeypatch.setattr("saffu.text.default_corpus.default_corpus", lambda: iter(lines(99)))
     names = ["books/one", "books/two", "good", "average", "stories", "talk", "held-out", "unknown"]
-    names += ["crawl", "text", "news", "mine", "shard1", "shard2", "shard3", "part-0000", "part-0001"]
+    names += ["crawl", "text", "news", "lines", "mine", "shard1", "shard2", "shard3", "part-0000", "part-0001"]
     for seed, name in enumerate(names):
         path = tmp_path / f"{name}.txt"
         path.parent.mkdir(exist_ok=True)
@@ -153,16 +154,15 @@ def execute(line: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["README.md", "docs/tools.md", "docs/living-models.md", "docs/scale.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/commands.md", "docs/living-models.md", "docs/scale.md"])
 def test_the_commands_of_a_page_run_in_order(name, text_folder):
     execute(prepared("saffu train books/ --hold-out 0 --out model"))
     execute("saffu update model withdrawn.txt")
     execute(prepared("saffu train books/ --split line --hold-out 0 --out base"))
+    execute(prepared("saffu train --out demo-model"))
     lines = [line for line in commands_of((ROOT / name).read_text("utf-8")) if not NOT_RUN.search(line)]
     assert len(lines) >= 3
     for line in lines:
-        if line == "saffu eval model":  # of a model of the default text
-            execute(prepared("saffu train --out model"))
         execute(prepared(line))
 
 
@@ -205,6 +205,27 @@ def test_every_link_between_pages_leads_somewhere(page):
             assert anchor in [slug(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)], anchor
 
 
+@pytest.mark.slow
+def test_the_site_builds_without_a_broken_link(tmp_path):
+    pytest.importorskip("mkdocs", reason="pip install mkdocs-material")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "site" / "choose" / "index.html").exists()
+
+
+def test_the_notebook_is_the_tutorial():
+    cells = runpy.run_path(str(ROOT / "docs" / "make_tutorial.py"))["cells"](
+        (ROOT / "docs" / "tutorial.py").read_text("utf-8")
+    )
+    notebook = json.loads((ROOT / "docs" / "tutorial.ipynb").read_text("utf-8"))
+    found = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
+    assert found == cells, "run `python docs/make_tutorial.py`"
+    page = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
+    assert all(content in page for _, content in cells), "run `python docs/make_tutorial.py`"
+
+
 def test_the_api_page_is_up_to_date():
     page = runpy.run_path(str(ROOT / "docs" / "make_api.py"))["page"]()
     assert (ROOT / "docs" / "api.md").read_text("utf-8") == page, "run `python docs/make_api.py`, or `make format`"
@@ -230,6 +251,7 @@ def test_the_tutorial_runs(tmp_path, monkeypatch, capsys):
     first, *_, last = (row["dev_perplexity"] for row in names["paper"].log_)
     assert last < first
     assert list(tmp_path.iterdir()) == []
+    assert not names["folder"].exists()
 
 
 def test_one_version_everywhere():

@@ -128,7 +128,7 @@ def test_divergence_is_one_line_and_keeps_the_best_weights(tmp_path):
     arrays = files.read_arrays(folder.path, "model.safetensors", files.read_manifest(folder.path))
     assert_same_arrays(arrays, dict(started().arrays()))
     assert [row["stage"] for row in folder.log] == ["explicit start"]
-    with pytest.raises(SaffuError, match="no checkpoint to resume"):
+    with pytest.raises(SaffuError, match="has nothing to resume: its training is complete or never began"):
         read_checkpoint(folder.path)
 
 

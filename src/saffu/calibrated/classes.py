@@ -66,6 +66,7 @@ class Block:
         return out
 
 
+@np.errstate(divide="ignore", over="ignore", invalid="ignore")  # flags that some BLAS libraries set without reason
 def compressed(blocks: list[Block], vocabulary: int, dimensions: int, rounds: int = 2) -> Array:
     """Short rows (N, dimensions) with about the inner products of the long rows [block 1, block 2, …].
 

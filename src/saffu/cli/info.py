@@ -20,7 +20,7 @@ MEANINGS = {"exponents": "(means, for classes and for tokens)"}
 def add_options(parser: Parser, _: Sequence[str]) -> None:
     add_model(parser)
     parser.add_argument("--check", action="store_true", help="verify the checksums of all files")
-    parser.add_argument("--json", action="store_true", help="print one JSON object to stdout")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> None:
     has_network = facts["changeable"] and getattr(lm.model_, "side", None) is not None
     forget = "forget after --drop-network" if has_network else "forget"
     rows = [
-        ["preset", lm.config.preset],
+        ["preset", preset_of(lm)],
         ["parameters", f"{lm.parameters_:,}"],
         ["vocabulary", f"{len(lm.tokenizer_):,}"],
         ["trained on", f"{text}, {seen['bytes']:,} bytes{read}"],
@@ -54,6 +54,13 @@ def run(options: argparse.Namespace) -> None:
     print_scores(lm)
     print_fit(facts["fit"])
     print_settings(lm)
+
+
+def preset_of(lm: SaffuLM) -> str:
+    """The preset as `saffu train` names it: a network next to counts is an option of the calibrated one."""
+    if lm.config.preset != "companion":
+        return lm.config.preset
+    return "calibrated" if getattr(lm.model_, "side", None) is None else "calibrated, with a trained network"
 
 
 def fit_facts(lm: SaffuLM) -> dict[str, Any]:

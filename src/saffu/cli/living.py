@@ -74,8 +74,10 @@ def add_merge_options(parser: Parser, _: Sequence[str]) -> None:
 
 def update(options: argparse.Namespace) -> None:
     trains = bool(options.minutes or options.epochs)
-    if trains != bool(options.dev):
-        raise SaffuError("--minutes and --epochs need held-out text (--dev), and --dev needs one of them; pass both")
+    if trains and not options.dev:
+        raise SaffuError("--minutes and --epochs need held-out text, to keep only what improves it; pass --dev FILE")
+    if options.dev and not trains:
+        raise SaffuError("--dev is for training the network further; pass --minutes N too, or remove --dev")
     with changed_model(options) as (lm, corpus):
         if trains:
             dev = held_out_text(options, lm, corpus)

@@ -38,7 +38,6 @@ def score(options: argparse.Namespace) -> Tally:
         "field",
         "split",
         "no_cache",
-        "repetition",
         "keep_best",
         "quantiles",
         "encoding_errors",

@@ -77,7 +77,8 @@ class Parser(argparse.ArgumentParser):
                 return self.foreign[flag]
         if not flags:
             return f"unexpected argument {unknown[0]!r}"
-        near = get_close_matches(flags[0], self._option_string_actions, 1)
+        longer = [name for name in self._option_string_actions if name.startswith(flags[0])]  # --temp: --temperature
+        near = longer or get_close_matches(flags[0], self._option_string_actions, 1)
         return f"unknown option {flags[0]}" + (f"; did you mean {near[0]}?" if near else "")
 
 
@@ -306,7 +307,7 @@ def device_of(options: argparse.Namespace) -> str:
 
 def add_output_options(parser: Parser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print only results, without progress and notes")
-    parser.add_argument("--json", action="store_true", help="print one JSON object; notes go to stderr")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def require_utf8(*texts: str) -> None:

@@ -57,7 +57,7 @@ COMMAND = Command(
     "logs|figure|tables --data DIR [options]",
     "saffu download babylm --out babylm\n"
     "saffu reproduce logs --data babylm --out paper --device cuda\n"
-    "saffu reproduce figure --data babylm --out paper --learning-rate 0.01 --max-folds 12",
+    "saffu reproduce figure --data babylm --out paper --learning-rate 0.01 --max-folds 10",
     add_options,
     run,
 )

@@ -86,6 +86,9 @@ def add_options(parser: Parser, words: Sequence[str]) -> None:
     parser.add_argument("text", nargs="*", metavar="TEXT", help=help)
     parser.add_argument("--out", type=named_path, metavar="DIR", help="output folder")
     parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
+    parser.add_argument(
+        "--dev", nargs="+", metavar="FILE", help="held-out text [every 20th document, or stretch of a file]"
+    )
     help = "calibrated, or paper, which adds --backprop; each has its own options [calibrated]"
     parser.add_argument("--preset", choices=PRESETS, default=preset, metavar="NAME", help=help)
     parser.add_argument("--tokenizer", type=named_path, metavar="DIR", help="use the tokenizer of this model")
@@ -94,7 +97,6 @@ def add_options(parser: Parser, words: Sequence[str]) -> None:
     add_output_options(parser)
     group = add_text_options(parser, USUAL_SPLIT[preset])
     add_cluster_option(parser)
-    group.add_argument("--dev", nargs="+", metavar="FILE", help="held-out text")
     help = "without --dev, hold out every Nth document, or stretch of a file; 0 for none [20]"
     group.add_argument("--hold-out", type=integer(0), default=20, metavar="N", help=help)
     help = "use only the first N tokens, to the end of a line (1e6, 500k, 2M)"
@@ -125,12 +127,12 @@ def add_model_options(parser: Parser, preset: str) -> None:
     from saffu.paper.training import TrainingConfig
 
     config, other = config_class(preset), next(name for name in PRESETS if name != preset)
+    title = "backpropagation" if preset == "paper" else "training a network next to the counts"
+    group = parser.add_argument_group(title)
     add_settings(parser.add_argument_group(f"model (--preset {preset})"), config)
     usual: list[Settings] = [config(), usual_tokenizer(preset)]
     add_settings(parser.add_argument_group("tokenizer"), type(usual[1]))
     counted = {entry.name for entry in own_settings(config)}
-    title = "backpropagation" if preset == "paper" else "training a network next to the counts"
-    group = parser.add_argument_group(title)
     group.add_argument("--device", metavar="NAME", help="cpu, cuda, or cuda:N [cpu]")
     group.add_argument("--resume", type=named_path, metavar="DIR", help="resume the interrupted run in DIR")
     if preset == "paper":

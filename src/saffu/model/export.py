@@ -214,7 +214,7 @@ def export_checkpoints(
     each model has its own, made from its own part of the text. Returns the folders.
     """
     if settings.preset == "companion":
-        raise SaffuError("checkpoints are counted models, without a network; pass a model trained without `minutes`")
+        raise SaffuError("checkpoints have no network; pass a model trained without `minutes` and `epochs`")
     words = sum(len(line.split()) for _, line in text)
     reached = [size for size in sizes if size * MILLION <= words]
     if not reached:

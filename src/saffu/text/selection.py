@@ -117,7 +117,8 @@ class TextSelection:
 
     def summary(self, dev: TokenCorpus) -> dict[str, Any]:
         """What a model folder records about its text: how it was read and what was held out, but not where it is."""
-        reading = {"split": self.reading.split, "field": self.reading.field}
+        split = self.reading.split if self.text else "line"  # documents of the default text are lines
+        reading = {"split": split, "field": self.reading.field}
         return {"default_corpus": not self.text, "hold_out": self.hold_out, **reading, "dev": digest(dev)}
 
     def instead(self, text: Sequence[str], dev: Sequence[str]) -> TextSelection:

@@ -41,7 +41,7 @@ def write_arpa(
     from saffu.calibrated.kneser_ney import Table, ranks_in_order
 
     if counts is None:
-        raise SaffuError("this model stores no n-gram counts; fit it with references=True")
+        raise SaffuError("this model stores no n-gram counts (exports have none); use the one that `saffu train` saved")
     order = min(counts.order, HIGHEST_ORDER) if order is None else order
     if not 2 <= order <= min(counts.order, HIGHEST_ORDER):
         most = min(counts.order, HIGHEST_ORDER)

@@ -43,8 +43,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     manifest = files.read_manifest(folder)
     if FACTS not in manifest["checksums"]:
         raise SaffuError(
-            f"{folder} has no checkpoint to resume: its network was not trained, or training had not started yet; "
-            "train again"
+            f"{folder} has nothing to resume: its training is complete or never began; "
+            "to train longer, start again with more time, or train it further on new text with `saffu update`"
         )
     try:
         facts = json.loads(files.read_file(folder, FACTS, manifest))

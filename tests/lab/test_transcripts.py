@@ -1,0 +1,24 @@
+"""What the pages say that commands print is what they print."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lab.transcripts import FACTS, TRANSCRIPTS, fingerprint, printed, same
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+
+
+def test_every_transcript_is_on_a_page():
+    docs = RESULTS.parent
+    pages = "".join(page.read_text("utf-8") for page in [docs.parent / "README.md", *docs.glob("*.md")])
+    assert [name for name in TRANSCRIPTS if f"<!--file {name}-->" not in pages] == []
+
+
+@pytest.mark.slow
+def test_commands_print_what_the_pages_say(tmp_path):
+    if json.loads((RESULTS / FACTS).read_text("utf-8"))["text"] != fingerprint():
+        pytest.skip("the transcripts are of another version of Python, which comes with another text")
+    for name, text in printed(tmp_path).items():
+        assert same(text, (RESULTS / name).read_text("utf-8")), f"{text}\nrun `python -m lab pages --demo`"
