@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from saffu.errors import SaffuError
-from saffu.interface import Explanation, Stage, Term
+from saffu.interface import Capabilities, Explanation, Stage, Term
 from saffu.model.solutions import Solution
 from saffu.settings import Settings, setting
 from saffu.text.corpus import TokenCorpus
@@ -46,7 +46,7 @@ class ToySums:
 
 
 @dataclass(frozen=True, eq=False)
-class ToyModel:
+class ToyModel(Capabilities):
     config: ToyConfig
     prior: np.ndarray  # (N,) the encoder
     sums: ToySums

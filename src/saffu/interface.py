@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from saffu.errors import SaffuError
 from saffu.text.corpus import TokenCorpus
 
 Array = npt.NDArray[Any]
@@ -47,7 +48,60 @@ class Sums(Protocol):
         ...
 
 
-class Model(Protocol):
+class Capabilities(Protocol):
+    """What only some models can do. A class of models inherits these defaults and overrides what its models can."""
+
+    @property
+    def can_sample(self) -> bool:
+        """Whether `sample` is implemented."""
+        return False
+
+    @property
+    def has_network(self) -> bool:
+        """Whether a network was trained next to the counts."""
+        return False
+
+    @property
+    def counted_part(self) -> Any:
+        """The counted model in it, whose counts can be shown; None if there is none."""
+        return None
+
+    @property
+    def ngrams(self) -> Any:
+        """The n-gram counts among its sums; None if there are none."""
+        return None
+
+    @property
+    def hidden_size(self) -> int:
+        """The number of entries that describe a context, see `hidden`; 0 if the model has no such description."""
+        return 0
+
+    def sample(self, state: State, rng: np.random.Generator) -> tuple[int, State]:
+        """A token from the distribution after `state`, and the state after it, without computing all probabilities."""
+        raise SaffuError("this model samples from the probabilities of all tokens; use `next_log_probabilities`")
+
+    def scores_by_part(self: Any, corpus: TokenCorpus, progress: str | None = None) -> dict[str, Floats]:
+        """ln p of every target (targets,) by the whole model, named "", and by each of its parts."""
+        return {"": self.log_probabilities(corpus, progress)}
+
+    def without_cache(self) -> Model | None:
+        """The same model without its recency cache; None if it has no use for one."""
+        return None
+
+    def without_network(self) -> Model | None:
+        """The counted model alone; None if no network can be trained next to it."""
+        return None
+
+    def hidden(self, states: Sequence[State]) -> Array:
+        """A description of the context of each state, (states, hidden_size) float32."""
+        raise SaffuError("this model has no hidden states; use another preset")
+
+    def hidden_vectors(self) -> Array | None:
+        """Token vectors (N, D) that belong next to `hidden`: of the last token, and of the mean of the document."""
+        return None
+
+
+class Model(Capabilities, Protocol):
     """A fitted language model over token ids."""
 
     @property

@@ -33,12 +33,13 @@ from saffu.calibrated.kernels import Array, library, pointer
 from saffu.calibrated.kneser_ney import in_chunks
 from saffu.calibrated.layout import NativeModel, Ranks, exponent_slices, log_prior
 from saffu.calibrated.memory import first_remembered, memory_slices
+from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.reading import Readers, initial_learning, read_corpus
 from saffu.calibrated.rows import checked_ids
 from saffu.calibrated.tables import Table
 from saffu.calibrated.views import CalibratedSums, views_of
 from saffu.errors import SaffuError
-from saffu.interface import Arrays, Explanation, Floats
+from saffu.interface import Arrays, Capabilities, Explanation, Floats
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 from saffu.threads import in_parallel
@@ -77,7 +78,7 @@ class Encoder:
         return encoder
 
 
-class CalibratedModel:
+class CalibratedModel(Capabilities):
     """A fitted calibrated model; see `saffu.interface.Model`."""
 
     def __init__(
@@ -119,6 +120,30 @@ class CalibratedModel:
     @sums.setter
     def sums(self, sums: CalibratedSums | None) -> None:
         self._sums = sums
+
+    can_sample = True
+
+    @property
+    def counted_part(self) -> CalibratedModel:
+        return self
+
+    @property
+    def ngrams(self) -> NgramCounts | None:
+        return None if self.sums is None else self.sums.ngrams
+
+    @property
+    def hidden_size(self) -> int:
+        return self.ranks.number
+
+    def hidden(self, states: Sequence[DocumentState]) -> Array:
+        """max(0, log(p(k | context) / f_k)) for each class k of the next token."""
+        order = self.ranks.tokens[: self.ranks.predicted]
+        prior = self.ranks.by_class(self.frequencies[order] + 1.0)  # a class may have no counts
+        p = self.ranks.by_class(np.exp(self.next_log_probabilities(states)[:, order]))
+        return np.asarray(np.log(np.maximum(p / (prior / prior.sum()), 1)), dtype=np.float32)
+
+    def hidden_vectors(self) -> Array:
+        return self.vectors()["company"]
 
     @cached_property
     def ranks(self) -> Ranks:

@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
     text = f"{seen['tokens']:,} tokens, {plural(seen['documents'], 'document')}, {plural(seen['lines'], 'line')}"
     read = f", --split {lm.source_['split']}" if lm.source_.get("split") else ""
     can = "can" if facts["changeable"] else "cannot"
-    has_network = facts["changeable"] and getattr(lm.model_, "side", None) is not None
+    has_network = facts["changeable"] and lm.model_.has_network
     forget = "forget after --drop-network" if has_network else "forget"
     rows = [
         ["preset", preset_of(lm)],

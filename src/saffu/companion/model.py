@@ -22,7 +22,7 @@ from saffu.companion.networks import Networks, log_weights
 from saffu.companion.weights import PREFIX
 from saffu.companion.window import Memory, Window, moved, read, window_of
 from saffu.errors import SaffuError
-from saffu.interface import Array, Arrays, Explanation, Floats, Term
+from saffu.interface import Array, Arrays, Capabilities, Explanation, Floats, Term
 from saffu.text.corpus import TokenCorpus
 
 CompanionState = tuple[Any, int, Window]
@@ -55,7 +55,7 @@ class CompanionSums:
         return self.counts.arrays()
 
 
-class CompanionModel:
+class CompanionModel(Capabilities):
     """A counted model and, once trained, the network next to it; see `saffu.interface.Model`."""
 
     def __init__(
@@ -64,6 +64,27 @@ class CompanionModel:
         """`device`: where a network is trained, and text scored."""
         self.config, self.counted, self.side, self.device = config, counted, side, device
         self.vocabulary = counted.vocabulary
+
+    can_sample = True
+
+    @property
+    def has_network(self) -> bool:
+        return self.side is not None
+
+    @property
+    def counted_part(self) -> CalibratedModel:
+        return self.counted
+
+    @property
+    def ngrams(self) -> NgramCounts | None:
+        return self.counted.ngrams
+
+    @property
+    def hidden_size(self) -> int:
+        return self.counted.hidden_size if self.side is None else self.side.width
+
+    def hidden_vectors(self) -> Array | None:
+        return self.counted.hidden_vectors() if self.side is None else None
 
     @property
     def sums(self) -> CompanionSums | None:
@@ -134,6 +155,8 @@ class CompanionModel:
 
     def hidden(self, states: Sequence[CompanionState]) -> Array:
         """The networks' states after each document, side by side, (states, Σd) float32."""
+        if self.side is None:
+            return self.counted.hidden([state[0] for state in states])
         return np.stack([np.concatenate(memory.states) for memory in self._memories(states)])
 
     def _memories(self, states: Sequence[CompanionState]) -> list[Memory]:

@@ -19,13 +19,12 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, normalizers
 from tokenizers.processors import TemplateProcessing
 
-from saffu.calibrated.model import CalibratedModel
 from saffu.errors import SaffuError
 from saffu.files import Content, require_writable
 from saffu.model import folder as folders
 from saffu.model.language_model import SaffuLM
 from saffu.model.statistics import Statistics
-from saffu.model.transformers.predictor import VECTORS, hidden_size, predicting
+from saffu.model.transformers.predictor import VECTORS
 from saffu.settings import Settings
 from saffu.text.corpus import Line
 from saffu.text.documents import Lines
@@ -52,8 +51,8 @@ def export_hf(lm: SaffuLM, folder: str | Path) -> None:
     if isinstance(lm.tokenizer_, WordTokenizer):
         raise SaffuError("models of words cannot be exported to transformers; train without `words_as_tokens`")
     folders.settle(lm)
-    model, running = predicting(lm.model_), lm.scorer_.follows
-    vectors = model.vectors()["company"] if isinstance(model, CalibratedModel) else None
+    model, running = lm.model_, lm.scorer_.follows
+    vectors = model.hidden_vectors()
     files: dict[str, Content] = {
         folders.TOKENIZER: tokenizer_json(lm.tokenizer_).encode(),
         MODELING: resources.files("saffu.model.transformers").joinpath(MODELING).read_bytes(),
@@ -63,7 +62,9 @@ def export_hf(lm: SaffuLM, folder: str | Path) -> None:
     }
     if vectors is not None:
         files[VECTORS] = {"vectors": vectors}
-    settings = model_settings(len(lm.tokenizer_), hidden_size(model, vectors), running)
+    settings = model_settings(
+        len(lm.tokenizer_), model.hidden_size + (0 if vectors is None else 2 * vectors.shape[1]), running
+    )
     folders.write(without_counts(lm), Path(folder), files, settings)
 
 

@@ -67,8 +67,8 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
     began, ledger = time.perf_counter(), require_changeable(lm)
     corpus, model = lm.tokenize(documents), lm.model_
     require_text(corpus, "forget")
-    if drop_network and hasattr(model, "without_network"):
-        model = model.without_network()
+    if drop_network:
+        model = model.without_network() or model
     matches = Matches.of(corpus, ledger, int(lm.source_.get("hold_out") or 0))
     if not skip_uncounted:
         matches.require_exact()

@@ -72,5 +72,5 @@ def trained_on(corpus: TokenCorpus) -> dict[str, int]:
 
 def sums_ngrams(model: Model) -> NgramCounts | None:
     """The n-gram counts in a model's own sums, if it has any that the baselines can be estimated from."""
-    ngrams: NgramCounts | None = getattr(model.sums, "ngrams", None)
+    ngrams: NgramCounts | None = model.ngrams
     return ngrams if ngrams is not None and ngrams.order >= REFERENCE_ORDER else None

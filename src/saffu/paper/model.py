@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from saffu.errors import SaffuError
-from saffu.interface import Array, Arrays, Explanation, Floats, State
+from saffu.interface import Array, Arrays, Capabilities, Explanation, Floats, State
 from saffu.paper import explain
 from saffu.paper.config import PaperConfig
 from saffu.paper.counting import count_final, counting_network
@@ -71,7 +71,7 @@ class PaperSums:
         return cls(F, frequencies)
 
 
-class PaperModel:
+class PaperModel(Capabilities):
     """A fitted network. It keeps look-ups of the network's weights, so the network must not change anymore."""
 
     def __init__(self, network: Network, frequencies: npt.NDArray[np.int64], sums: PaperSums | None):
@@ -172,6 +172,18 @@ class PaperModel:
     def _document_embeddings(self) -> Floats | None:
         """E of the document model in float64, if there is one."""
         return None if self.network.document is None else self.network.document_embeddings.double().cpu().numpy()
+
+    @property
+    def hidden_size(self) -> int:
+        return len(self.network.M)
+
+    @torch.no_grad()
+    def hidden(self, states: Sequence[PaperState]) -> Array:
+        """The distributions over hidden bits, side by side, that the final decoder reads."""
+        parts, size = [], self.network.batch_size()
+        for first in range(0, len(states), size):
+            parts.append(self.network.hidden(self.targets_after(states[first : first + size])).float().cpu().numpy())
+        return np.concatenate(parts)
 
     def targets_after(self, states: Sequence[PaperState]) -> Targets:
         """The next target of each state. Its own id does not affect its prediction; it is set to `<eod>`."""

@@ -27,8 +27,8 @@ how many tokens stood in between; `partial` if what it saw begins inside a word.
 
 def counted_part(model: Model) -> CalibratedModel | None:
     """The counted model in a model, if it has one."""
-    counted = getattr(model, "counted", model)
-    return counted if isinstance(counted, CalibratedModel) else None
+    counted: CalibratedModel | None = model.counted_part
+    return counted
 
 
 def counts_behind(

@@ -118,8 +118,8 @@ class Subject:
     ) -> tuple[Change, Version]:
         changed = self.version.changed(kind, document, texts, drop_network)
         before, model = copy.copy(self.version.lm), self.version.lm.model_
-        if drop_network and hasattr(model, "without_network"):  # a removed network is not part of the comparison
-            before.model_ = model.without_network()
+        if drop_network:  # a removed network is not part of the comparison
+            before.model_ = model.without_network() or model
         return self._replace(kind, document, changed, before)
 
     def _replace(self, kind: str, document: str, changed: Version, before: SaffuLM) -> tuple[Change, Version]:
@@ -145,7 +145,7 @@ class Subject:
             "vocabulary": len(now.lm.tokenizer_),
             **{key: now.lm.trained_on_[key] for key in ("documents", "tokens", "bytes")},
             "has_texts": now.texts is not None,
-            "has_network": getattr(now.lm.model_, "side", None) is not None,
+            "has_network": now.lm.model_.has_network,
             "scores": self.scores,
             "rival": None if self.rival is None else self.rival.id,
             "rival_note": self.rival_note,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -32,15 +31,6 @@ class Sampling(Settings):
     def is_plain(self) -> bool:
         """Whether tokens are sampled from the model's own distribution, unchanged."""
         return self.temperature == 1 and not self.top_k and self.top_p == 1
-
-
-@runtime_checkable
-class Sampler(Protocol):
-    """A model that can sample without computing the probability of every token. Optional."""
-
-    def sample(self, state: State, rng: np.random.Generator) -> tuple[int, State]:
-        """A token from the model's distribution after `state`, and the state after that token."""
-        ...
 
 
 def draw(log_probabilities: Array, sampling: Sampling, rng: np.random.Generator) -> npt.NDArray[np.int64]:
@@ -89,7 +79,7 @@ def _step(
     model: Model, states: dict[int, State], sampling: Sampling, rng: np.random.Generator
 ) -> list[tuple[int, State]]:
     """The next token of every text, and its state after that token."""
-    if sampling.is_plain and isinstance(model, Sampler):
+    if sampling.is_plain and model.can_sample:
         return [model.sample(state, rng) for state in states.values()]
     drawn = draw(model.next_log_probabilities(list(states.values())), sampling, rng).tolist()
     return [(token, model.advance(state, token)) for token, state in zip(drawn, states.values(), strict=True)]

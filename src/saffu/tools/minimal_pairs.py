@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -152,15 +152,6 @@ def _pair(record: Any, where: str) -> Pair:
     return Pair(phrase, phrase, record["prefix_acceptable"].rstrip(), record["prefix_unacceptable"].rstrip())
 
 
-@runtime_checkable
-class Mixture(Protocol):
-    """A model made of parts that can be scored separately. Optional."""
-
-    def scores_by_part(self, corpus: TokenCorpus, progress: str | None = None) -> dict[str, Floats]:
-        """ln p of every target (targets,) by the whole model, named "", and by each of its parts."""
-        ...
-
-
 class PairCorpus:
     """Both texts of many pairs as one tokenized corpus, and which of its targets are scored."""
 
@@ -195,10 +186,7 @@ def evaluate_pairs(
     """
     read = {str(path): read_pairs(path) for path in files} if files else own_pairs()
     corpus = PairCorpus((pair for pairs in read.values() for pair in pairs), tokenizer, score_eos)
-    if isinstance(model, Mixture):
-        parts = model.scores_by_part(corpus.corpus, "score")
-    else:
-        parts = {"": model.log_probabilities(corpus.corpus, "score")}
+    parts = model.scores_by_part(corpus.corpus, "score")
     scores = {f"{name}_" if name else "": corpus.sums(log_p) for name, log_p in parts.items()}
     if references is not None:
         from saffu.calibrated.kneser_ney import KneserNey

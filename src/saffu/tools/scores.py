@@ -116,9 +116,9 @@ class Scorer:
 
 def without_cache(model: Model) -> Model:
     """The same model, not using its recency cache."""
-    if not hasattr(model, "without_cache"):
+    bare = model.without_cache()
+    if bare is None:
         raise SaffuError("this model has no recency cache; omit --no-cache")
-    bare: Model = model.without_cache()
     return bare
 
 

@@ -14,11 +14,8 @@ import torch
 from torch import Tensor
 
 from saffu.arrays import map_arrays
-from saffu.calibrated.model import CalibratedModel
-from saffu.companion.model import CompanionModel
-from saffu.interface import Array, Model, State
+from saffu.interface import Array, State
 from saffu.model.language_model import SaffuLM
-from saffu.paper.model import PaperModel
 from saffu.text.tokenizer import EOD, SOD
 
 VECTORS = "vectors.safetensors"  # token vectors of a calibrated model, which are made from counts that an export lacks
@@ -30,9 +27,8 @@ class Predictor:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.model = predicting(SaffuLM.load(folder).model_)
-        is_calibrated = isinstance(self.model, CalibratedModel)
-        self.vectors = map_arrays(folder / VECTORS)["vectors"] if is_calibrated else None
+        self.model = SaffuLM.load(folder).model_
+        self.vectors = map_arrays(folder / VECTORS)["vectors"] if (folder / VECTORS).exists() else None
         self.start = self.model.start()
         self.next: dict[tuple[int, int], State] = {}  # of the latest call: the state after a state's id and a token
 
@@ -74,49 +70,11 @@ class Predictor:
         token, and the mean vector of the document so far; token vectors are scaled to a mean square of 1 per entry.
         A model with a network trained next to its counts: the network's state.
         """
-        rows = self.states(ids, real)
-        if isinstance(self.model, CompanionModel):
-            network = self.model
-            return distinct(rows, lambda given: network.hidden(given))
-        if isinstance(self.model, PaperModel):
-            return distinct(rows, self._hidden_distributions)
-        assert self.vectors is not None
+        described = distinct(self.states(ids, real), self.model.hidden)
+        if self.vectors is None:
+            return described
         seen = document_vectors(self.vectors, np.where(real, ids, 0))
-        return torch.cat([distinct(rows, self._class_evidence), torch.from_numpy(seen)], dim=2)
-
-    def _hidden_distributions(self, given: Sequence[State]) -> Array:
-        assert isinstance(self.model, PaperModel)
-        network, parts = self.model.network, []
-        with torch.no_grad():
-            for lo in range(0, len(given), network.batch_size()):
-                targets = self.model.targets_after(given[lo : lo + network.batch_size()])
-                parts.append(network.hidden(targets).float().cpu().numpy())
-        return np.concatenate(parts)
-
-    def _class_evidence(self, given: Sequence[State]) -> Array:
-        assert isinstance(self.model, CalibratedModel)
-        classes = self.model.encoder.output_classes[EOD:]
-        order = np.argsort(classes, kind="stable")
-        begins = np.searchsorted(classes[order], np.arange(classes.max() + 1))
-        counts = self.model.frequencies[EOD:][order] + 1.0  # a class may have no counts
-        prior = np.add.reduceat(counts, begins) / counts.sum()
-        p = np.exp(self.model.next_log_probabilities(given)[:, EOD:][:, order])
-        return np.log(np.maximum(np.add.reduceat(p, begins, axis=1) / prior, 1), dtype=np.float32)
-
-
-def predicting(model: Model) -> Model:
-    """The model itself, or its counted part if there is no network next to it."""
-    return model.counted if isinstance(model, CompanionModel) and model.side is None else model
-
-
-def hidden_size(model: Model, vectors: Array | None) -> int:
-    """The number of entries of a hidden state."""
-    if isinstance(model, PaperModel):
-        return len(model.network.M)
-    if isinstance(model, CompanionModel) and model.side is not None:
-        return model.side.width
-    assert isinstance(model, CalibratedModel) and vectors is not None
-    return int(model.encoder.output_classes[EOD:].max()) + 1 + 2 * vectors.shape[1]
+        return torch.cat([described, torch.from_numpy(seen)], dim=2)
 
 
 def distinct(rows: Sequence[Sequence[State]], compute: Callable[[list[State]], Array]) -> Tensor:
