@@ -31,7 +31,7 @@ TEXTS = {
     "spoken-196": "its spoken half, 196 cells; held out: the published development text",
     "mixed": "babylm-small with novels and Wikipedia, 10M words; held out: their development text",
 }
-RUNS, PROTOCOL = "babylm-small", "mixed"  # texts of the tunings and warm starts, and of the paper's protocol
+PROTOCOL = "mixed"  # the text of the paper's protocol
 MAIN = ("babylm-small", "babylm-small-published", "spoken", "spoken-published")  # first with the default reading wins
 OTHER_READINGS = {"earlier": "the earlier default", "earlier+natural-logarithm": "natural logarithms"}  # judged, too
 JUDGED = {"attention", "attention_priming", "tune_folds", "fold_tokens"}  # settings that claims are about

@@ -1,4 +1,4 @@
-"""The interface of every model. Evaluation, generation, updates, and folders depend on nothing else.
+"""The interface of every model. Evaluation, generation, updates, and folders ask a model for nothing else.
 
 A model is *counted*, then *solved*: only `count` sees text, its sums add and subtract, and `solved` turns sums into a
 model. So for any model

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conftest import corpus_of
 from saffu.calibrated import classes as word_classes
-from saffu.calibrated.classes import Company, context_classes, output_classes, token_classes, token_vectors
+from saffu.calibrated.classes import Neighbors, context_classes, output_classes, token_classes, token_vectors
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.errors import SaffuError
 from saffu.text.tokenizer import EOD
@@ -32,14 +32,14 @@ def memory(seed: int, order: int = 3, vocabulary: int = VOCABULARY) -> NgramCoun
     return NgramCounts.count(corpus_of(documents), order, vocabulary)
 
 
-def pairs_of(company: Company) -> Counter:
+def pairs_of(company: Neighbors) -> Counter:
     tokens = np.repeat(np.arange(len(company.begin) - 1), np.diff(company.begin))
     return Counter(
         dict(zip(zip(tokens.tolist(), company.neighbor.tolist(), strict=True), company.count.tolist(), strict=True))
     )
 
 
-def objective(company: Company, classes, first: int) -> float:
+def objective(company: Neighbors, classes, first: int) -> float:
     """Σ n(class, neighbor) ln n(class, neighbor) − Σ n(class) ln n(class): the log-likelihood of neighbors."""
     joint, total = Counter(), Counter()
     for (token, neighbor), count in pairs_of(company).items():
@@ -51,7 +51,7 @@ def objective(company: Company, classes, first: int) -> float:
 
 def test_company_before_is_company_after_turned_around():
     counts = NgramCounts.count(corpus_of([[4, 5, 5], [5, 4]]), 3, 8)
-    after, before = pairs_of(Company.after(counts.marginal([1]))), pairs_of(Company.before(counts.marginal([1])))
+    after, before = pairs_of(Neighbors.after(counts.marginal([1]))), pairs_of(Neighbors.before(counts.marginal([1])))
     assert {(b, a): n for (a, b), n in after.items()} == before
     assert before[5, 4] == 1
     assert before[5, 5] == 1
@@ -62,7 +62,7 @@ def test_company_before_is_company_after_turned_around():
 @given(seeds, st.integers(1, 12), st.booleans())
 def test_exchange_never_lowers_its_objective(seed, number, after):
     counts = memory(seed)
-    company = Company.after(counts.marginal([1])) if after else Company.before(counts.marginal([1]))
+    company = Neighbors.after(counts.marginal([1])) if after else Neighbors.before(counts.marginal([1]))
     rng = np.random.default_rng(seed + 1)
     start = rng.integers(0, number, size=VOCABULARY).astype(np.uint16)
     candidates = np.tile(np.arange(number, dtype=np.uint16), (VOCABULARY, 1))
@@ -75,7 +75,7 @@ def test_exchange_never_lowers_its_objective(seed, number, after):
 
 def test_exchange_ends_where_no_move_gains(monkeypatch):
     monkeypatch.setattr(word_classes, "SWEEPS", 100)
-    company = Company.after(memory(5).marginal([1]))
+    company = Neighbors.after(memory(5).marginal([1]))
     candidates = np.tile(np.arange(5, dtype=np.uint16), (VOCABULARY, 1))
     found = company.exchange(np.arange(VOCABULARY, dtype=np.uint16) % 5, candidates, first=EOD)
     best = objective(company, found, EOD)
@@ -92,14 +92,14 @@ def test_exchange_of_counts_beyond_31_bits():
     mixed, candidates = np.array([0, 0, 0, 0, 0, 0, 0, 1, 0, 0], np.uint16), np.tile(np.uint16([0, 1]), (10, 1))
     counts = np.array([5, 3, 4, 2], dtype=np.uint32)
     for scale in (1, 3 << 27):
-        found = Company(begin, neighbors, counts * np.uint32(scale)).exchange(mixed, candidates, first=4)
+        found = Neighbors(begin, neighbors, counts * np.uint32(scale)).exchange(mixed, candidates, first=4)
         assert found[4] == found[6] != found[5] == found[7], scale
     with pytest.raises(SaffuError, match="more than four billion times"):
-        Company(begin, neighbors, counts * np.uint32(1 << 29)).exchange(mixed, candidates, first=4)
+        Neighbors(begin, neighbors, counts * np.uint32(1 << 29)).exchange(mixed, candidates, first=4)
 
 
 def test_tokens_move_to_candidates_only():
-    company = Company.after(memory(6).marginal([1]))
+    company = Neighbors.after(memory(6).marginal([1]))
     start = np.zeros(VOCABULARY, dtype=np.uint16)
     candidates = np.tile(np.array([[0, 3]], dtype=np.uint16), (VOCABULARY, 1))
     assert set(company.exchange(start, candidates, first=EOD).tolist()) <= {0, 3}
@@ -141,11 +141,11 @@ def test_clusters_are_found():
 def test_classes_fit_the_vocabulary(seed, number):
     counts = memory(seed)
     vectors, frequencies = token_vectors(counts), counts.frequencies()
-    outputs = output_classes(vectors, frequencies, number, Company.before(counts.marginal([1])))
+    outputs = output_classes(vectors, frequencies, number, Neighbors.before(counts.marginal([1])))
     assert outputs.dtype == np.uint16
     assert set(outputs[EOD:].tolist()) == set(range(outputs.max() + 1))
     assert outputs.max() < min(number, VOCABULARY)
-    contexts = context_classes(vectors, frequencies, number, Company.after(counts.marginal([1])))
+    contexts = context_classes(vectors, frequencies, number, Neighbors.after(counts.marginal([1])))
     assert contexts[: EOD + 1].tolist() == [0, 1, 2, 3]
     assert contexts[EOD + 1 :].min() > EOD
     assert contexts.max() < EOD + 1 + number
@@ -153,6 +153,6 @@ def test_classes_fit_the_vocabulary(seed, number):
 
 def test_as_many_classes_as_tokens():
     counts = memory(0)
-    after = Company.after(counts.marginal([1]))
+    after = Neighbors.after(counts.marginal([1]))
     contexts = context_classes(token_vectors(counts), counts.frequencies(), VOCABULARY, after)
     assert contexts.max() < VOCABULARY

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saffu.calibrated.exponents import Moments, calibrated, newton_step
+from saffu.calibrated.exponents import Moments, fit_exponents, newton_step
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -99,7 +99,7 @@ def best_on_a_grid(problem: Problem) -> np.ndarray:
 def test_calibrated_exponents_agree_with_a_search(seed):
     problem = Problem(seed)
     start = np.full((1, 3), 0.5)
-    (found,) = calibrated(lambda a: [problem.moments(a[0])], start, start, 0.0, tolerance=1e-9)
+    (found,) = fit_exponents(lambda a: [problem.moments(a[0])], start, start, 0.0, tolerance=1e-9)
     best = best_on_a_grid(problem)
     if best.max() < 3.9:
         assert problem.log_likelihood(found) == pytest.approx(problem.log_likelihood(best), abs=1e-3)
@@ -109,16 +109,16 @@ def test_calibrated_exponents_agree_with_a_search(seed):
 def test_problems_are_independent():
     problems = [Problem(1), Problem(2)]
     start = np.full((2, 3), 0.3)
-    together = calibrated(lambda a: [p.moments(x) for p, x in zip(problems, a, strict=True)], start, start, 5.0)
+    together = fit_exponents(lambda a: [p.moments(x) for p, x in zip(problems, a, strict=True)], start, start, 5.0)
     for problem, x in zip(problems, together, strict=True):
-        (alone,) = calibrated(lambda a, p=problem: [p.moments(a[0])], start[:1], start[:1], 5.0)
+        (alone,) = fit_exponents(lambda a, p=problem: [p.moments(a[0])], start[:1], start[:1], 5.0)
         assert x == pytest.approx(alone, abs=1e-6)
 
 
 def test_a_problem_without_targets_keeps_its_start():
     problem, start = Problem(3), np.full((2, 3), 0.4)
     empty = Moments(0.0, 0, np.zeros(3), np.zeros((3, 3)))
-    found = calibrated(lambda a: [empty, problem.moments(a[1])], start, start, 1.0)
+    found = fit_exponents(lambda a: [empty, problem.moments(a[1])], start, start, 1.0)
     assert found[0].tolist() == [0.4, 0.4, 0.4]
     assert found[1] != pytest.approx(found[0], abs=0.01)
 
@@ -126,7 +126,7 @@ def test_a_problem_without_targets_keeps_its_start():
 def test_the_stronger_the_pull_the_nearer_the_prior():
     problem, prior = Problem(4), np.full((1, 3), 0.2)
     distances = [
-        np.linalg.norm(calibrated(lambda a: [problem.moments(a[0])], prior, prior, strength, tolerance=1e-9) - prior)
+        np.linalg.norm(fit_exponents(lambda a: [problem.moments(a[0])], prior, prior, strength, tolerance=1e-9) - prior)
         for strength in (0.0, 10.0, 100.0, 1e4)
     ]
     assert distances == sorted(distances, reverse=True)
@@ -138,5 +138,5 @@ def test_calibration_never_lowers_the_likelihood():
     for seed in range(20):
         problem = Problem(seed, choices=6)
         start = np.array([[5.0, 0.0, 3.0]])  # far off: full steps overshoot
-        (found,) = calibrated(lambda a, p=problem: [p.moments(a[0])], start, start, 0.0)
+        (found,) = fit_exponents(lambda a, p=problem: [p.moments(a[0])], start, start, 0.0)
         assert problem.log_likelihood(found) >= problem.log_likelihood(start[0])

@@ -70,7 +70,7 @@ def test_the_first_tokens_are_the_same(files, tmp_path, max_tokens, monkeypatch)
     assert_equal(alone, found)
 
 
-def test_bad_files_are_named_or_skipped(files, tmp_path, capsys):
+def test_bad_files_are_named_or_skipped(files, tmp_path, caplog):
     whole = (files / "6.txt.gz").read_bytes()
     (files / "2.txt.gz").write_bytes(whole[: len(whole) // 2])
     (files / "4.txt").write_bytes(b"a line\n" + b"caf\xe9\n")
@@ -81,7 +81,7 @@ def test_bad_files_are_named_or_skipped(files, tmp_path, capsys):
         corpus.surveyed(InProcess(tmp_path / "two"), shards, skip_bad=False)
     alone, found = both(files, tmp_path / "three", skip_bad_files=True)
     assert_equal(alone, found)
-    lines = capsys.readouterr().err.splitlines()
+    lines = caplog.messages
     assert sum("2.txt.gz is corrupt" in line for line in lines) == 2  # once by each way
     assert sum("4.txt is not UTF-8 at line 2" in line for line in lines) == 2
-    assert lines.count("saffu: skipped 2 bad files") == 2
+    assert lines.count("skipped 2 bad files") == 2

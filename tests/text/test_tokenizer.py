@@ -15,7 +15,7 @@ from saffu.text.tokenizer import (
     SPECIAL_TOKENS,
     Tokenizer,
     TokenizerConfig,
-    count_words,
+    count_bpe_words,
     learn_merges,
     most_frequent,
     needed_merges,
@@ -82,7 +82,7 @@ def test_byte_characters_are_the_librarys() -> None:
 
 
 def test_words_keep_their_leading_space() -> None:
-    assert count_words(["a a.", "a  a's"]) == {"a": 2, "Ġa": 2, ".": 1, "Ġ": 1, "'s": 1}
+    assert count_bpe_words(["a a.", "a  a's"]) == {"a": 2, "Ġa": 2, ".": 1, "Ġ": 1, "'s": 1}
 
 
 @settings(max_examples=300)
@@ -93,7 +93,7 @@ def test_words_keep_their_leading_space() -> None:
     )
 )
 def test_words_are_the_librarys(text: str) -> None:
-    assert count_words([text]) == Counter(library_words(text))
+    assert count_bpe_words([text]) == Counter(library_words(text))
 
 
 def test_words_are_the_librarys_around_every_space_like_character() -> None:
@@ -105,7 +105,7 @@ def test_words_are_the_librarys_around_every_space_like_character() -> None:
             f"  {character}  a",
             f"a{character}",
         ):
-            assert count_words([text]) == Counter(library_words(text)), repr(text)
+            assert count_bpe_words([text]) == Counter(library_words(text)), repr(text)
 
 
 def test_most_frequent_breaks_ties_by_the_word() -> None:
@@ -114,12 +114,12 @@ def test_most_frequent_breaks_ties_by_the_word() -> None:
 
 def test_words_seen_once_are_dropped_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COUNTED_LIMIT", 4)
-    assert count_words(["a a a", "a b c d e f", "a b"]) == {"a": 3, "Ġa": 2, "Ġb": 1}
+    assert count_bpe_words(["a a a", "a b c d e f", "a b"]) == {"a": 3, "Ġa": 2, "Ġb": 1}
 
 
 def test_overlong_runs_are_skipped() -> None:
     longest = "é" * (module.LONGEST_WORD // 2)
-    assert count_words([f"{longest}é a", longest]) == {"Ġa": 1, "Ã©" * (module.LONGEST_WORD // 2): 1}
+    assert count_bpe_words([f"{longest}é a", longest]) == {"Ġa": 1, "Ã©" * (module.LONGEST_WORD // 2): 1}
     made = Tokenizer.train(["x" * 10**6 + " a"])
     assert made.decode(made.encode("x" * 1000)) == "x" * 1000
 
@@ -176,7 +176,7 @@ def test_reduction_keeps_only_what_kept_words_need() -> None:
     documents = ["the the the thing bring"]
     full = Tokenizer.train(documents, TokenizerConfig(bpe_kept_words=0))
     reduced = Tokenizer.train(documents, TokenizerConfig(bpe_kept_words=1))
-    assert most_frequent(count_words(documents), 1) == ["Ġthe"]
+    assert most_frequent(count_bpe_words(documents), 1) == ["Ġthe"]
     assert "ing" in [full.token(id) for id in range(len(full))]
     assert "ing" not in [reduced.token(id) for id in range(len(reduced))]
 

@@ -111,7 +111,7 @@ def token_classes(vectors: Array, frequencies: Array, number: int) -> tuple[Arra
 
 
 @dataclass(frozen=True)
-class Company:
+class Neighbors:
     """The neighbors of each token with their counts, sorted by token."""
 
     begin: Array  # (N + 1,) int64
@@ -119,12 +119,12 @@ class Company:
     count: Array  # uint32
 
     @classmethod
-    def after(cls, pairs: NgramCounts) -> Company:
+    def after(cls, pairs: NgramCounts) -> Neighbors:
         """What follows each token, from pairs of adjacent tokens."""
         return cls(pairs.offsets, pairs.keys, pairs.counts)
 
     @classmethod
-    def before(cls, pairs: NgramCounts) -> Company:
+    def before(cls, pairs: NgramCounts) -> Neighbors:
         """What precedes each token."""
         order = np.argsort(pairs.keys, kind="stable")
         sizes = np.bincount(pairs.keys, minlength=pairs.vocabulary)
@@ -146,7 +146,7 @@ class Company:
         return improved
 
 
-def context_classes(vectors: Array, frequencies: Array, number: int, after: Company) -> Array:
+def context_classes(vectors: Array, frequencies: Array, number: int, after: Neighbors) -> Array:
     """Classes of context tokens, (N,) uint16, by what follows a token.
 
     The special tokens, 0 to 3, stay themselves.
@@ -156,7 +156,7 @@ def context_classes(vectors: Array, frequencies: Array, number: int, after: Comp
     return classes
 
 
-def output_classes(vectors: Array, frequencies: Array, number: int, before: Company) -> Array:
+def output_classes(vectors: Array, frequencies: Array, number: int, before: Neighbors) -> Array:
     """Classes that are predicted before tokens, (N,) uint16, numbered without gaps, by what precedes a token."""
     classes = before.exchange(*token_classes(vectors, frequencies, number), first=EOD)
     _, compact = np.unique(classes[EOD:], return_inverse=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from saffu.calibrated.kernels import MAX_LEVELS, Array, library, pointer
 from saffu.calibrated.memory import HALF_LIVES, memory_contexts, memory_parts
-from saffu.calibrated.views import MEMORY, View
+from saffu.calibrated.views import NGRAM, View
 from saffu.format import plural
 from saffu.interface import Explanation, Floats, Term
 from saffu.text.tokenizer import EOD, PAD
@@ -141,7 +141,7 @@ def level_shares(model: CalibratedModel, number: int, context: Sequence[int]) ->
 
 def memory_shares(model: CalibratedModel, context: Sequence[int]) -> list[Term]:
     """How much of the memory's probability of each token comes from contexts of each length, longest first."""
-    number = [view.name for view in model.views].index(MEMORY)
+    number = [view.name for view in model.views].index(NGRAM)
     shares = level_shares(model, number, context)
     seen = list(reversed(tokens_seen(model.views[number], context)))
     total, terms = np.sum(shares, axis=0), []

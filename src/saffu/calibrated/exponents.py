@@ -31,7 +31,7 @@ def newton_step(a: Floats, now: Moments, prior: Floats, strength: float, precisi
     A quadratic pull toward `prior`, as strong as `strength` targets, keeps few targets from moving exponents far. So
     does a normal distribution of this `precision` around `prior`, also where few of many targets have a feature. An
     exponent that reaches zero is held there while the others move on, and released if its gradient is positive. Every
-    leg gains, and there are few.
+    step gains, and there are few.
 
     >>> now = Moments(0.0, 1, np.array([2.0, -1.0]), np.eye(2))
     >>> newton_step(np.zeros(2), now, np.zeros(2), 0.0).round(3)
@@ -41,24 +41,26 @@ def newton_step(a: Floats, now: Moments, prior: Floats, strength: float, precisi
     pull = strength * average + precision
     curvature = now.covariance + np.diag(pull + 1e-6 * max(float(np.diag(now.covariance).mean()), 1e-9))
     gradient = now.gradient + pull * (prior - a)
-    x, free, asked = a.copy(), (a > 0) | (gradient > 0), gradient
+    x = a.copy()
+    free = (a > 0) | (gradient > 0)
+    residual = gradient
     for _ in range(4 * len(a)):
-        leg = np.zeros_like(a)
-        leg[free] = np.linalg.solve(curvature[np.ix_(free, free)], asked[free])
-        room = np.where(leg < 0, x / np.where(leg < 0, -leg, 1), np.inf)
-        x = np.maximum(x + min(1.0, float(room.min())) * leg, 0)
-        asked = gradient - curvature @ (x - a)
-        if room.min() < 1:
-            x[room.argmin()] = 0
-            free[room.argmin()] = False
-        elif (asked[~free] > 1e-9 * np.abs(gradient).max()).any():
-            free[np.where(free, -np.inf, asked).argmax()] = True
+        direction = np.zeros_like(a)
+        direction[free] = np.linalg.solve(curvature[np.ix_(free, free)], residual[free])
+        max_step = np.where(direction < 0, x / np.where(direction < 0, -direction, 1), np.inf)
+        x = np.maximum(x + min(1.0, float(max_step.min())) * direction, 0)
+        residual = gradient - curvature @ (x - a)
+        if max_step.min() < 1:
+            x[max_step.argmin()] = 0
+            free[max_step.argmin()] = False
+        elif (residual[~free] > 1e-9 * np.abs(gradient).max()).any():
+            free[np.where(free, -np.inf, residual).argmax()] = True
         else:
             break
     return x - a
 
 
-def calibrated(
+def fit_exponents(
     moments: Callable[[Floats], list[Moments]],
     start: Floats,
     prior: Floats,
@@ -73,21 +75,21 @@ def calibrated(
     once a step gains less than `tolerance` nats per target.
     """
     a, now = start.copy(), moments(start)
-    going = np.array([m.targets > 0 for m in now])
+    active = np.array([m.targets > 0 for m in now])
 
     def value(number: int, m: Moments, at: Floats) -> float:
         spread = np.diag(now[number].covariance) / max(1, now[number].targets)
         return m.log_likelihood - 0.5 * float((strength * spread + precision) @ (at - prior[number]) ** 2)
 
     for _ in range(rounds):
-        if not going.any():
+        if not active.any():
             break
-        each = zip(going, a, now, prior, strict=True)
+        each = zip(active, a, now, prior, strict=True)
         steps = np.stack([newton_step(x, m, p, strength, precision) if on else 0 * x for on, x, m, p in each])
         for _ in range(12):
             after = moments(a + steps)
             lost = [g and value(i, m, a[i] + steps[i]) < value(i, n, a[i]) - 1e-9 * abs(n.log_likelihood)
-                    for i, (g, m, n) in enumerate(zip(going, after, now, strict=True))]  # fmt: skip
+                    for i, (g, m, n) in enumerate(zip(active, after, now, strict=True))]  # fmt: skip
             if not any(lost):
                 break
             steps[lost] /= 2
@@ -96,5 +98,5 @@ def calibrated(
             after = moments(a + steps)
         gained = [(m.log_likelihood - n.log_likelihood) / max(1, n.targets) for m, n in zip(after, now, strict=True)]
         a, now = a + steps, after
-        going &= np.array(gained) > tolerance
+        active &= np.array(gained) > tolerance
     return a

@@ -8,26 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from saffu.calibrated.classes import Company, context_classes, near_pairs, output_classes, vectors_of_pairs
+from saffu.calibrated.classes import Neighbors, context_classes, near_pairs, output_classes, vectors_of_pairs
 from saffu.calibrated.config import CalibratedConfig
-from saffu.calibrated.exponents import Moments, calibrated
+from saffu.calibrated.exponents import Moments, fit_exponents
 from saffu.calibrated.kernels import Array, library, pointer
 from saffu.calibrated.layout import exponent_slices
 from saffu.calibrated.memory import memory_parts, memory_slices, unfitted_exponents
 from saffu.calibrated.model import CalibratedModel, Encoder
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.rows import checked_ids
-from saffu.calibrated.views import MEMORY, CalibratedSums, views_of
+from saffu.calibrated.views import NGRAM, CalibratedSums, views_of
 from saffu.errors import SaffuError
 from saffu.interface import Floats, Stage
 from saffu.text.corpus import TokenCorpus
 from saffu.threads import in_parallel
 
 HELD_OUT = 20  # every 20th part is held out to fit exponents, and counted afterward
-FEWEST = 400  # documents; a corpus with fewer is cut into this many parts
+MIN_DOCUMENTS = 400  # documents; a corpus with fewer is cut into this many parts
 SHORTEST = 8  # targets in such a part
 CALIBRATION_TARGETS = 6_000, 30_000  # few, for one exponent per view; many, for all of them
-SHARES = 16  # of the targets, summed one by one
+MOMENT_CHUNKS = 16  # of the targets, summed one by one
 MEMORY_PRECISION = 25.0  # of the memory's exponents around zero: each is measured where its part says something
 STRENGTH = 100.0  # targets that balance the pull of an exponent toward its view's common one
 
@@ -71,14 +71,14 @@ def fit_encoder(
 def class_encoder(config: CalibratedConfig, near: Sequence[NgramCounts], frequencies: Array) -> Encoder:
     """Classes from pairs of tokens one and two apart, and the exponents that calibration starts from."""
     views, vectors = views_of(config), vectors_of_pairs(near)
-    before, after = Company.before(near[0]), Company.after(near[0])
+    before, after = Neighbors.before(near[0]), Neighbors.after(near[0])
     sizes = sorted({view.classes for view in views if view.classes}, reverse=True)
     classes = dict(
         zip(sizes, in_parallel(lambda n: context_classes(vectors, frequencies, n, after), sizes), strict=True)
     )
     start = np.zeros(exponent_slices(views)[-1].stop)
     for view, where in zip(views, exponent_slices(views)[1:], strict=True):
-        start[where] = 0.7 if view.name == MEMORY else 0.1
+        start[where] = 0.7 if view.name == NGRAM else 0.1
     plain = np.tile(start, (2, 1))
     outputs = output_classes(vectors, frequencies, config.output_classes, before)
     return Encoder(outputs, classes, plain, unfitted_exponents(config))
@@ -96,10 +96,10 @@ def calibrated_encoder(model: CalibratedModel, corpus: TokenCorpus, held_out: Ar
 
 def held_out_ranges(corpus: TokenCorpus) -> Array:
     """Ranges (n, 2) of targets to fit exponents on: every 20th document or, if there are few, every 20th stretch."""
-    if corpus.documents >= FEWEST:
+    if corpus.documents >= MIN_DOCUMENTS:
         chosen = np.arange(0, corpus.documents, HELD_OUT)
         return np.stack([corpus.starts[chosen], corpus.starts[chosen + 1]], axis=1)
-    length = max(SHORTEST, corpus.targets // FEWEST)
+    length = max(SHORTEST, corpus.targets // MIN_DOCUMENTS)
     if corpus.targets < 4 * HELD_OUT * length:  # too short for that: hold out one stretch in the middle
         begin, end = corpus.targets * 2 // 5, corpus.targets * 3 // 5
         return np.array([[begin, end]] if end - begin >= SHORTEST else np.zeros((0, 2)), dtype=np.int64)
@@ -142,8 +142,8 @@ class Calibration:
 
         first = np.stack([start[:, where].mean(1) for where in slices], axis=1)
         precision = MEMORY_PRECISION if of_memory else 0.0
-        first = calibrated(common, first, first, STRENGTH, 1e-4, precision=precision) @ tied.T
-        return calibrated(lambda e: self.moments(many, e, of_memory), first, first, STRENGTH, 2e-4, 1, precision)
+        first = fit_exponents(common, first, first, STRENGTH, 1e-4, precision=precision) @ tied.T
+        return fit_exponents(lambda e: self.moments(many, e, of_memory), first, first, STRENGTH, 2e-4, 1, precision)
 
     def moments(self, targets: Array, exponents: Floats, of_memory: bool) -> list[Moments]:
         """The moments of both levels at exponents (2, J)."""
@@ -161,7 +161,7 @@ class Calibration:
             return sums
 
         # Contiguous shares, so that the memory moves in small steps; a fixed number, so that sums are equal everywhere.
-        total = np.sum(in_parallel(work, np.array_split(targets, SHARES)), axis=0)
+        total = np.sum(in_parallel(work, np.array_split(targets, MOMENT_CHUNKS)), axis=0)
         return [Moments(row[0], int(row[1]), row[2 : 2 + J], row[2 + J :].reshape(J, J)) for row in total]
 
 

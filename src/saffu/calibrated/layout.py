@@ -16,7 +16,7 @@ from saffu.calibrated.tables import Table
 from saffu.calibrated.views import View, views_of
 from saffu.text.tokenizer import EOD
 
-HEAVY = 64  # followers from which on sums by class are stored for a context
+CLASS_SUMS_ABOVE = 64  # followers from which on sums by class are stored for a context
 
 
 class Ranks:
@@ -101,7 +101,7 @@ class NativeModel:
     def _add_class_rows(self, level: dict[str, Array], native: kernels.Level, ranks: Ranks) -> None:
         """Sums by class of contexts with many followers: reading them beats adding up the followers."""
         followers = np.diff(level["begin"].astype(np.int64))
-        chosen = np.flatnonzero(followers > HEAVY).astype(np.uint32)
+        chosen = np.flatnonzero(followers > CLASS_SUMS_ABOVE).astype(np.uint32)
         if not len(chosen):
             return
         heavy = np.full(len(followers), -1, dtype=np.int32)

@@ -30,7 +30,7 @@ class View:
         return len(self.distances) == 1 and not self.classes
 
 
-MEMORY = "memory"
+NGRAM = "memory"
 COARSER = 5  # fine classes per coarse one
 FEW_STARTS = 64  # different tokens near the starts of documents
 
@@ -49,7 +49,7 @@ def views_of(config: CalibratedConfig) -> list[View]:
     """
     nearest, fine, coarse = tuple(range(1, config.order)), config.word_classes, config.word_classes // COARSER
     views = [View(f"slot {k}", (k,)) for k in range(1, config.slots + 1)]
-    views.append(View(MEMORY, nearest))
+    views.append(View(NGRAM, nearest))
     if fine:
         views.append(View(f"memory of {fine} classes", nearest[: max(1, len(nearest) - 1)], fine))
     if coarse > 1:
@@ -59,7 +59,7 @@ def views_of(config: CalibratedConfig) -> list[View]:
     return views
 
 
-def seen_rows(view: View, rows: Rows) -> Rows:
+def rows_for_view(view: View, rows: Rows) -> Rows:
     """What a view saw, of whole buckets. With few documents, slots do not see what stands near the start of one."""
     starts = int(rows.offsets[PAD + 1]) if view.is_slot and rows.first == PAD < rows.last else 0
     if starts > FEW_STARTS:
@@ -94,7 +94,7 @@ class CalibratedSums:
         if view.is_slot:
             near = view.distances[0] < self.memory.order
             pairs = self.memory.marginal(view.distances) if near else self.pairs[view.distances[0]]
-            seen = seen_rows(view, pairs.in_buckets())
+            seen = rows_for_view(view, pairs.in_buckets())
             return NgramCounts(2, pairs.vocabulary, seen.offsets, seen.keys, seen.counts)
         if view.distances == tuple(range(1, self.memory.order)) and classes is None:
             return self.memory

@@ -24,7 +24,7 @@ from saffu.text.corpus import Line, TokenCorpus
 from saffu.text.documents import STRETCH, hold_out, read_lines, stretches
 from saffu.text.records import Skipped
 from saffu.text.sources import Source
-from saffu.text.tokenizer import COUNTED_LIMIT, Tokenizer, TokenizerConfig, counted_words
+from saffu.text.tokenizer import COUNTED_LIMIT, Tokenizer, TokenizerConfig, count_training_words
 
 SHARD = 32 << 20  # bytes of small files that are read together; compressed ones hold about four times as much
 Position = tuple[int, int]
@@ -126,7 +126,7 @@ def path_of(cluster: Cluster, stage: str, number: int) -> Path:
 def count_shard_words(shard: Shard, config: Mapping[str, Any], path: str) -> None:
     from saffu.cluster.engine import keep
 
-    counts = counted_words((text for _, text in shard.lines()), TokenizerConfig.from_dict(dict(config)))
+    counts = count_training_words((text for _, text in shard.lines()), TokenizerConfig.from_dict(dict(config)))
     keep(Path(path), counts)
 
 
@@ -183,35 +183,35 @@ def joined(cluster: Cluster, part: str, paths: Sequence[Path], sizes: Sequence[M
     files = {name: cluster.folder / f"{part}.{name}" for name in PARTS}
     if not (cluster.folder / part).exists():  # or earlier tasks have written to them
         for name, path in files.items():
-            blank(path, total[name] * np.dtype(PARTS[name]).itemsize)
+            create_sparse(path, total[name] * np.dtype(PARTS[name]).itemsize)
     items, at = [], dict.fromkeys(PARTS, 0)
     for path, size in zip(paths, sizes, strict=True):
         items.append((str(path), part, {name: str(file) for name, file in files.items()}, dict(at)))
         at = {name: at[name] + size[name] for name in PARTS}
-    cluster.map(part, lay_down, items, None)
-    put(files["starts"], total["starts"] - 1, np.array([at["ids"]], dtype=np.int64))
+    cluster.map(part, write_shard, items, None)
+    write_at(files["starts"], total["starts"] - 1, np.array([at["ids"]], dtype=np.int64))
     ids, starts, lengths = (mapped(files[name], dtype) for name, dtype in PARTS.items())
     digests = [own[f"{part}.digests"] for own in map(map_arrays, paths) if f"{part}.digests" in own]
     return TokenCorpus(ids, starts, lengths, digests=np.concatenate(digests) if digests else None)
 
 
-def lay_down(path: str, part: str, files: Mapping[str, str], at: Mapping[str, int]) -> None:
+def write_shard(path: str, part: str, files: Mapping[str, str], at: Mapping[str, int]) -> None:
     """Copy the arrays of a shard to where they belong in those of all shards."""
     arrays = map_arrays(Path(path))
     for name, dtype in PARTS.items():
         array = arrays[f"{part}.{name}"]
         if name == "starts":
             array = array[:-1] + at["ids"]
-        put(Path(files[name]), at[name], np.ascontiguousarray(array, dtype=dtype))
+        write_at(Path(files[name]), at[name], np.ascontiguousarray(array, dtype=dtype))
 
 
-def blank(path: Path, size: int) -> None:
+def create_sparse(path: Path, size: int) -> None:
     """Make a sparse file of zero bytes."""
     with path.open("wb") as file:
         file.truncate(size)
 
 
-def put(path: Path, place: int, array: Array) -> None:
+def write_at(path: Path, place: int, array: Array) -> None:
     """Write an array to its place in a file that other nodes write to as well; mapped pages could not be shared."""
     with path.open("r+b") as file:
         file.seek(place * array.itemsize)

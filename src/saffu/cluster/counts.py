@@ -23,7 +23,7 @@ from saffu.cluster.corpus import PARTS, mapped, path_of
 from saffu.cluster.engine import Cluster, write_arrays
 from saffu.text.corpus import TokenCorpus
 
-MEMORY = 0  # the rows of the memory; any other number is the distance between the two tokens of a pair
+NGRAM = 0  # the rows of the memory; any other number is the distance between the two tokens of a pair
 KNOWN, WHOLE = "known", "whole"
 LEAST_LIMIT = 64 << 20  # bytes of memory for a task
 BYTES = 64  # of memory for each row that is counted or merged; twice as many beyond order 5
@@ -40,7 +40,7 @@ class Plan:
     @property
     def tables(self) -> list[int]:
         """The rows that are counted: those of the memory, and pairs at distances that it does not reach."""
-        return [MEMORY, *range(self.config.order, self.config.slots + 1)]
+        return [NGRAM, *range(self.config.order, self.config.slots + 1)]
 
     @property
     def near(self) -> list[int]:
@@ -49,7 +49,7 @@ class Plan:
         return sorted({*slots, *range(1, min(3, self.config.order))})
 
     def order(self, distance: int) -> int:
-        return self.config.order if distance == MEMORY else 2
+        return self.config.order if distance == NGRAM else 2
 
     @property
     def reach(self) -> int:
@@ -142,7 +142,7 @@ def count_stretch(plan: Plan, folder: str, begin: int, end: int, held_out: Array
     known = np.stack([np.append(begin - first, held[:, 1]), np.append(held[:, 0], end - first)], axis=1)
     arrays: dict[str, Array] = {}
     for d in plan.tables:
-        distances = None if d == MEMORY else [d]
+        distances = None if d == NGRAM else [d]
         for name, ranges in zip(table_names(d), (known, held), strict=True):
             buckets = 0, plan.vocabulary
             rows = count_rows(corpus, plan.order(d), plan.vocabulary, buckets, distances, ranges)
@@ -182,7 +182,7 @@ def merge_range(plan: Plan, runs: Sequence[str], distance: int, lo: int, hi: int
     arrays: dict[str, Array] = {}
     for name, rows in kept.items():
         arrays |= rows_arrays(name, rows)
-        if distance == MEMORY:
+        if distance == NGRAM:
             arrays[f"{name}.frequencies"] = rows.frequencies(plan.vocabulary)
     write_arrays(Path(path), arrays)
 

@@ -25,11 +25,11 @@ from saffu.calibrated.tables import (
     level_lengths,
     table_statistics,
 )
-from saffu.calibrated.views import MEMORY as MEMORY_VIEW
-from saffu.calibrated.views import View, seen_rows, views_of
-from saffu.cluster.corpus import blank, mapped, path_of, put
+from saffu.calibrated.views import NGRAM as NGRAM_VIEW
+from saffu.calibrated.views import View, rows_for_view, views_of
+from saffu.cluster.corpus import create_sparse, mapped, path_of, write_at
 from saffu.cluster.counts import (
-    MEMORY,
+    NGRAM,
     Merged,
     Plan,
     range_cuts,
@@ -58,7 +58,7 @@ class ViewRows:
     @property
     def is_merged(self) -> bool:
         """Whether its rows are those that were counted."""
-        return self.merged is not None and (self.view.name == MEMORY_VIEW or self.merged.distance != MEMORY)
+        return self.merged is not None and (self.view.name == NGRAM_VIEW or self.merged.distance != NGRAM)
 
     def rows(self, number: int, counts: str, classes: Array | None) -> Rows:
         """The rows of the view in a range."""
@@ -69,7 +69,7 @@ class ViewRows:
             rows = self.merged.rows(number, counts)
             if not self.is_merged:
                 rows = regroup_rows(rows, self.view.distances, (lo, hi), classes, self.view.exact)
-        return seen_rows(self.view, rows)
+        return rows_for_view(self.view, rows)
 
 
 def near_runs(cluster: Cluster, plan: Plan, memory: Merged, counts: str) -> list[Path]:
@@ -83,7 +83,7 @@ def solved(
 ) -> tuple[list[Table], Array]:
     """The tables of all views that follow from the `known` or the `whole` counts, and how often each token occurs."""
     ranks, views = Ranks(encoder.output_classes), views_of(plan.config)
-    frequencies = merged[MEMORY].frequencies(counts, plan.vocabulary)
+    frequencies = merged[NGRAM].frequencies(counts, plan.vocabulary)
     shared = cluster.folder / f"{counts}.encoder"
     classes = {f"classes.{number}": array for number, array in encoder.context_classes.items()}
     write_arrays(shared, {"ranks": ranks.ranks, **classes})
@@ -92,7 +92,7 @@ def solved(
         {"name": v.name, "columns": v.distances, "classes": encoder.context_classes[v.classes], "exact": 0}
         for v in of_classes
     ]
-    runs = regrouped(cluster, f"{counts}-classes", plan, merged[MEMORY], counts, asked, "count classes")
+    runs = regrouped(cluster, f"{counts}-classes", plan, merged[NGRAM], counts, asked, "count classes")
     found = [placed(cluster, plan, counts, view, merged, near, runs) for view in views]
     places = [(number, part) for number, rows in enumerate(found) for part in range(len(rows.cuts) - 1)]
     stage = f"{counts}-rows"
@@ -125,7 +125,7 @@ def solved(
         close_levels(closed, sizes)
         for level, last in zip(layout, closed, strict=True):
             for name in {"begin", "child"} & level.keys():
-                put(Path(level[name][0]), level[name][1] - 1, last[name])
+                write_at(Path(level[name][0]), level[name][1] - 1, last[name])
         levels = [
             {name: mapped(Path(file), LEVEL_ARRAYS[name]) for name, (file, _) in level.items()} for level in layout
         ]
@@ -151,7 +151,7 @@ def placed(
         source = merged[view.distances[0]]
         return ViewRows(view, source.cuts, source, [])
     if view.distances[0] == 1 and (not view.classes or view.exact):
-        return ViewRows(view, merged[MEMORY].cuts, merged[MEMORY], [])
+        return ViewRows(view, merged[NGRAM].cuts, merged[NGRAM], [])
     pieces = near if view.is_slot else runs
     name = f"{counts}-cuts of {view.name}"
     return ViewRows(view, remembered(cluster, name, lambda: range_cuts(plan, pieces, [view.name])), None, pieces)
@@ -183,7 +183,7 @@ def level_files(cluster: Cluster, counts: str, number: int, sizes: Array) -> Lay
                 length * np.dtype(LEVEL_ARRAYS[name]).itemsize,
             )
             if not path.exists() or path.stat().st_size != size:
-                blank(path, size)
+                create_sparse(path, size)
             layout[-1][name] = str(path), length
     return layout
 
@@ -207,7 +207,7 @@ def build(
     build_levels(rows, plan.vocabulary, ranks, plan.config.prune, discounts, begin, levels)
     for number, (files, level) in enumerate(zip(layout, levels, strict=True), 1):
         for name, array in level.items():
-            put(Path(files[name][0]), int(begin[number, int(name in ("follow", "mass"))]), array)
+            write_at(Path(files[name][0]), int(begin[number, int(name in ("follow", "mass"))]), array)
 
 
 def model_of(

@@ -22,7 +22,7 @@ from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.storage import memory_limit
 from saffu.calibrated.views import CalibratedSums
 from saffu.cluster.corpus import learned_tokenizer, shards_of, surveyed, tokenized
-from saffu.cluster.counts import BYTES, KNOWN, LEAST_LIMIT, MEMORY, WHOLE, Merged, Plan, count, remembered, summed_rows
+from saffu.cluster.counts import BYTES, KNOWN, LEAST_LIMIT, NGRAM, WHOLE, Merged, Plan, count, remembered, summed_rows
 from saffu.cluster.engine import Cluster, connected, require_usable, write_arrays
 from saffu.cluster.tables import model_of, near_runs
 from saffu.cluster.work import described_sources, shared_sources, work_folder
@@ -115,7 +115,7 @@ def stages(
     merged = count(cluster, plan, corpus, held_out)
     with memory_limit(limit or USUAL_LIMIT, cluster.folder):
         fitted = encoder or kept_encoder(cluster, plan, corpus, held_out, merged)
-        near = near_runs(cluster, plan, merged[MEMORY], WHOLE)
+        near = near_runs(cluster, plan, merged[NGRAM], WHOLE)
         model = model_of(cluster, plan, WHOLE, merged, near, fitted, sums_of(plan, merged))
         if encoder:
             yield Stage("recount", model, {})
@@ -136,12 +136,12 @@ def kept_encoder(
     """Fit classes to the known counts and exponents to the text held out of them; only once per run."""
     path = cluster.folder / "encoder.data"
     if not path.exists():
-        near = near_runs(cluster, plan, merged[MEMORY], KNOWN)
+        near = near_runs(cluster, plan, merged[NGRAM], KNOWN)
         pairs = []
         for distance in range(1, min(3, plan.config.order)):
             rows = summed_rows(near, f"slot {distance}", 2, 0, plan.vocabulary)
             pairs.append(NgramCounts.joined(2, plan.vocabulary, [rows]))
-        encoder = class_encoder(plan.config, pairs, merged[MEMORY].frequencies(KNOWN, plan.vocabulary))
+        encoder = class_encoder(plan.config, pairs, merged[NGRAM].frequencies(KNOWN, plan.vocabulary))
         if measurable(plan, merged, held_out):
             model = model_of(cluster, plan, KNOWN, merged, near, encoder, None)
             encoder = calibrated_encoder(model, corpus, held_out)
@@ -153,7 +153,7 @@ def kept_encoder(
 
 def measurable(plan: Plan, merged: Mapping[int, Merged], held_out: Array) -> bool:
     """Whether there is text to fit exponents to."""
-    return len(held_out) > 0 and bool(merged[MEMORY].frequencies(KNOWN, plan.vocabulary).any())
+    return len(held_out) > 0 and bool(merged[NGRAM].frequencies(KNOWN, plan.vocabulary).any())
 
 
 def sums_of(plan: Plan, merged: Mapping[int, Merged]) -> CalibratedSums:
@@ -166,5 +166,5 @@ def sums_of(plan: Plan, merged: Mapping[int, Merged]) -> CalibratedSums:
         )
         for distance, part in merged.items()
     }
-    memory = counts.pop(MEMORY)
+    memory = counts.pop(NGRAM)
     return CalibratedSums(memory, counts)

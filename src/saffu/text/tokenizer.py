@@ -89,11 +89,11 @@ class Tokenizer:
         if isinstance(texts, str):
             raise SaffuError("a single string is not a collection of texts; pass a list of strings, such as [text]")
         config, lines = config or TokenizerConfig(), progress_bar(progress, unit=" lines", iterable=texts)
-        return cls.from_counts(counted_words(lines, config), config)
+        return cls.from_counts(count_training_words(lines, config), config)
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, int], config: TokenizerConfig) -> Tokenizer:
-        """Learn a vocabulary from how often each word occurs: see `counted_words`."""
+        """Learn a vocabulary from how often each word occurs: see `count_training_words`."""
         if not counts:
             raise SaffuError("the text has no words to learn a vocabulary from; add some text")
         learned = cls._learned(counts, config)
@@ -216,14 +216,14 @@ class WordTokenizer(Tokenizer):
         return self.encode(data.decode("utf-8", "replace"))
 
 
-def counted_words(texts: Iterable[str], config: TokenizerConfig) -> Counter[str]:
+def count_training_words(texts: Iterable[str], config: TokenizerConfig) -> Counter[str]:
     """Count the words that a tokenizer is learned from; the counts of parts of a text add up."""
     if config.words_as_tokens:
         return Counter(word for text in texts for word in text.split() if word != UNKNOWN)
-    return count_words(texts)
+    return count_bpe_words(texts)
 
 
-def count_words(texts: Iterable[str]) -> Counter[str]:
+def count_bpe_words(texts: Iterable[str]) -> Counter[str]:
     """Count words, written in byte characters: ["a a."] → {"a": 1, "Ġa": 1, ".": 1}."""
     words: Counter[str] = Counter()
     chunks: Counter[str] = Counter()

@@ -19,13 +19,13 @@ if TYPE_CHECKING:  # compiled kernels are loaded only where n-grams are used
 REFERENCES = {"unigram": 1, "bigram": 2, "trigram": 3, "5-gram": 5}
 REFERENCE_ORDER = 3  # counted for the baselines, unless a model holds longer n-grams anyway
 CACHE_WEIGHT = 0.1  # of a cache mixed with n-grams: about the best value on running text
-LONG = 100_000  # targets from which on a progress bar is shown
+PROGRESS_BAR_FROM = 100_000  # targets from which on a progress bar is shown
 
 
 def evaluate(model: Model, corpus: TokenCorpus, progress: str | None = "evaluate") -> Score:
     """Score a corpus; long ones show a progress bar with the title `progress`."""
     require_text(corpus)
-    log_p = model.log_probabilities(corpus, progress if corpus.targets >= LONG else None)
+    log_p = model.log_probabilities(corpus, progress if corpus.targets >= PROGRESS_BAR_FROM else None)
     return Score(-float(log_p.sum()), corpus.targets, corpus.bytes)
 
 
