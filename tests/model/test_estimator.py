@@ -33,6 +33,17 @@ def test_scikit_learn(fitted, train_text):
     assert search.best_estimator_.perplexity(train_text) < 10
 
 
+def test_pipelines_score(fitted, dev_text):
+    pipeline = pytest.importorskip("sklearn.pipeline", reason="pip install scikit-learn")
+    scored = pipeline.Pipeline([("lm", fitted("toy"))]).score(dev_text)
+    assert scored == fitted("toy").score(dev_text)
+
+
+def test_settings_without_a_config_are_explained():
+    with pytest.raises(TypeError, match=r"pass SaffuLM\(saffu\.CalibratedConfig\(order=3\)\)"):
+        SaffuLM(order=3)
+
+
 def test_pickle(lm, dev_text):
     again = pickle.loads(pickle.dumps(lm))
     assert again.score(dev_text).nll == pytest.approx(lm.score(dev_text).nll, rel=1e-6)

@@ -68,12 +68,16 @@ class SaffuLM:
         tokenizer: Tokenizer | TokenizerConfig | None = None,
         encoder: SaffuLM | None = None,
         device: str = "cpu",
+        **settings: Any,
     ) -> None:
         """A fitted `tokenizer` is used unchanged; otherwise `fit` trains one, with the preset's settings by default.
 
         With an `encoder`, a fitted model, `fit` reuses its settings, tokenizer, and encoder and counts only the
         decoder; such models can be merged.
         """
+        if settings:
+            given = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+            raise TypeError(f"settings belong to a config; pass SaffuLM(saffu.CalibratedConfig({given}))")
         check(config=(config, Settings), tokenizer=(tokenizer, Tokenizer, TokenizerConfig), encoder=(encoder, SaffuLM))
         if encoder is not None and (config is not None or tokenizer is not None):
             raise SaffuError("`encoder` already determines the config and tokenizer; don't pass them too")
@@ -260,10 +264,11 @@ class SaffuLM:
             return documents
         return TokenCorpus.build(documents_from(documents), self.tokenizer_, progress=progress)
 
-    def score(self, documents: Text, *, online: bool = False) -> Score:
+    def score(self, documents: Text, y: None = None, *, online: bool = False) -> Score:
         """Score documents: negative log-likelihood (`nll`), targets, bytes, perplexity, bits per byte.
 
         With `online`, the memory continues from one document to the next; the model does not change.
+        `y`, which scikit-learn's pipelines pass, is ignored.
         """
         model = online_model(self.model_) if online else self.model_
         return evaluate.evaluate(model, self.tokenize(documents))
