@@ -148,10 +148,10 @@ def test_only_plain_names(tmp_path, name):
 def test_a_full_disk_leaves_the_old_folder(folder, monkeypatch):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
 
-    def no_space(path, content):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    def no_space(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(files, "_write_durably", no_space)
+    monkeypatch.setattr(os, "fsync", no_space)
     with pytest.raises(OSError, match="No space"):
         files.write_folder(folder, {}, {"x": b"x"})
     with pytest.raises(OSError, match="No space"):
@@ -220,7 +220,7 @@ def test_require_writable(tmp_path):
     (tmp_path / "full" / "x").write_text("x")
     with pytest.raises(SaffuError, match="not empty"):
         files.require_writable(tmp_path / "full", force=False)
-    with pytest.raises(SaffuError, match="not part of a saved model"):
+    with pytest.raises(SaffuError, match="it is not a saved model, but holds 'x'"):
         files.require_writable(tmp_path / "full", force=True)
     with pytest.raises(SaffuError, match="inside it"):
         files.require_writable(Path("/"), force=True)

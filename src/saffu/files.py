@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import ctypes
 import glob
 import hashlib
 import json
 import logging
 import os
 import shutil
+import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from saffu.arrays import RESTORE, Array, checksum, open_regular, read_at_most, to_safetensors
+from saffu.arrays import RESTORE, Array, checksum, open_regular, read_at_most
 from saffu.arrays import load_arrays as load_arrays
 from saffu.arrays import map_arrays as map_arrays
 from saffu.errors import SaffuError
-
-Content = bytes | Mapping[str, Array] | Callable[[], bytes | Mapping[str, Array]]
-"""What a file holds: bytes, or arrays by name, which are written as safetensors."""
+from saffu.writing import OLD, exchange, keep_permissions, uninterrupted, write_durably, written
+from saffu.writing import Content as Content
+from saffu.writing import write_file as write_file
 
 FORMAT = 3  # of a model folder; raised when the files change their meaning (see saffu.model.formats)
 OLDEST_FORMAT = 2  # that can be read
 MANIFEST = "config.json"
-OLD = "-old"  # ends the name of a folder that has been moved aside
 LARGEST_MANIFEST = 100_000_000  # bytes
 LARGEST_FILE = 1 << 30  # bytes, of a file that does not hold arrays
 
@@ -48,11 +47,7 @@ def require_writable(folder: Path, force: bool) -> None:
     if folder.exists() and any(folder.iterdir()):
         if not force:
             raise SaffuError(f"{folder} is not empty; choose another folder, or replace it with `force`")
-        recorded = _recorded_names(folder)
-        foreign = [path.name for path in folder.iterdir() if path.name not in recorded or path.is_dir()]
-        if foreign:
-            name = min(foreign)
-            raise SaffuError(f"will not replace {folder}: {name!r} is not part of a saved model; move it first")
+        _require_ours(folder)
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{place.name}.writing-", dir=place.parent):
         pass
@@ -87,6 +82,8 @@ def _locked(folder: Path, wait: bool) -> Iterator[None]:
     """Hold the lock of a folder: on a file next to it, because the folder itself is replaced as a whole."""
     place = Path(folder).resolve()
     path = place.with_name(f".{place.name}.lock")
+    if path.is_symlink() or (path.exists() and (not path.is_file() or path.stat().st_size)):
+        raise SaffuError(f"{path} is not a lock file of saffu, which would be empty; move it first")
     lock = FileLock(path, is_singleton=True)  # one object per path, so that a thread may take it again
     try:
         lock.acquire(timeout=0)
@@ -123,29 +120,33 @@ def recover(folder: Path) -> None:
 def _replace(folder: Path, manifest: Mapping[str, Any], files: Mapping[str, Content]) -> None:
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.writing-", dir=folder.parent))
     try:
-        checksums = {name: _write_durably(fresh / name, content) for name, content in files.items()}
+        checksums = {name: write_durably(fresh / name, content) for name, content in files.items()}
         document = json.loads(json.dumps({"format": FORMAT, **manifest, "checksums": checksums}))  # as it is read back
         document["checksums"][MANIFEST] = _digest(document)
-        _write_durably(fresh / MANIFEST, (json.dumps(document, indent=2) + "\n").encode())
+        write_durably(fresh / MANIFEST, (json.dumps(document, indent=2) + "\n").encode())
+        _permit(fresh, folder)
+        with uninterrupted():
+            if folder.exists():
+                exchange(fresh, folder)
+            else:
+                fresh.rename(folder)
+            written.append(folder)
+            shutil.rmtree(fresh, ignore_errors=True)  # the previous folder
+    finally:
+        with uninterrupted():
+            shutil.rmtree(fresh, ignore_errors=True)  # one that is half written
+
+
+def _permit(fresh: Path, folder: Path) -> None:
+    """Give a folder that is about to replace another one its permissions; those of a new one follow the umask."""
+    if not folder.exists():
         fresh.chmod(0o777 & ~_umask())
-        if folder.exists():
-            _exchange(fresh, folder)
-        else:
-            fresh.rename(folder)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)  # the previous folder, or one that is half written
-
-
-def write_file(path: Path, content: Content) -> None:
-    """Replace one file atomically: a reader, or a crash at any point, sees either the old version or the new one."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.writing-{os.getpid()}")
-    try:
-        _write_durably(fresh, content)
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
+        return
+    for path in fresh.iterdir():
+        old = next((old for old in (folder / path.name, folder / MANIFEST) if old.is_file()), None)
+        if old:
+            keep_permissions(old, path)
+    keep_permissions(folder, fresh)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -226,37 +227,26 @@ def _digest(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps({**document, "checksums": others}, sort_keys=True).encode()).hexdigest()
 
 
-def _recorded_names(folder: Path) -> set[str]:
-    """The files that belong to a model, of any format."""
-    with suppress(SaffuError, AttributeError):
-        return {MANIFEST, *_read_document(folder / MANIFEST).get("checksums", {}).keys()}
-    return {MANIFEST}
+def _require_ours(folder: Path) -> None:
+    """Fail unless saffu wrote all of a folder. A name is not proof: config.json must list the files next to it.
 
-
-def _write_durably(path: Path, content: Content) -> str:
-    """Write a file and wait until it is on the disk; returns its SHA-256, computed on the way."""
-    digest = hashlib.sha256()
-    data = content() if callable(content) else content
-    with path.open("wb") as file:
-        for piece in [data] if isinstance(data, bytes) else to_safetensors(data):
-            digest.update(piece)
-            file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
-    return digest.hexdigest()
-
-
-def _exchange(fresh: Path, folder: Path) -> None:
-    """Exchange two folders in one step where the system can (Linux), otherwise in two."""
-    if sys.platform == "linux":
-        at_cwd, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-        rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-        if rename and rename(at_cwd, os.fsencode(fresh), at_cwd, os.fsencode(folder), exchange) == 0:
-            return
-    aside = fresh.with_name(fresh.name + OLD)
-    folder.rename(aside)
-    fresh.rename(folder)
-    aside.rename(fresh)
+    Arrays may be damaged, but other files that were changed since are not ours any more: a model card, for example.
+    """
+    refused = f"will not replace {folder}:"
+    try:
+        document = _read_document(folder / MANIFEST)
+    except SaffuError:
+        document = {}
+    recorded = document.get("checksums")
+    if not (isinstance(document.get("format"), int) and isinstance(recorded, dict) and MANIFEST in recorded):
+        name = min(path.name for path in folder.iterdir())
+        raise SaffuError(f"{refused} it is not a saved model, but holds {name!r}; move it first")
+    for path in sorted(folder.iterdir()):
+        if path.name not in recorded or path.is_dir() or not stat.S_ISREG(path.lstat().st_mode):
+            raise SaffuError(f"{refused} {path.name!r} is not part of a saved model; move it first")
+        changed = path.suffix != ".safetensors" and path.name != MANIFEST
+        if changed and _checksum_of(path) != recorded[path.name]:
+            raise SaffuError(f"{refused} {path.name!r} was changed after saffu wrote it; move it first")
 
 
 def _umask() -> int:

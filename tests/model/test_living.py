@@ -397,7 +397,8 @@ def test_one_writer_at_a_time(tmp_path, shards, server):
         with files.changing(tmp_path / "base", wait=False):  # the same thread may
             package.load("base").save("base")
         shutil.copytree("base", "copy")
-        for line in ("train 1.txt --out base --force", "merge base copy --out base --force"):
+        shutil.copytree("base", "other")
+        for line in ("train 1.txt --out base --force", "merge copy other --out base --force"):
             lines = server(tmp_path, f"0 {line}")
             assert "another saffu process is writing to base" in lines[0]
             assert lines[-1] == f"ended {2 << 8}\n"
@@ -413,11 +414,12 @@ KILLS = int(os.environ.get("SAFFU_KILLS", "4"))  # for each command
 def test_killed_at_any_file_operation(server, shards, tmp_path):
     """The old model or the new one is there, whole; the next writer cleans up."""
     assert shards("train 1.txt --split line --encoder base --hold-out 0 --out other").status == 0
+    shutil.copytree("other", "old")
     chance = random.Random(0)
     for line, changed in {
         "update base 1.txt --split line": "base",
         "forget base 2.txt --split line --skip-uncounted": "base",
-        "merge base other --out base --force": "base",
+        "merge base other --out old --force": "old",
         "merge base other --out all": "all",
     }.items():
         folder, kept = tmp_path / changed, tmp_path / "kept"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from saffu.cli.options import Command, Parser, add_model, integer, named_path, require_utf8
@@ -21,6 +20,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("--top", type=integer(1), default=8, metavar="N", help="number of neighbors [8]")
     help = "write the vectors of the words, or of all tokens, in word2vec's text format"
     parser.add_argument("--out", type=named_path, metavar="FILE", help=help)
+    parser.add_argument("--force", action="store_true", help="overwrite --out if it holds such vectors")
     parser.add_argument("--json", action="store_true", help="print one JSON object, with the vectors")
 
 
@@ -28,8 +28,10 @@ def run(options: argparse.Namespace) -> None:
     if not (options.words or options.out):
         raise SaffuError("no word to look up; pass words, or write all vectors with --out FILE")
     require_utf8(*options.words)
-    if options.out and options.out.is_dir():
-        raise SaffuError(f"--out {options.out} is a folder; pass a file name")
+    if options.out:
+        from saffu.writing import require_new_file
+
+        require_new_file(options.out, options.force, ours=r"\d+ \d+\n")
 
     from saffu import load
 
@@ -47,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
         if doubt := why_doubtful(word, [int(lm.frequencies_[token]) for token in vectors.tokens(word)]):
             warn(doubt)
     if options.out:
-        write(vectors, lm.tokenizer_, options.words, options.out)
+        write(vectors, lm.tokenizer_, options)
     if options.json:
         words = [fact | {"vector": vectors[fact["word"]]} for fact in facts]
         print_json({"kind": vectors.kind, "kinds": vectors.kinds, "words": words})
@@ -71,15 +73,15 @@ def why_doubtful(word: str, frequencies: Sequence[int]) -> str:
     return ""
 
 
-def write(vectors: Any, tokenizer: Any, words: Sequence[str], out: Path) -> None:
-    from saffu.files import write_file
+def write(vectors: Any, tokenizer: Any, options: argparse.Namespace) -> None:
     from saffu.tools.word_vectors import to_word2vec
+    from saffu.writing import replacing
 
-    named = [(show_token(word), vectors[word]) for word in words]
-    if not words:
+    named = [(show_token(word), vectors[word]) for word in options.words]
+    if not options.words:
         named = [(show_token(tokenizer.token(token)), row) for token, row in enumerate(vectors.vectors)]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_file(out, to_word2vec(named).encode())
+    with replacing(options.out, options.force) as file:
+        file.write(to_word2vec(named).encode())
 
 
 COMMAND = Command(

@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> None:
         return
     if options.sizes:
         raise SaffuError("--sizes needs the training text; pass --checkpoints TEXT")
-    require_output(options)
+    require_output(options, options.model)
     lm = load(options.model)
     lm.export_hf(options.out)
     size = sum(path.stat().st_size for path in options.out.iterdir())
@@ -86,11 +86,9 @@ def export_arpa(lm: SaffuLM, options: argparse.Namespace) -> None:
 
     if options.checkpoints or options.sizes:
         raise SaffuError("--checkpoints and --sizes need --to hf; remove --to arpa, or those options")
-    if options.out.is_dir():
-        raise SaffuError(f"{options.out} is a folder; pass --out FILE")
-    if options.out.exists() and not options.force:
-        raise SaffuError(f"{options.out} exists; pass --force to overwrite it, or another --out")
-    sizes = write_arpa(lm.references_, lm.tokenizer_, options.out, options.order, options.prune or 0)
+    sizes = write_arpa(lm.references_, lm.tokenizer_, options.out, options.order, options.prune or 0, options.force)
+    if options.out.is_char_device():  # which may be where notes would go
+        return
     if options.json:
         print_json(model_facts(lm) | {"out": options.out, "bytes": options.out.stat().st_size, "ngrams": sizes})
         return

@@ -157,7 +157,7 @@ def merge(options: argparse.Namespace) -> None:
         )
     if len(options.models) < 2:
         raise SaffuError("there is nothing to merge; list at least two models")
-    require_output(options)
+    require_output(options, *options.models)
     in_memory = options.memory_limit is None
     with changing(options.out, wait=False), bounded(options):
         lm = living.merge(load(folder, check=in_memory) for folder in options.models)

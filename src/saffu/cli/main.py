@@ -27,18 +27,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     status, previous, hook = 130, {}, sys.unraisablehook
     try:  # around the imports too, so that Ctrl-C never shows a traceback
         sys.unraisablehook = _send_again
+        if "saffu.writing" in sys.modules:  # when called from Python
+            sys.modules["saffu.writing"].written.clear()
         for number, handler in ((signal.SIGTERM, _terminate), (signal.SIGINT, _interrupt)):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and background jobs have it
                 previous[number] = signal.signal(number, handler)
         status = run(sys.argv[1:] if arguments is None else list(arguments))
     except KeyboardInterrupt as interrupt:
-        complain(str(interrupt) or INTERRUPTED)
+        complain(str(interrupt) or interrupted())
     except Exception as error:
         stop = _stop_behind(error)
         if stop is None:
             raise
         if isinstance(stop, KeyboardInterrupt):
-            complain(INTERRUPTED)
+            complain(interrupted())
         else:
             status = 143
     finally:
@@ -107,6 +109,14 @@ class Notes(logging.Handler):
         complain(record.getMessage())
 
 
+def interrupted() -> str:
+    """What an interrupted command has left."""
+    writing = sys.modules.get("saffu.writing")
+    if writing is None or not writing.written:
+        return INTERRUPTED
+    return f"interrupted, but {writing.written[-1]} had been written: it holds the new version"
+
+
 def complain(message: str) -> int:
     """Print one line on standard error; return the status of a user error."""
     from saffu.format import escape_controls
@@ -138,7 +148,7 @@ def as_typed(message: str, options: argparse.Namespace | None) -> str:
 def _interrupt(*_: object) -> None:
     """Raise KeyboardInterrupt on SIGINT."""
     if _importing_torch():
-        complain(INTERRUPTED)
+        complain(interrupted())
         os._exit(130)
     raise KeyboardInterrupt
 

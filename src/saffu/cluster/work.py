@@ -27,6 +27,8 @@ def work_folder(out: Path, job: Mapping[str, Any], kept: bool = False) -> Iterat
     """
     folder = place_of(out)
     if folder.exists() and not is_begun(out, job):
+        if any(folder.iterdir()) and not (folder / JOB).is_file():
+            raise SaffuError(f"{folder} is not the work of an earlier run; move it first")
         shutil.rmtree(folder)
     if not folder.exists():
         folder.mkdir(parents=True)

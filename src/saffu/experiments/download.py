@@ -15,6 +15,7 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path, PurePosixPath
@@ -83,6 +84,7 @@ def fetch_babylm(
             raise SaffuError(f"{out / split} already exists and is not from an earlier run; choose another `out`")
     folder = out / "archives"
     folder.mkdir(parents=True, exist_ok=True)
+    ours = [folder / archive.name for archive in wanted.values() if not (folder / archive.name).exists()]
     for archive in dict.fromkeys(wanted.values()):
         download(archive, folder / archive.name, HOMES[year])
     recorded = {}
@@ -96,7 +98,10 @@ def fetch_babylm(
     manifest = {"corpus": "BabyLM", "year": year, "size": size, "archives": recorded, "files": files}
     write_file(out / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())  # last, after everything else
     if not keep_archives:
-        shutil.rmtree(folder)
+        for path in ours:  # those downloaded by hand stay
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # it is not empty
+            folder.rmdir()
     return manifest
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from saffu.experiments.claims import Verdict, change, judge
 from saffu.experiments.grid import key_of, reading_of
 from saffu.experiments.html import page
 from saffu.experiments.results import Results, perplexities_of
+
+TITLE = "<title>saffu: ablation report</title>"
 
 
 class Report:
@@ -89,6 +92,8 @@ class Report:
         return contents | {f"{table.name}.csv": tables.comma_separated(table) for table in self.tables}
 
     def write(self, folder: Path) -> list[Path]:
+        """Write the files of the report. Those of an earlier report are replaced, but no others."""
+        require_own_report(folder, self.files())
         paths = []
         for name, content in self.files().items():
             paths.append(folder / name)
@@ -116,6 +121,15 @@ class Report:
                 if cell.dev
             ],
         }
+
+
+def require_own_report(folder: Path, names: Iterable[str]) -> None:
+    """Fail if a report would replace files that are not part of a report."""
+    page = folder / "index.html"
+    own = page.is_file() and TITLE in page.read_text("utf-8", "replace")
+    foreign = [name for name in names if (folder / name).exists()]
+    if foreign and not own:
+        raise SaffuError(f"will not replace {folder / foreign[0]}: it is not part of a report; choose another folder")
 
 
 def effects(verdict: Verdict) -> str:

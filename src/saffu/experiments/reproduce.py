@@ -31,6 +31,7 @@ from saffu.text.corpus import TokenCorpus
 from saffu.text.documents import Lines, read_lines
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 from saffu.training.checkpoint import read_checkpoint
+from saffu.writing import require_new_file
 
 BLOCK, RADII = 128, (8, 128)
 DEV_TOKENS = 100_000  # "approximately 10^5 tokens from the development set"
@@ -117,6 +118,9 @@ def figure(protocol: Protocol, say: Say = print) -> dict[str, Any]:
 
     Random starts come in two kinds: with random embeddings that are trained, as in the paper, or the bit-cipher's.
     """
+    drawings = [path for path in protocol.out.glob("figure.*") if not any(protocol.out.glob("*-*.json"))]
+    if drawings:
+        raise SaffuError(f"will not replace {drawings[0]}: it is not of an earlier run; use another `out`")
     with tokenized(protocol) as corpora:
         runs = [train(protocol, corpora, name, radius, say) for radius in RADII for name in STARTS]
     curves = [Curve.read(Path(run["folder"])) for run in runs]
@@ -157,6 +161,7 @@ def train(protocol: Protocol, corpora: Corpora, start: str, radius: int, say: Sa
     folder = protocol.out / name
     training = training_settings(protocol, start)
     dev = corpora.dev.sample(DEV_TOKENS)
+    require_new_file(protocol.out / f"{name}.json", force=True, ours=r'\{"run": ')
     say(f"{name}: {folder}")
 
     def show(row: dict[str, Any]) -> None:

@@ -152,6 +152,8 @@ class Results:
             raise SaffuError(
                 f"{self.folder} holds an ablation of different text, tokenizer, or sample sizes; use another folder"
             )
+        if not self.run and (self._unfinished.exists() or (self.damaged and not self.cells)):
+            raise SaffuError(f"{self.folder} holds files that are not of an ablation; use another folder")
         self.run = {"format": FORMAT, **facts, "runs": self.run.get("runs", [])}
         self.save_run()
         self._read_cells()

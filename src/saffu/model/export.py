@@ -20,7 +20,7 @@ from tokenizers import AddedToken, Regex, decoders, normalizers
 from tokenizers.processors import TemplateProcessing
 
 from saffu.errors import SaffuError
-from saffu.files import Content, require_writable
+from saffu.files import MANIFEST, Content, read_manifest, require_writable
 from saffu.model import folder as folders
 from saffu.model.language_model import SaffuLM
 from saffu.model.statistics import Statistics
@@ -50,6 +50,7 @@ def export_hf(lm: SaffuLM, folder: str | Path) -> None:
         raise SaffuError(f"models of the preset {lm.config.preset} cannot be exported; fit a calibrated or paper model")
     if isinstance(lm.tokenizer_, WordTokenizer):
         raise SaffuError("models of words cannot be exported to transformers; train without `words_as_tokens`")
+    require_export(Path(folder))
     folders.settle(lm)
     model, running = lm.model_, lm.scorer_.follows
     vectors = model.hidden_vectors()
@@ -66,6 +67,12 @@ def export_hf(lm: SaffuLM, folder: str | Path) -> None:
         len(lm.tokenizer_), model.hidden_size + (0 if vectors is None else 2 * vectors.shape[1]), running
     )
     folders.write(without_counts(lm), Path(folder), files, settings)
+
+
+def require_export(folder: Path) -> None:
+    """Fail if an export would replace a model that still has its counts."""
+    if (folder / MANIFEST).exists() and folders.SUMS in read_manifest(folder)["checksums"]:
+        raise SaffuError(f"{folder} holds a model with its counts, which an export would lose; choose another folder")
 
 
 def without_counts(lm: SaffuLM) -> SaffuLM:
@@ -223,6 +230,7 @@ def export_checkpoints(
     targets = [Path(out) / f"chck_{size}M" for size in reached]
     for folder in targets:
         require_writable(folder, force)
+        require_export(folder)
     for size, folder in zip(reached, targets, strict=True):
         part = Lines(partial(first_words, text, size * MILLION))
         export_hf(SaffuLM(settings, tokenizer=tokenizer).fit(part, references=False), folder)

@@ -8,8 +8,9 @@ is an ordinary word-level model, with a probability for `<unk>`.
 
 from __future__ import annotations
 
-import os
+import io
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -20,6 +21,7 @@ from saffu.files import changing
 from saffu.interface import Array
 from saffu.progress import progress_bar
 from saffu.text.tokenizer import EOD, UNKNOWN, Tokenizer, WordTokenizer
+from saffu.writing import is_stream, replacing, require_new_file
 
 if TYPE_CHECKING:  # compiled kernels are loaded only where n-grams are used
     from saffu.calibrated.kneser_ney import Table
@@ -31,15 +33,21 @@ NEVER = -99.0  # log10 of the probability of what is never predicted
 
 
 def write_arpa(
-    counts: NgramCounts | None, tokenizer: Tokenizer, path: Path, order: int | None = None, prune: int = 0
+    counts: NgramCounts | None,
+    tokenizer: Tokenizer,
+    path: Path,
+    order: int | None = None,
+    prune: int = 0,
+    force: bool = False,
 ) -> list[int]:
     """Write an ARPA file, atomically and without holding it in memory; return the number of n-grams of each order.
 
     `order` is at most 6 (default: that of the counts). N-grams of three or more tokens that were counted at most
-    `prune` times are left out.
+    `prune` times are left out. An ARPA file that exists is replaced only with `force`, and no other file is.
     """
     from saffu.calibrated.kneser_ney import Table, ranks_in_order
 
+    require_new_file(path, force, ours=r"\s*\\data\\")
     if counts is None:
         raise SaffuError("this model stores no n-gram counts (exports have none); use the one that `saffu train` saved")
     order = min(counts.order, HIGHEST_ORDER) if order is None else order
@@ -48,14 +56,12 @@ def write_arpa(
         raise SaffuError(f"`order` must be from 2 to {most}, the longest n-grams there are, got {order}")
     table = Table.solve(counts.lower_order(order), range(1, order), ranks_in_order(counts.vocabulary), prune)
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.writing-{os.getpid()}")
-    with changing(path, wait=False):  # which removes what a killed writer left
-        try:
-            with fresh.open("w", encoding="utf-8", newline="\n") as file:
-                sizes = Arpa(table, token_names(tokenizer)).write(file)
-            fresh.replace(path)
-        finally:
-            fresh.unlink(missing_ok=True)
+    lock = nullcontext() if is_stream(path) else changing(path, wait=False)  # which removes what a killed writer left
+    with lock, replacing(path, force) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="\n")
+        sizes = Arpa(table, token_names(tokenizer)).write(text)
+        text.flush()
+        text.detach()
     return sizes
 
 

@@ -1,0 +1,190 @@
+"""How everything is written: whole or not at all, never over what is not ours, with the permissions it had."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+from uuid import uuid4
+
+from saffu.arrays import Array, to_safetensors
+from saffu.errors import SaffuError
+
+Content = bytes | Mapping[str, Array] | Callable[[], bytes | Mapping[str, Array]]
+"""What a file holds: bytes, or arrays by name, which are written as safetensors."""
+
+OLD = "-old"  # ends the name of a folder that has been moved aside
+HEAD = 4096  # bytes at the beginning of a file that show whether it is ours
+written: list[Path] = []  # what this process has replaced, for the message of an interruption
+
+
+def require_new_file(path: Path, force: bool, ours: str) -> None:
+    """Fail before the work if a file cannot be written here.
+
+    An existing file is replaced only with `force`, and only if it is empty or begins like those that we write: `ours`
+    is a regular expression for their beginning. Pipes and character devices are written to and never replaced.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise SaffuError(f"{path} is a folder; pass the name of a file")
+    if is_stream(path) or not path.exists():
+        return
+    if not path.is_file():
+        raise SaffuError(f"{path} is not a regular file, a pipe, or a character device; choose another name")
+    if not force:
+        raise SaffuError(f"{path} exists; choose another name, or replace it with `force`")
+    with path.open("rb") as file:
+        if not re.match(ours.encode() + rb"|\Z", file.read(HEAD)):
+            raise SaffuError(f"will not replace {path}: saffu did not write it; move it first, or choose another name")
+
+
+@contextmanager
+def replacing(path: Path, force: bool = True) -> Iterator[BinaryIO]:
+    """A file to write that takes its place, whole, at the end: a reader, or a crash, sees the old version or the new.
+
+    A pipe or a character device is written to directly. Without `force`, a file that has appeared meanwhile stays.
+    """
+    path = Path(path).resolve()  # a link stays a link to the file that is replaced
+    if is_stream(path):
+        with path.open("wb") as stream:
+            yield stream
+        return
+    if path.exists() and not path.is_file():
+        raise SaffuError(f"{path} is not a regular file; choose another name")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.writing-{uuid4().hex[:12]}")
+    try:
+        with fresh.open("xb") as file:
+            if path.exists():
+                keep_permissions(path, fresh)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        with uninterrupted():
+            _put(fresh, path, force)
+            written.append(path)
+    finally:
+        with uninterrupted():
+            fresh.unlink(missing_ok=True)
+
+
+def _put(fresh: Path, path: Path, force: bool) -> None:
+    """Move a file to its place."""
+    if not force:
+        try:
+            os.link(fresh, path)  # fails if there is a file, unlike a change of name
+        except FileExistsError:
+            raise SaffuError(f"{path} exists; choose another name, or replace it with `force`") from None
+        except OSError:  # a file system without links
+            pass
+        else:
+            return
+    fresh.replace(path)
+
+
+def write_file(path: Path, content: Content) -> None:
+    """Replace one file of our own, atomically; see `require_new_file` for what a user has named."""
+    with replacing(path) as file:
+        for piece in pieces(content):
+            file.write(piece)
+
+
+def write_durably(path: Path, content: Content) -> str:
+    """Write a new file and wait until it is on the disk; returns its SHA-256, computed on the way."""
+    digest = hashlib.sha256()
+    with path.open("xb") as file:
+        for piece in pieces(content):
+            digest.update(piece)
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def pieces(content: Content) -> Iterator[Any]:
+    """The bytes of a content, one buffer after the other."""
+    data = content() if callable(content) else content
+    return iter([data]) if isinstance(data, bytes) else to_safetensors(data)
+
+
+def require_apart(out: Path, *sources: Path) -> None:
+    """Fail if the output is one of the inputs, whatever their names, or contains one."""
+    place = Path(out).resolve()
+    for source in sources:
+        if not (Path(source).exists() and place.exists()):
+            continue
+        inside = [Path(source).resolve(), *Path(source).resolve().parents]
+        if any(place.samefile(folder) for folder in inside):
+            raise SaffuError(f"{out} is also an input ({source}) and would be lost; choose another output")
+
+
+def keep_permissions(old: Path, fresh: Path) -> None:
+    """Give a new file or folder the owner, the mode, and the extended attributes of the one that it replaces."""
+    state = old.stat()
+    if hasattr(os, "chown"):
+        with suppress(PermissionError):
+            os.chown(fresh, -1, state.st_gid)
+        with suppress(PermissionError):
+            os.chown(fresh, state.st_uid, -1)
+    fresh.chmod(stat.S_IMODE(state.st_mode))  # last, because a change of owner clears some bits
+    if hasattr(os, "listxattr"):
+        with suppress(OSError):
+            for name in os.listxattr(old):
+                os.setxattr(fresh, name, os.getxattr(old, name))
+
+
+def exchange(fresh: Path, folder: Path) -> None:
+    """Exchange two folders in one step where the system can (Linux), otherwise in two."""
+    if sys.platform == "linux":
+        at_cwd, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+        rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+        if rename and rename(at_cwd, os.fsencode(fresh), at_cwd, os.fsencode(folder), swap) == 0:
+            return
+    aside = fresh.with_name(fresh.name + OLD)
+    folder.rename(aside)
+    try:
+        fresh.rename(folder)
+    except OSError:
+        aside.rename(folder)
+        raise
+    aside.rename(fresh)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Put off Ctrl-C and SIGTERM to the end of a few quick steps that belong together."""
+    if threading.current_thread() is not threading.main_thread():  # which is the only one that is interrupted
+        yield
+        return
+    arrived: list[int] = []
+    usual: dict[int, Any] = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        handler = signal.getsignal(number)
+        if callable(handler):
+            usual[number] = handler
+            signal.signal(number, lambda number, _: arrived.append(number))
+    try:
+        yield
+    finally:
+        for interruption, handler in usual.items():
+            signal.signal(interruption, handler)
+        if arrived:
+            signal.raise_signal(arrived[0])
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a path is a pipe or a character device such as /dev/stdout."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
