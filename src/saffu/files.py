@@ -9,7 +9,6 @@ import logging
 import os
 import shutil
 import stat
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress

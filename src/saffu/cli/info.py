@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from saffu.cli.options import Command, Parser, add_model, shown
 from saffu.cli.output import model_facts, print_json, table
-from saffu.format import plural
+from saffu.format import escape_controls, plural
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM
@@ -75,9 +75,9 @@ def print_scores(lm: SaffuLM) -> None:
     for row in lm.log_:
         if "dev_perplexity" in row:
             perplexity, bits = row["dev_perplexity"], row["dev_bits_per_byte"]
-            print(f"{row['stage']:<12} dev perplexity {perplexity:.2f}, {bits:.3f} bits/byte")
+            print(f"{escape_controls(row['stage']):<12} dev perplexity {perplexity:.2f}, {bits:.3f} bits/byte")
         elif "documents" in row:
-            print(f"{row['stage']:<12} {plural(row['documents'], 'document')}")
+            print(f"{escape_controls(row['stage']):<12} {plural(row['documents'], 'document')}")
 
 
 def print_fit(facts: dict[str, Any]) -> None:
@@ -85,17 +85,19 @@ def print_fit(facts: dict[str, Any]) -> None:
     for name, value in facts.items():
         title = name.replace("_", " ")
         if isinstance(value, dict):
-            print(f"\n{title:<12} {MEANINGS.get(name, '')}".rstrip())
+            print(escape_controls(f"\n{title:<12} {MEANINGS.get(name, '')}").rstrip())
             rows = [
                 [f"  {key}", *map(number, found if isinstance(found, list) else [found])]
                 for key, found in value.items()
             ]
-            print(table(rows[0], rows[1:]) if rows else "  none")
+            width = max(map(len, rows), default=0)
+            rows = [[*row, *[""] * (width - len(row))] for row in rows]
+            print(escape_controls(table(rows[0], rows[1:])) if rows else "  none")
         elif isinstance(value, list):
             for line in value:
-                print(f"{title.removesuffix('s'):<12} {line}")
+                print(escape_controls(f"{title.removesuffix('s'):<12} {line}"))
         else:
-            print(f"{title:<12} {value}")
+            print(escape_controls(f"{title:<12} {value}"))
 
 
 def number(value: Any) -> str:

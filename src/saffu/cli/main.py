@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO, cast
 
 if TYPE_CHECKING:
     import argparse
@@ -60,11 +60,14 @@ def run(words: Sequence[str]) -> int:
             stream.reconfigure(encoding=encoding, errors="backslashreplace")
 
     from saffu.cli.commands import parse
+    from saffu.cli.output import Harmless
     from saffu.errors import SaffuError
 
     notes = logging.getLogger("saffu")
     if not any(isinstance(handler, Notes) for handler in notes.handlers):
         notes.addHandler(Notes())
+    if sys.stdout.isatty():
+        sys.stdout = cast("TextIO", Harmless(sys.stdout))
     options: argparse.Namespace | None = None
     try:
         options = parse(words)

@@ -4,25 +4,42 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
-from saffu.format import show_token
+from saffu.format import escape_controls, show_token
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM
     from saffu.text.tokenizer import Tokenizer
 
 
-def print_json(facts: Mapping[str, Any]) -> None:
-    print(json.dumps(facts, ensure_ascii=False, default=_plain))
+def print_json(facts: Mapping[str, Any], stream: IO[str] | None = None) -> None:
+    """Print one line of JSON. Numbers that JSON does not have, infinity and NaN, are null."""
+    text = json.dumps(_plain(facts), ensure_ascii=False, allow_nan=False)
+    if not text.isprintable():  # such characters could control a terminal
+        text = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    print(text, file=stream)
 
 
 def _plain(value: Any) -> Any:
-    """Convert NumPy numbers and arrays to Python's, and paths to text."""
-    return value.tolist() if hasattr(value, "tolist") else str(value)
+    """Convert NumPy numbers and arrays to Python's, and paths to text.
+
+    >>> _plain({"a": (1, float("inf"))})
+    {'a': [1, None]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    return _plain(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
 def model_facts(lm: SaffuLM) -> dict[str, Any]:
@@ -39,11 +56,24 @@ def model_facts(lm: SaffuLM) -> dict[str, Any]:
 def say(options: argparse.Namespace, text: str) -> None:
     """Print a note: to standard output or, with --json, to standard error; with --quiet, not at all."""
     if not options.quiet:
-        _print_unless_closed(text, sys.stderr if options.json else sys.stdout)
+        _print_unless_closed(escape_controls(text), sys.stderr if options.json else sys.stdout)
+
+
+class Harmless:
+    """A terminal that no text can control: what is printed to it has its control characters escaped."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
+
+    def write(self, text: str) -> int:
+        return self._terminal.write(escape_controls(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._terminal, name)
 
 
 def warn(text: str) -> None:
-    print(f"saffu: {text}", file=sys.stderr)
+    print(f"saffu: {escape_controls(text)}", file=sys.stderr)
 
 
 def warn_of_space(prompt: str, tokenizer: Tokenizer) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import lzma
 import shutil
+import struct
 import tempfile
 import urllib.error
 import urllib.request
@@ -27,6 +29,8 @@ from saffu.files import write_file
 from saffu.progress import progress_bar
 
 MANIFEST = "babylm.json"
+ENCRYPTED = 1  # the flag of a member of a zip file
+CORRUPT = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, NotImplementedError, ValueError)
 SPLITS = ("train", "dev", "test")
 SIZES = ("10M", "100M")
 TIMEOUT = 60  # seconds without a byte
@@ -184,10 +188,18 @@ def unpack(archive: Path, split: str, size: str, scratch: Path) -> dict[str, Any
         with zipfile.ZipFile(archive) as zipped:
             for member in members(zipped, split, size):
                 name = PurePosixPath(member.filename).name
+                if (folder / name).exists():  # also where names differ only in case, and the file system ignores it
+                    raise SaffuError(f"{archive} has two members called {name}; delete it and rerun")
+                if member.flag_bits & ENCRYPTED:
+                    raise SaffuError(f"{archive} is encrypted; unpack it by hand, or download another one")
                 with zipped.open(member) as source, (folder / name).open("wb") as target:  # verifies its CRC
                     shutil.copyfileobj(source, target, CHUNK)
                 files[name] = {"bytes": member.file_size}
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+    except SaffuError:
+        raise
+    except (*CORRUPT, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise SaffuError(f"{archive} is corrupt or not a zip file ({error}); delete it and rerun") from None
     if not files:
         raise SaffuError(f"{archive} has no .{split} files of {size}; check whether the archive has changed")

@@ -24,6 +24,7 @@ from saffu import files
 from saffu.arrays import RESTORE, checksum, open_regular
 from saffu.errors import SaffuError
 from saffu.interface import Array
+from saffu.model.facts import log_facts, source_facts, trained_on_facts
 from saffu.model.formats import migrated_arrays, migrated_manifest
 from saffu.model.ledger import Ledger
 from saffu.model.solutions import solution
@@ -163,9 +164,9 @@ def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
     try:
         chosen = solution(manifest["preset"])
         config, vocabulary = chosen.config.from_dict(manifest["settings"]), int(manifest["vocabulary"])
-        sizes = {name: int(manifest["trained_on"][name]) for name in ("documents", "lines", "tokens", "bytes")}
-        tokenizer_settings, source = dict(manifest["tokenizer"]), dict(manifest["source"])
-        log = [dict(json.loads(line)) for line in folder.text(LOG).splitlines()] if LOG in folder else []
+        sizes, source = trained_on_facts(manifest["trained_on"]), source_facts(manifest["source"])
+        tokenizer_settings = dict(manifest["tokenizer"])
+        log = log_facts(folder.text(LOG)) if LOG in folder else []
     except SaffuError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:

@@ -141,7 +141,7 @@ def _texts(
         bad = BadRecords(source.name, bad_records == "skip", {} if skipped is None else skipped)
         with open_source(source) as file:
             if source.format == "parquet":
-                records = parquet_records(file, source, field, all_fields)
+                records = parquet_records(file, source, field, all_fields, errors, bad)
             else:
                 lines = decoded_lines(file, source, errors)
                 if source.format in ("csv", "tsv"):

@@ -105,7 +105,18 @@ def json_records(lines: Iterable[str], wanted: str | None, bad: BadRecords) -> I
             chosen = chosen or text_field(wanted, record, bad.source)
             yield number, record.pop(chosen, None), record
         elif not line.isspace():
-            bad.add(number, "is not a JSON object")
+            bad.add(number, _problem(line))
+
+
+def _problem(line: str) -> str:
+    """Why a line is not a record."""
+    try:
+        json.loads(line)
+    except (json.JSONDecodeError, RecursionError):
+        pass
+    except ValueError:  # Python's limit on the digits of an integer
+        return "has an integer of too many digits"
+    return "is not a JSON object"
 
 
 def parsed_object(line: str) -> dict[str, Any] | None:
@@ -143,7 +154,9 @@ def csv_records(lines: Iterable[str], delimiter: str, wanted: str | None, bad: B
             yield number, record.pop(chosen), record
 
 
-def parquet_records(file: BinaryIO, source: Source, wanted: str | None, all_fields: bool) -> Iterator[RawRecord]:
+def parquet_records(
+    file: BinaryIO, source: Source, wanted: str | None, all_fields: bool, errors: str, bad: BadRecords
+) -> Iterator[RawRecord]:
     """The records of a Parquet file, numbered from 1; only the text is read unless all fields are wanted."""
     parquet, arrow = (import_extra(name, f"reading {source.name}") for name in ("pyarrow.parquet", "pyarrow"))
     with tempfile.TemporaryFile() as whole:
@@ -155,9 +168,28 @@ def parquet_records(file: BinaryIO, source: Source, wanted: str | None, all_fiel
             chosen = text_field(wanted, table.schema_arrow.names, source.name)
             number = 0
             for batch in table.iter_batches(1024, columns=None if all_fields else [chosen]):
-                for record in batch.to_pylist():
+                for row in range(batch.num_rows):
                     number += 1
-                    yield number, record.pop(chosen), record
+                    record, name = {}, ""
+                    try:
+                        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                            record[name] = _value(column[row], errors)
+                    except UnicodeDecodeError:
+                        bad.add(number, f"is not UTF-8 in the field {name!r}")
+                    except (ValueError, OverflowError) as error:  # a date that Python does not have, for example
+                        bad.add(number, f"has a value in the field {name!r} that cannot be read ({error})")
+                    else:
+                        yield number, record.pop(chosen), record
         except arrow.ArrowException as error:
             reason = str(error).splitlines()[0]
             raise SaffuError(f"{source.name} is corrupt or not a Parquet file ({reason}); write it again") from None
+
+
+def _value(scalar: Any, errors: str) -> Any:
+    """A value of a column; Parquet does not verify that strings are UTF-8."""
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        if errors != "replace" or not hasattr(scalar, "as_buffer"):
+            raise
+        return scalar.as_buffer().to_pybytes().decode("utf-8", "replace")

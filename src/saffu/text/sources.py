@@ -201,9 +201,9 @@ def clear_errors(source: Source) -> Iterator[None]:
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise _unreadable(source.name, error) from None
-        raise SaffuError(
-            f"{source.name} is corrupt or not a .{source.compression} file ({error}); download or compress it again"
-        ) from None
+        what = f"corrupt or not a .{source.compression} file" if source.compression else "corrupt"
+        remedy = "download or compress it again" if source.compression else "download it again"
+        raise SaffuError(f"{source.name} is {what} ({error}); {remedy}") from None
 
 
 def _open(source: Source) -> BinaryIO:
@@ -230,6 +230,9 @@ def _open_zstd(path: Path) -> io.BufferedReader:
     return io.BufferedReader(_ZstdFile(path.open("rb"), zstandard))
 
 
+ZSTD_BYTES = 1 << 10  # decompressed at a time: at most 32 MB come out of them, 128 KB of every 4 bytes
+
+
 class _ZstdFile(io.RawIOBase):
     """A .zst file, decompressed; unlike zstandard's own reader it notices that a file ends too early."""
 
@@ -240,7 +243,7 @@ class _ZstdFile(io.RawIOBase):
 
     def _decompressed(self) -> Iterator[bytes]:
         frame, data = None, b""
-        while data := data or self._file.read(1 << 14):
+        while data := data or self._file.read(ZSTD_BYTES):
             frame = frame or self._zstandard.ZstdDecompressor().decompressobj()
             try:
                 yield frame.decompress(data)
