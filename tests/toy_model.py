@@ -56,6 +56,10 @@ class ToyModel(Capabilities):
         return len(self.prior)
 
     @property
+    def frequencies(self) -> np.ndarray:
+        return self.sums.pairs.sum(0)
+
+    @property
     def size(self) -> int:
         return int(np.count_nonzero(self.sums.pairs)) + self.vocabulary
 

@@ -113,6 +113,11 @@ class Model(Capabilities, Protocol):
     def vocabulary(self) -> int: ...
 
     @property
+    def frequencies(self) -> Array:
+        """How often each token was counted, (N,)."""
+        ...
+
+    @property
     def sums(self) -> Any:
         """The counts its decoder follows from; None if it no longer follows from counts."""
         ...

@@ -199,3 +199,68 @@ def test_words_of_another_text_are_not_mistaken_for_those_counted(saffu, books):
 def test_a_folder_records_its_ledger_whole(books):
     names = set(files.load_arrays(books / "m" / "ledger.safetensors"))
     assert {"0.salt", "0.hashes", "0.parts.hashes", "0.held_out.hashes", "0.openings.hashes", "0.divided.cuts"} <= names
+
+
+# What remains of a document in the tokenizer
+
+
+@pytest.fixture
+def secret(saffu, tmp_path, monkeypatch):
+    """A folder with a model of two texts, one of which has a word of its own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("\n".join(sentences(1, 80)) + "\n")
+    (tmp_path / "secret.txt").write_text("the king is called xylophonist\n" * 3)
+    assert saffu("train a.txt secret.txt --split line --hold-out 0 --out m").status == 0
+    return tmp_path
+
+
+def test_a_token_without_a_count_is_never_generated_suggested_or_listed(saffu, secret):
+    before = package.load("m")
+    (token,) = before.tokenizer_.encode(" xylophonist")
+    assert " xylophonist" in before.generate("the king is called", temperature=0)
+    done = json.loads(saffu("forget m secret.txt --json").out)
+    assert " xylophonist" in done["remaining_tokens"]
+    lm = package.load("m")
+    assert lm.frequencies_[token] == 0 and lm.next(lm.start("the king is called"))[token] > -20
+    for prompt in ("the king is called", "the king is called xylo"):
+        assert not any("xylophonist" in word for word in lm.complete_word(prompt, 500))
+    generated = lm.generate_batch(["the king is called"] * 200, temperature=3.0, max_tokens=30, seed=1)
+    generated += lm.generate_batch([""] * 200, seed=1)
+    assert not any("xylophonist" in text for text in generated)
+    assert "xylophonist" not in saffu(["explain", "m", "the king is called", "--top", "1000"]).out
+    assert saffu("embed m --out vectors.txt").status == 0
+    assert "xylophonist" not in (secret / "vectors.txt").read_text()
+    lm.export_hf("hf")
+    assert token in json.loads((secret / "hf" / "generation_config.json").read_text())["suppress_tokens"]
+
+
+def test_forgetting_names_the_tokens_that_remain(saffu, secret):
+    said = saffu("forget m secret.txt").out
+    assert "tokenizer.json still has" in said and "▁xylophonist" in said and "--retokenize" in said
+
+
+def test_the_rest_can_be_counted_again_with_a_fresh_tokenizer(saffu, secret):
+    assert saffu("train a.txt --split line --hold-out 0 --out fresh").status == 0
+    said = saffu("forget m secret.txt --retokenize a.txt")
+    assert said.status == 0 and "counted again" in said.out, said.err
+    for name in ("model.safetensors", "sums.safetensors", "references.safetensors", "tokenizer.json"):
+        assert (secret / "m" / name).read_bytes() == (secret / "fresh" / name).read_bytes(), name
+    assert b"xylo" not in b"".join(path.read_bytes() for path in (secret / "m").iterdir())
+
+
+def test_retokenizing_needs_exactly_what_remains(saffu, secret):
+    (secret / "less.txt").write_text("\n".join(sentences(1, 79)) + "\n")
+    (secret / "more.txt").write_text("\n".join([*sentences(1, 80), "never counted"]) + "\n")
+    before = contents(secret / "m")
+    for name, message in {"less": "lacks 1 document", "more": "1 of 81 documents was never counted"}.items():
+        refused = saffu(f"forget m secret.txt --retokenize {name}.txt")
+        assert refused.status == 2 and message in refused.err, refused.err
+        assert contents(secret / "m") == before
+
+
+def test_what_was_held_out_stays_held_out(saffu, books):
+    assert saffu("forget m a.txt --retokenize b.txt").status == 0
+    lm = package.load("m")
+    (match,) = Matches.of(lm.tokenize([(books / "b.txt").read_text()]), lm.ledger_, 20).documents
+    assert match.exact and sum(hi - lo for lo, hi in match.held_out) == 26
+    assert saffu("forget m b.txt").err.startswith("saffu: this would remove every document")

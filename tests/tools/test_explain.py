@@ -29,7 +29,7 @@ def test_terms_add_up_to_the_prediction(lm, prompt):
 
 def test_facts_are_json_in_bits(lm):
     explanation = lm.explain("the small dog")
-    chosen = [EOD, *most_likely(explanation, 3)]
+    chosen = [EOD, *most_likely(lm.model_, explanation, 3)]
     facts = json.loads(json.dumps(explanation_facts(explanation, lm.tokenizer_, chosen)))
     assert facts["context"] == [lm.tokenizer_.token(token) for token in explanation.context]
     assert [entry["id"] for entry in facts["candidates"]] == chosen
@@ -68,10 +68,10 @@ def test_shares_are_not_bits(fitted):
 
 def test_most_likely_is_in_order(lm):
     explanation = lm.explain("the")
-    ids = most_likely(explanation, 5)
+    ids = most_likely(lm.model_, explanation, 5)
     assert len(set(ids)) == 5
     assert np.array_equal(-np.sort(-explanation.log_probabilities)[:5], explanation.log_probabilities[ids])
-    assert len(most_likely(explanation, 10**6)) == lm.model_.vocabulary - EOD
+    assert len(most_likely(lm.model_, explanation, 10**6)) == np.count_nonzero(lm.frequencies_)
 
 
 def test_candidates(fitted):

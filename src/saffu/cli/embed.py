@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from saffu.cli.options import Command, Parser, add_model, integer, named_path, require_utf8
 from saffu.cli.output import print_json, warn
 from saffu.errors import SaffuError
 from saffu.format import plural, show_token
+
+if TYPE_CHECKING:
+    from saffu.model.language_model import SaffuLM
+    from saffu.tools.word_vectors import WordVectors
 
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
@@ -18,7 +22,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("words", nargs="*", metavar="WORD", help=help)
     parser.add_argument("--kind", help="which vectors, if the model has several kinds [the most useful ones]")
     parser.add_argument("--top", type=integer(1), default=8, metavar="N", help="number of neighbors [8]")
-    help = "write the vectors of the words, or of all tokens, in word2vec's text format"
+    help = "write the vectors of the words, or of all tokens that were counted, in word2vec's text format"
     parser.add_argument("--out", type=named_path, metavar="FILE", help=help)
     parser.add_argument("--force", action="store_true", help="overwrite --out if it holds such vectors")
     parser.add_argument("--json", action="store_true", help="print one JSON object, with the vectors")
@@ -49,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
         if doubt := why_doubtful(word, [int(lm.frequencies_[token]) for token in vectors.tokens(word)]):
             warn(doubt)
     if options.out:
-        write(vectors, lm.tokenizer_, options)
+        write(lm, vectors, options)
     if options.json:
         words = [fact | {"vector": vectors[fact["word"]]} for fact in facts]
         print_json({"kind": vectors.kind, "kinds": vectors.kinds, "words": words})
@@ -60,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
         for neighbor in fact["neighbors"]:
             print(f"  {neighbor['cosine']:6.3f}  {show_token(neighbor['token'])}")
     if options.out:
-        number, size = len(options.words) or len(lm.tokenizer_), vectors.vectors.shape[1]
+        number, size = len(options.words) or len(listed(lm)), vectors.vectors.shape[1]
         print(f"wrote {plural(number, 'vector')} of {size} numbers to {options.out}")
 
 
@@ -73,13 +77,18 @@ def why_doubtful(word: str, frequencies: Sequence[int]) -> str:
     return ""
 
 
-def write(vectors: Any, tokenizer: Any, options: argparse.Namespace) -> None:
+def listed(lm: SaffuLM) -> list[int]:
+    """The tokens that were counted; others may be all that remains of a document that was forgotten."""
+    return [token for token, times in enumerate(lm.frequencies_.tolist()) if times]
+
+
+def write(lm: SaffuLM, vectors: WordVectors, options: argparse.Namespace) -> None:
     from saffu.tools.word_vectors import to_word2vec
     from saffu.writing import replacing
 
     named = [(show_token(word), vectors[word]) for word in options.words]
     if not options.words:
-        named = [(show_token(tokenizer.token(token)), row) for token, row in enumerate(vectors.vectors)]
+        named = [(show_token(lm.tokenizer_.token(token)), vectors.vectors[token]) for token in listed(lm)]
     with replacing(options.out, options.force) as file:
         file.write(to_word2vec(named).encode())
 

@@ -25,7 +25,7 @@ from saffu.cli.options import (
 from saffu.cli.output import Log, model_facts, print_json, say, warn
 from saffu.cli.train import bounded
 from saffu.errors import SaffuError
-from saffu.format import plural
+from saffu.format import plural, show_token
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from saffu.text.corpus import TokenCorpus
 
 TOKENS_STAY = (
-    "note: the tokenizer and the encoder stay as they were fitted: a rare word of a removed document may remain as a "
-    "token in tokenizer.json; to rule that out, train with --tokenizer DIR, a model of other text"
+    "note: the tokenizer and the encoder stay as they were fitted, on text that may have included the removed "
+    "documents; to rule that out, train with --tokenizer DIR, a model of other text, or pass the rest to --retokenize"
 )
 ENCODER_STAYS = "note: the encoder stays as it was fitted, on text that may have included the removed documents"
 
@@ -59,6 +59,8 @@ def add_forget_options(parser: Parser, words: Sequence[str]) -> None:
     add_change_options(parser, words)
     help = "skip documents and parts that were not counted like this instead of failing"
     parser.add_argument("--skip-uncounted", action="store_true", help=help)
+    help = "then count the rest, which must be all that remains, again with a fresh tokenizer, so that nothing is left"
+    parser.add_argument("--retokenize", nargs="+", metavar="TEXT", help=help)
     help = "remove the network trained next to the counts, because it cannot forget"
     parser.add_argument("--drop-network", action="store_true", help=help)
 
@@ -124,8 +126,24 @@ def forget(options: argparse.Namespace) -> None:
 
     with changed_model(options) as (lm, corpus):
         removal = living.forget(lm, corpus, options.skip_uncounted, options.drop_network)
+        if options.retokenize:
+            with Text(options.retokenize, Reading.of(options, lm.source_)) as text:
+                living.retokenize(lm, list(text))
     facts = {"removed": removal.parts, "held_out_lines": removal.held_out, "skipped_lines": removal.skipped}
-    finish(options, lm, described(removal), facts)
+    remaining = [] if options.retokenize else list(removal.tokens)
+    finish(options, lm, described(removal), facts | {"remaining_tokens": remaining})
+    if options.retokenize:
+        say(options, "note: the rest was counted again, with a tokenizer and an encoder fitted to nothing else")
+    else:
+        say_what_stays(options, lm, remaining)
+
+
+def say_what_stays(options: argparse.Namespace, lm: SaffuLM, tokens: Sequence[str]) -> None:
+    """What remains of the removed text: tokens that no other document has, and what was fitted to all text."""
+    if tokens:
+        shown = ", ".join(map(show_token, tokens[:10])) + (", …" if len(tokens) > 10 else "")
+        of = f"note: tokenizer.json still has {plural(len(tokens), 'token')} that only the removed text had"
+        say(options, f"{of}, never generated, suggested, or listed: {shown}")
     if lm.tokenizer_settings_:  # of a tokenizer learned from the model's own text
         say(options, TOKENS_STAY)
     elif not lm.log_ or lm.log_[0]["stage"] != "recount":  # with the encoder of another model

@@ -3,43 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from saffu.format import escape_controls, show_token
+from saffu.format import escape_controls, show_token, to_json
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM
     from saffu.text.tokenizer import Tokenizer
 
 
-def print_json(facts: Mapping[str, Any], stream: IO[str] | None = None) -> None:
-    """Print one line of JSON. Numbers that JSON does not have, infinity and NaN, are null."""
-    text = json.dumps(_plain(facts), ensure_ascii=False, allow_nan=False)
-    if not text.isprintable():  # such characters could control a terminal
-        text = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
-    print(text, file=stream)
-
-
-def _plain(value: Any) -> Any:
-    """Convert NumPy numbers and arrays to Python's, and paths to text.
-
-    >>> _plain({"a": (1, float("inf"))})
-    {'a': [1, None]}
-    """
-    if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int):
-        return value
-    return _plain(value.tolist()) if hasattr(value, "tolist") else str(value)
+def print_json(facts: Mapping[str, Any]) -> None:
+    print(to_json(facts))
 
 
 def model_facts(lm: SaffuLM) -> dict[str, Any]:

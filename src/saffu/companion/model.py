@@ -87,6 +87,10 @@ class CompanionModel(Capabilities):
         return self.counted.hidden_vectors() if self.side is None else None
 
     @property
+    def frequencies(self) -> Array:
+        return self.counted.frequencies
+
+    @property
     def sums(self) -> CompanionSums | None:
         return None if self.counted.sums is None else CompanionSums(self.counted.sums, self.side is not None)
 

@@ -29,6 +29,7 @@ from saffu.settings import Settings
 from saffu.text.corpus import Line
 from saffu.text.documents import Lines
 from saffu.text.tokenizer import EOD, FRG, PAD, SOD, SPECIAL_TOKENS, Tokenizer, WordTokenizer
+from saffu.tools.generate import uncounted
 
 MODELING = "modeling_saffu.py"
 TOKENIZER_CLASS = "PreTrainedTokenizerFast"
@@ -57,7 +58,7 @@ def export_hf(lm: SaffuLM, folder: str | Path) -> None:
     files: dict[str, Content] = {
         folders.TOKENIZER: tokenizer_json(lm.tokenizer_).encode(),
         MODELING: resources.files("saffu.model.transformers").joinpath(MODELING).read_bytes(),
-        "generation_config.json": as_json(generation_settings(running)),
+        "generation_config.json": as_json(generation_settings(running, uncounted(lm.model_).tolist())),
         "tokenizer_config.json": as_json(tokenizer_settings()),
         "README.md": model_card(lm, Path(folder).resolve().name).encode(),
     }
@@ -104,8 +105,8 @@ def model_settings(vocabulary: int, hidden: int, running: bool) -> dict[str, Any
     }
 
 
-def generation_settings(running: bool) -> dict[str, Any]:
-    settings = {"use_cache": False, "suppress_tokens": [PAD, SOD, FRG]}
+def generation_settings(running: bool, never: list[int]) -> dict[str, Any]:
+    settings = {"use_cache": False, "suppress_tokens": sorted({PAD, SOD, FRG, *never})}
     return {"_from_model_config": False, **token_ids(running), **settings}
 
 

@@ -16,20 +16,23 @@ import copy
 import hashlib
 import json
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from saffu.errors import SaffuError
+from saffu.format import plural
 from saffu.interface import Model
 from saffu.model.folder import settle
 from saffu.model.ledger import Ledger
 from saffu.model.matching import Matches
 from saffu.model.solutions import check
 from saffu.model.statistics import Statistics, trained_on
-from saffu.text.corpus import TokenCorpus
+from saffu.text.corpus import BEGINS, HELD_OUT, Line, TokenCorpus
+from saffu.text.documents import documents_from
+from saffu.text.tokenizer import EOD, Tokenizer, TokenizerConfig
 from saffu.tools.evaluate import require_text
 
 if TYPE_CHECKING:
@@ -56,6 +59,7 @@ class Removal:
     passed: int  # documents that were to be removed
     held_out: int  # lines that had been held out, and so were never counted
     skipped: int  # lines that were not counted like this and are skipped
+    tokens: Sequence[str] = ()  # of their text that no other document has; they remain in the tokenizer
 
 
 def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_network: bool = False) -> Removal:
@@ -85,7 +89,50 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
     rows = [{key: value for key, value in row.items() if key != "sample"} for row in lm.log_]
     log = [*rows, _row("forget", parts, began)]
     _replace(lm, changed, lm.statistics_ - _statistics(lm, parts), left, sizes, log)
-    return removal
+    return replace(removal, tokens=_remaining_tokens(lm, parts))
+
+
+def retokenize(lm: SaffuLM, documents: Text) -> None:
+    """Count a model's own text again, with a tokenizer and an encoder that are fitted to nothing else.
+
+    Raises SaffuError unless the documents are exactly those that are counted. What was held out stays held out.
+    """
+    ledger, lines = require_changeable(lm), documents_from(documents)
+    if not lm.tokenizer_settings_:
+        raise SaffuError("the tokenizer of this model was not learned from its own text; there is nothing to fit again")
+    corpus = lm.tokenize(lines)
+    require_text(corpus, "retokenize")
+    matches = Matches.of(corpus, ledger, int(lm.source_.get("hold_out") or 0))
+    matches.require_exact()
+    _, left = matches.left()
+    if left.documents:
+        raise SaffuError(
+            f"the text to retokenize lacks {plural(left.documents, 'document')} or parts that are counted; pass all "
+            "that remains; the model is unchanged"
+        )
+    flags = matches.flags()
+    counted, held_out = (list(_side(lines, flags, side)) for side in (0, HELD_OUT))
+    tokenizer = Tokenizer.train((text for _, text in counted), TokenizerConfig.from_dict(lm.tokenizer_settings_))
+    dev = TokenCorpus.build(held_out, tokenizer)
+    fresh = type(lm)(lm.config, tokenizer=tokenizer, device=lm.device)
+    fresh.fit(TokenCorpus.build(counted, tokenizer).divided(dev, flags), dev if dev.targets else None)
+    fresh.source_, fresh.tokenizer_settings_ = lm.source_, lm.tokenizer_settings_
+    vars(lm).update(vars(fresh))
+
+
+def _side(lines: Iterable[Line], flags: bytearray, side: int) -> Iterator[Line]:
+    """The lines that were counted or held out; where lines of the other kind are left out, a document begins."""
+    before = -1
+    for (_, text), flag in zip(lines, flags, strict=True):
+        if flag & HELD_OUT == side:
+            yield bool(flag & BEGINS) or before != side, text
+        before = flag & HELD_OUT
+
+
+def _remaining_tokens(lm: SaffuLM, removed: TokenCorpus) -> list[str]:
+    """The tokens of removed text that are counted nowhere else. Single bytes are in every tokenizer."""
+    tokens = [token for token in np.unique(removed.ids).tolist() if token > EOD and not lm.frequencies_[token]]
+    return [lm.tokenizer_.token(token) for token in tokens if len(lm.tokenizer_.decode_bytes([token])) > 1]
 
 
 def merge(models: Iterable[SaffuLM]) -> SaffuLM:

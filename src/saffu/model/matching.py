@@ -13,7 +13,7 @@ import numpy as np
 from saffu.errors import SaffuError
 from saffu.format import plural
 from saffu.model.ledger import HASH, OPENING, Cuts, Ledger, hash_of, line_contents
-from saffu.text.corpus import TokenCorpus
+from saffu.text.corpus import BEGINS, HELD_OUT, TokenCorpus
 from saffu.text.documents import STRETCH
 
 Span = tuple[int, int]
@@ -115,6 +115,17 @@ class Matches:
                 spans += [(first + lo, first + hi) for lo, hi in getattr(match, kind)]
                 numbers += [number] * len(getattr(match, kind))
         return spans, numbers
+
+    def flags(self) -> bytearray:
+        """The flags of every line: whether it begins a document, and whether it was held out."""
+        flags = bytearray()
+        for match in self.documents:
+            own = bytearray(match.lines)
+            own[:1] = bytes([BEGINS])
+            for lo, hi in match.held_out:
+                own[lo:hi] = bytes(flag | HELD_OUT for flag in own[lo:hi])
+            flags += own
+        return flags
 
     def lines(self, kind: str) -> int:
         return sum(hi - lo for match in self.documents for lo, hi in getattr(match, kind))

@@ -19,7 +19,7 @@ import numpy as np
 from saffu.errors import SaffuError
 from saffu.interface import Array, Model, State
 from saffu.text.tokenizer import EOD, Tokenizer, WordTokenizer
-from saffu.tools.generate import encode_prompt
+from saffu.tools.generate import encode_prompt, uncounted
 from saffu.tools.scores import Scorer
 from saffu.tools.words import WHITE_SPACE, log_boundary
 
@@ -169,6 +169,7 @@ def _completions(model: Model, spelling: Spelling, start: State, prefix: bytes, 
     found: defaultdict[bytes, float] = defaultdict(float)
     order, covered = count(), 0.0  # the probability of all sequences that spell the prefix
     least = 0.0  # the probability of the last word among the best
+    never = uncounted(model)
     paths: list[tuple[float, int, State, int | None, bytes]] = [(0.0, next(order), start, None, b"")]
     for _ in range(MOST_STEPS):
         if not paths or math.exp(-paths[0][0]) < max(LEAST_SHARE * covered, least):
@@ -177,6 +178,7 @@ def _completions(model: Model, spelling: Spelling, start: State, prefix: bytes, 
         if last is not None:
             state = model.advance(state, last)
         p = np.exp(model.next_log_probabilities([state])[0].astype(np.float64) - cost)
+        p[never] = 0.0
         rest = prefix[len(spelled) :]
         if rest or not spelled:
             tokens = np.array(list(spelling.spelling(rest)), dtype=np.int64)

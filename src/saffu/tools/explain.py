@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from saffu.errors import SaffuError
-from saffu.interface import Explanation, Floats, Term
+from saffu.interface import Explanation, Floats, Model, Term
 from saffu.text.tokenizer import EOD, SPECIAL_TOKENS, Tokenizer
+from saffu.tools.generate import uncounted
 
 SHARE = "share"  # ends the title of details that are fractions rather than log-probabilities
 
@@ -50,10 +51,12 @@ def explanation_facts(explanation: Explanation, tokenizer: Tokenizer, candidates
     }
 
 
-def most_likely(explanation: Explanation, number: int) -> list[int]:
-    """The ids of the most likely tokens, in order of probability."""
-    order = np.argsort(-explanation.log_probabilities, kind="stable")
-    return [int(token) for token in order[: min(number, len(order) - EOD)]]
+def most_likely(model: Model, explanation: Explanation, number: int) -> list[int]:
+    """The ids of the most likely tokens that were counted, in order of probability."""
+    log_p = explanation.log_probabilities.copy()
+    log_p[uncounted(model)] = -np.inf
+    order = np.argsort(-log_p, kind="stable")[:number]
+    return [int(token) for token in order if np.isfinite(log_p[token])]
 
 
 def candidate(tokenizer: Tokenizer, prompt: str, text: str) -> int:

@@ -33,6 +33,17 @@ class Sampling(Settings):
         return self.temperature == 1 and not self.top_k and self.top_p == 1
 
 
+def uncounted(model: Model) -> Array:
+    """The tokens that a model has no count of. They are never generated, suggested, or listed.
+
+    A tokenizer keeps the tokens of documents that were forgotten; without this, they could be read off the model.
+    """
+    frequencies = model.frequencies
+    if not frequencies[EOD:].any():
+        return np.zeros(0, dtype=np.int64)
+    return np.flatnonzero(frequencies == 0)
+
+
 def draw(log_probabilities: Array, sampling: Sampling, rng: np.random.Generator) -> npt.NDArray[np.int64]:
     """Sample one token for each row of log-probabilities (n, N). `<pad>` and other markers are never sampled."""
     logits = log_probabilities[:, EOD:].astype(np.float64)
@@ -79,9 +90,14 @@ def _step(
     model: Model, states: dict[int, State], sampling: Sampling, rng: np.random.Generator
 ) -> list[tuple[int, State]]:
     """The next token of every text, and its state after that token."""
+    never = uncounted(model)
     if sampling.is_plain and model.can_sample:
-        return [model.sample(state, rng) for state in states.values()]
-    drawn = draw(model.next_log_probabilities(list(states.values())), sampling, rng).tolist()
+        samples = [model.sample(state, rng) for state in states.values()]
+        if not np.isin([token for token, _ in samples], never).any():  # otherwise they are drawn again, without these
+            return samples
+    log_probabilities = model.next_log_probabilities(list(states.values())).copy()
+    log_probabilities[:, never] = -np.inf
+    drawn = draw(log_probabilities, sampling, rng).tolist()
     return [(token, model.advance(state, token)) for token, state in zip(drawn, states.values(), strict=True)]
 
 

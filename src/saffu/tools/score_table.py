@@ -17,6 +17,7 @@ from unicodedata import category
 import numpy as np
 
 from saffu.errors import SaffuError
+from saffu.format import to_json
 from saffu.text.records import Record, Skipped
 from saffu.tools.distribution import Distribution
 from saffu.tools.scores import Condition, Scorer
@@ -239,7 +240,7 @@ class JsonWriter:
         self.tally.replaced |= record.fields.keys() & row.keys()
         text = {self.text_field: record.text} if self.whole else {}
         whole = {**place(record, self.several_files), **text, **record.fields, **row}
-        return json.dumps(whole, ensure_ascii=False, default=str) + "\n"
+        return to_json(whole) + "\n"
 
 
 class TextWriter:
@@ -274,7 +275,7 @@ def cell(value: Any) -> Any:
     if isinstance(value, float):
         return f"{round(value, 4) + 0.0:.4f}"
     if isinstance(value, list | dict):
-        value = json.dumps(value, ensure_ascii=False, default=str)
+        value = to_json(value)
     if isinstance(value, str) and not value.isprintable():
         return "".join(repr(c)[1:-1] if category(c) == "Cc" else c for c in value)
     return "" if value is None else value
