@@ -9,6 +9,7 @@ import pytest
 
 import saffu as package
 from saffu import SaffuError
+from saffu.arrays import load_arrays, to_safetensors
 from saffu.cli.output import Harmless, print_json
 from saffu.experiments.download import unpack
 from saffu.model.facts import log_facts, source_facts, trained_on_facts
@@ -117,6 +118,52 @@ def test_a_terminal_is_never_controlled():
 def test_json_has_no_numbers_that_json_does_not_have(capsys):
     print_json({"a": [float("nan"), float("inf"), 1.5], "b": {"c": -float("inf")}})
     assert json.loads(capsys.readouterr().out) == {"a": [None, None, 1.5], "b": {"c": None}}
+
+
+# Tables
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "value"),
+    [
+        ("model", "encoder.plain", 1e308),
+        ("model", "encoder.plain", float("nan")),
+        ("model", "frequencies", -1),
+        ("model", "frequencies", 2**62),
+        ("model", "counts", -5),
+        ("references", "frequencies", -1),
+    ],
+)
+def test_numbers_that_no_fit_gives(saffu, copied, tmp_path, file, name, value):  # noqa: F811
+    folder = copied("calibrated")
+    path = folder / f"{file}.safetensors"
+    arrays = {key: array.copy() for key, array in load_arrays(path).items()}
+    arrays[name].reshape(-1)[-1] = value
+    path.write_bytes(b"".join(bytes(piece) for piece in to_safetensors(arrays)))
+    sign(folder)
+    (tmp_path / "x.txt").write_text("the old dog\n")
+    result = saffu(["update", folder, tmp_path / "x.txt"])
+    assert result.status == 2 and "damaged" in result.err, result
+    one_line(result)
+
+
+@pytest.mark.parametrize("shape", [[0, 2**60], [2**60, 0], [0, 2**31, 2**31]])
+def test_shapes_that_no_array_has(saffu, copied, tmp_path, shape):  # noqa: F811
+    folder = copied("calibrated")
+    path = folder / "sums.safetensors"
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size]) | {
+        "zz": {"dtype": "I64", "shape": shape, "data_offsets": [len(data) - 8 - size] * 2}
+    }
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
+    sign(folder)
+    (tmp_path / "x.txt").write_text("the old dog\n")
+    for words in (["info", folder, "--check"], ["update", folder, tmp_path / "x.txt"]):
+        result = saffu(words)
+        assert result.status == 2 and "a shape that no array has" in result.err, result
+        one_line(result)
 
 
 # Records

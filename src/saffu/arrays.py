@@ -22,7 +22,7 @@ Place = tuple[str, tuple[int, ...], int, int]
 """Where an array lies in a file: its dtype, its shape, its first byte, and the byte after its last."""
 
 LARGEST_HEADER = 100_000_000  # bytes
-LARGEST_ARRAY = 1 << 60  # numbers
+LARGEST_ARRAY = 1 << 47  # numbers, empty dimensions counted as one: as many as can be addressed
 CHUNK = 1 << 22
 DTYPES = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1",
@@ -79,6 +79,12 @@ def to_safetensors(arrays: Mapping[str, Array]) -> Iterator[Any]:
     for name in names:
         little_endian = arrays[name].astype(arrays[name].dtype.newbyteorder("<"), copy=False)
         yield np.ascontiguousarray(little_endian).reshape(-1).view(np.uint8)
+
+
+def are_counts(array: Array, size: int) -> bool:
+    """Whether an array can be what was counted: of this size, never negative, and with a sum that is a number."""
+    sound = array.shape == (size,) and array.dtype == np.int64
+    return sound and int(array.min(initial=0)) >= 0 and float(array.sum(dtype=np.float64)) < 2.0**62
 
 
 def open_regular(path: Path) -> io.BufferedReader:

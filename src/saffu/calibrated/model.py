@@ -26,6 +26,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from saffu.arrays import are_counts
 from saffu.calibrated.classes import token_vectors
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.explain import explain
@@ -44,6 +45,7 @@ from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 from saffu.threads import in_parallel
 
+LARGEST_WEIGHT = 1e3  # of an exponent or a log-odds, by magnitude; larger ones would overflow in single precision
 DocumentState = tuple[int, bytes, bytes]
 """How many tokens a document has so far; the last of them, as two bytes each; what was learned from it."""
 
@@ -72,7 +74,7 @@ class Encoder:
         sound = sound and set(np.unique(outputs[EOD:])) == set(range(int(outputs.max()) + 1))
         for exponents, slices in ((encoder.plain, exponent_slices(views)), (encoder.memory, memory_slices(config))):
             sound = sound and exponents.shape == (2, slices[-1].stop)
-            sound = sound and bool(np.isfinite(exponents).all()) and exponents.dtype == np.float64
+            sound = sound and exponents.dtype == np.float64 and bool((np.abs(exponents) <= LARGEST_WEIGHT).all())
         if not sound:
             raise SaffuError("the model's classes or exponents are damaged; restore the folder or train again")
         return encoder
@@ -328,7 +330,7 @@ class CalibratedModel(Capabilities):
         except (KeyError, IndexError):
             raise SaffuError("the model's arrays do not fit its settings; restore the folder or train again") from None
         vocabulary = len(encoder.output_classes)
-        if frequencies.shape != (vocabulary,) or frequencies.dtype != np.int64:
+        if not are_counts(frequencies, vocabulary) or counts < 0:
             raise SaffuError("the model's frequencies are damaged; restore the folder or train again")
         views = views_of(config)
         parts = [part(f"table {number}.") for number in range(len(views))]

@@ -123,11 +123,12 @@ def train_further(options: argparse.Namespace, lm: SaffuLM, corpus: TokenCorpus,
 
 def forget(options: argparse.Namespace) -> None:
     from saffu.model import living
+    from saffu.text.selection import Text
 
     with changed_model(options) as (lm, corpus):
         removal = living.forget(lm, corpus, options.skip_uncounted, options.drop_network)
         if options.retokenize:
-            with Text(options.retokenize, Reading.of(options, lm.source_)) as text:
+            with Text(options.retokenize, reading_of(options, lm.source_)) as text:
                 living.retokenize(lm, list(text))
     facts = {"removed": removal.parts, "held_out_lines": removal.held_out, "skipped_lines": removal.skipped}
     remaining = [] if options.retokenize else list(removal.tokens)

@@ -195,7 +195,7 @@ def make(
 
     with processes(config.preset, options.device or "cpu") as group:
         if group.is_first:
-            require_output(options)
+            require_output(options, options.encoder, options.tokenizer, *options.text, *(options.dev or []))
         with locked(options.out, group):
             encoder = read_encoder(options, group) if options.encoder else None
             usual = encoder.source_ if encoder else None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from saffu.arrays import are_counts
 from saffu.errors import SaffuError
 from saffu.interface import Array, Model
 from saffu.text.corpus import TokenCorpus
@@ -51,7 +52,7 @@ class Statistics:
     def from_arrays(cls, arrays: Mapping[str, Array], vocabulary: int) -> Statistics:
         """The inverse of `arrays`."""
         frequencies = arrays["frequencies"]
-        if frequencies.shape != (vocabulary,) or frequencies.dtype != np.int64:
+        if not are_counts(frequencies, vocabulary):
             raise SaffuError("the token frequencies are damaged; restore the folder or train again")
         ngrams = {name.removeprefix(NGRAMS): array for name, array in arrays.items() if name.startswith(NGRAMS)}
         if not ngrams:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from saffu.arrays import are_counts
 from saffu.errors import SaffuError
 from saffu.interface import Array, Arrays, Capabilities, Explanation, Floats, State
 from saffu.paper import explain
@@ -66,7 +67,7 @@ class PaperSums:
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> PaperSums:
         F, frequencies = arrays["F"], arrays["frequencies"]
-        if F.dtype != np.float64 or frequencies.dtype != np.int64 or F.shape[1:] != frequencies.shape:
+        if F.dtype != np.float64 or F.ndim != 2 or not are_counts(frequencies, F.shape[1]) or not np.isfinite(F).all():
             raise SaffuError("the sums of the final decoder are damaged; train again")
         return cls(F, frequencies)
 
