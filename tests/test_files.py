@@ -118,7 +118,9 @@ def test_manifest_values_that_json_changes(tmp_path):
     assert manifest["counts"] == {"10": 1, "9": 2}
 
 
-@pytest.mark.parametrize(("version", "message"), [(1, "older saffu .*train it again"), (3, "newer than this saffu")])
+@pytest.mark.parametrize(
+    ("version", "message"), [(1, "older saffu .*train it again"), (files.FORMAT + 1, "newer than this saffu")]
+)
 def test_other_formats(folder, version, message):
     manifest = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(manifest | {"format": version}))

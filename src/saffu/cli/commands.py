@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from saffu import __version__
 from saffu.cli import (
     ablate,
+    check,
     compare,
     completion,
     download,
@@ -29,7 +30,7 @@ from saffu.cli import (
 from saffu.cli.options import Parser
 from saffu.errors import SaffuError
 
-MODELS = (train.COMMAND, living.UPDATE, living.FORGET, living.MERGE, info.COMMAND, export.COMMAND)
+MODELS = (train.COMMAND, living.UPDATE, living.FORGET, living.MERGE, info.COMMAND, check.COMMAND, export.COMMAND)
 USES = (eval.COMMAND, score.COMMAND, generate.COMMAND, explain.COMMAND, embed.COMMAND, pairs.COMMAND, play.COMMAND)
 EXPERIMENTS = (download.COMMAND, reproduce.COMMAND, ablate.COMMAND, report.COMMAND, compare.COMMAND)
 SHELL = (completion.command_for([*MODELS, *USES, *EXPERIMENTS]),)

@@ -1,0 +1,62 @@
+"""saffu check: whether a model folder is what it says it is."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from saffu.cli.options import (
+    Command,
+    Parser,
+    add_device,
+    add_model,
+    add_output_options,
+    add_text_options,
+    device_of,
+    reading_of,
+)
+from saffu.cli.output import print_json, say, warn
+from saffu.errors import SaffuError
+
+
+def add_options(parser: Parser, _: Sequence[str]) -> None:
+    add_model(parser)
+    help = "all text that the model was made from, held-out lines included"
+    parser.add_argument("text", nargs="*", metavar="TEXT", help=help)
+    add_device(parser)
+    add_output_options(parser)
+    add_text_options(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    from saffu import load
+    from saffu.model.checking import check_model, left_behind
+    from saffu.text.corpus import TokenCorpus
+    from saffu.text.selection import Text
+
+    try:
+        lm = load(options.model, device_of(options), check=True)
+        corpus = None
+        if options.text:
+            with Text(options.text, reading_of(options, lm.source_)) as text:
+                corpus = TokenCorpus.build(text, lm.tokenizer_, progress="tokenize")
+                text.warn_of_skipped()
+        findings = check_model(lm, corpus)
+    except SaffuError as error:
+        raise SaffuError(f"{options.model} fails the check: {error}") from None
+    for path in left_behind(options.model):
+        warn(f"{path} was left by a process that was killed, and may hold counts of forgotten text; delete it")
+    if options.json:
+        print_json({"sound": True, "verified": findings.verified, "notes": findings.notes})
+        return
+    say(options, f"{options.model} is sound: " + "; ".join([*findings.verified, *findings.notes]))
+
+
+COMMAND = Command(
+    "check",
+    "verify that a model is intact, and that its counts are those of a text",
+    "MODEL [TEXT ...] [options]",
+    "saffu check model\nsaffu check model books/*.txt",
+    add_options,
+    run,
+)

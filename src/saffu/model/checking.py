@@ -1,0 +1,102 @@
+"""Whether a model folder is what it says it is: its files, its tables, its counts, its ledger, and its text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from saffu.errors import SaffuError
+from saffu.format import plural
+from saffu.interface import Arrays
+from saffu.model.matching import Matches
+
+if TYPE_CHECKING:
+    from saffu.model.language_model import SaffuLM
+    from saffu.text.corpus import TokenCorpus
+
+
+@dataclass
+class Findings:
+    """What was verified, and what could not be."""
+
+    verified: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def check_model(lm: SaffuLM, corpus: TokenCorpus | None = None) -> Findings:
+    """Verify a model that was loaded with `check`, and that its counts are those of a corpus, if one is given.
+
+    Raises SaffuError with the first thing that is wrong.
+    """
+    findings = Findings([f"all checksums match, and {plural(len(lm.model_.arrays()), 'array')} are well formed"])
+    sums = lm.model_.sums
+    if sums is None:
+        findings.notes.append("it has no counts, so nothing else can be verified")
+        if corpus is not None:
+            raise SaffuError("this model has no counts that could be compared with the text; check the original model")
+        return findings
+    if changed := difference(lm.model_.solved(sums).arrays(), lm.model_.arrays()):
+        raise SaffuError(f"its tables do not follow from its counts ({changed} differs); restore the folder")
+    findings.verified.append("the tables follow from the counts")
+    _check_sizes(lm)
+    findings.verified.append(f"{lm.trained_on_['tokens']:,} tokens are counted, as many as recorded")
+    if lm.ledger_ is None:
+        findings.notes.append("it has no ledger of its documents")
+    elif lm.ledger_.documents != lm.trained_on_["documents"]:
+        recorded = plural(lm.trained_on_["documents"], "document")
+        raise SaffuError(f"its ledger has {lm.ledger_.documents:,} of {recorded}; restore the folder")
+    else:
+        findings.verified.append(f"the ledger has all {plural(lm.ledger_.documents, 'document')}")
+    if corpus is not None:
+        findings.verified.append(_check_text(lm, corpus))
+    return findings
+
+
+def _check_sizes(lm: SaffuLM) -> None:
+    """The frequencies, the baselines, and the recorded sizes are those of the counts."""
+    frequencies, tokens = lm.frequencies_, lm.trained_on_["tokens"]
+    own = getattr(lm.model_.sums, "frequencies", None)
+    if own is None:
+        own = lm.model_.frequencies
+    if not np.array_equal(frequencies, own):
+        raise SaffuError("its token frequencies are not those of its counts; restore the folder")
+    if int(frequencies.sum()) != tokens:
+        raise SaffuError(
+            f"it has counted {int(frequencies.sum()):,} tokens, but records {tokens:,}; restore the folder"
+        )
+
+
+def _check_text(lm: SaffuLM, corpus: TokenCorpus) -> str:
+    """The counts are exactly those of a text."""
+    parts = corpus
+    if lm.ledger_ is not None:
+        matches = Matches.of(corpus, lm.ledger_, int(lm.source_.get("hold_out") or 0))
+        matches.require_exact()
+        parts, left = matches.left()
+        if left.documents:
+            raise SaffuError(f"{plural(left.documents, 'document')} or parts that are counted are not in the text")
+    if changed := difference(lm.model_.count(parts).arrays(), lm.model_.sums.arrays()):
+        raise SaffuError(f"its counts are not those of the text ({changed} differs)")
+    held_out = plural(corpus.lines - parts.lines, "line")
+    return f"the counts are exactly those of the text ({parts.lines:,} lines; {held_out} held out)"
+
+
+def difference(one: Arrays, other: Arrays) -> str:
+    """The name of an array that is not the same in both; empty if all are."""
+    names = sorted(one.keys() | other.keys())
+    return next((name for name in names if name not in one or name not in other or not _equal(one, other, name)), "")
+
+
+def _equal(one: Arrays, other: Arrays, name: str) -> bool:
+    a, b = one[name], other[name]
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def left_behind(folder: Path) -> Iterator[Path]:
+    """What a process that was killed while it changed a folder may have left next to it, old counts included."""
+    place = folder.resolve()
+    return (path for path in sorted(place.parent.iterdir()) if path.name.startswith(f".{place.name}.writing-"))
