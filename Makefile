@@ -45,7 +45,7 @@ test-cluster: setup
 test-web: setup
 	$(BIN)/python $(INSTALL) playwright
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || { apt-get update -qq && apt-get install -y -qq chromium; }
-	npm install --silent --prefix $(VENV)/axe axe-core || echo "no npm: the check of accessibility is skipped"
+	npm install --silent --prefix $(VENV)/axe axe-core puppeteer-core || echo "no npm: accessibility and Firefox are not checked"
 	$(BIN)/python -m pytest tests/play tests/play/browser.py
 
 # The kernels with every compiler that is installed, also for other systems, run under emulators.

@@ -54,8 +54,8 @@ def main() -> None:
     rng = random.Random(options.seed)
     results = {"filtering": filtering(rng), "selection": selection(rng)}
     for task, rows in results.items():
-        print(f"\n{task}: {rows.pop('lines'):,} lines")
-        for method, row in rows.items():
+        print(f"\n{task}: {rows['lines']:,} lines")
+        for method, row in list(rows.items())[1:]:
             kinds = "  ".join(f"{kind} {auc:.3f}" for kind, auc in row.get("by_kind", {}).items())
             print(f"{method:44} AUC {row['auc']:.3f}  {row['seconds']:6.2f} s  {kinds}")
     if options.out:
@@ -119,6 +119,7 @@ def model_scores(trained: dict[str, list[str]], lines: Sequence[str], sample: li
     methods: dict[str, Callable[[SaffuLM], Callable[[Sequence[str]], list[float]]]] = {
         "saffu": lambda lm: lambda lines: per_byte(lm, lines),
         "saffu --no-cache": lambda lm: lambda lines: per_byte(lm, lines, cache=False),
+        "saffu --repetition": lambda lm: lambda lines: without_repetition(lm, lines),
         "KenLM": kenlm_scorer,
     }
     scores: Scores = {}
@@ -136,6 +137,12 @@ def per_byte(lm: SaffuLM, lines: Sequence[str], cache: bool = True) -> list[floa
     """Minus bits per byte of each line."""
     scorer = lm.scorer_ if cache else lm.scorer_.without_cache()
     return [-score.bits_per_byte for score in scorer.lines(lines)]
+
+
+def without_repetition(lm: SaffuLM, lines: Sequence[str]) -> list[float]:
+    """Minus the cost of each line: bits per byte, plus what memory of the line itself saves."""
+    plain, eased = per_byte(lm, lines, cache=False), per_byte(lm, lines)
+    return [2 * bits - easier for bits, easier in zip(plain, eased, strict=True)]
 
 
 def kenlm_scorer(lm: SaffuLM) -> Callable[[Sequence[str]], list[float]]:

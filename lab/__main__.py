@@ -14,6 +14,8 @@ from lab import (
     pages,
     readings,
     recorded_runs,
+    search,
+    texts,
     tunings,
     warm_starts,
 )
@@ -21,6 +23,8 @@ from saffu.errors import SaffuError
 
 COMMANDS = {
     "readings": readings,
+    "text": texts,
+    "search": search,
     "warm-starts": warm_starts,
     "tunings": tunings,
     "companion-study": companion_study,

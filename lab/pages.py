@@ -14,16 +14,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean
 
-from lab import companion_results, transcripts
+from lab import companion_results, search_results, transcripts
 from lab.fill import filled
-from lab.readings import compare, label, number, perplexities
+from lab.readings import dev_over_train, label, perplexities, structure_of
 from lab.rows import Row
 from lab.run_claims import best_rate, described
 from lab.verdicts import TEXTS, Results, verdict_table
 from saffu import files
 from saffu.errors import SaffuError
 from saffu.experiments import figures, learning_curves, tables
-from saffu.experiments.agreement import agreement_by_table, printed_perplexities
 from saffu.experiments.learning_curves import Curve
 from saffu.experiments.reproduce import PRINTED_LOG, PRINTED_TEST, PRINTED_TEST_100M
 from saffu.format import plural
@@ -32,70 +31,54 @@ NAMES = {"explicit": "warm", "random": "cold", "cipher": "cold, cipher's embeddi
 
 
 def readings_table(results: Results, texts: Iterable[str]) -> str:
-    """All readings of some texts side by side: both halves of the cells, the table sum/cat, and dev/train."""
+    """Readings with whole grids, side by side: RMS, in both halves of the tables, rank correlation, and dev/train."""
     texts = [text for text in texts if results.readings[text]]
     rows = {text: {row["reading"]: row for row in results.readings[text] if not row.get("draw", 0)} for text in texts}
     names = list(dict.fromkeys(name for text in texts for name in rows[text]))
-    parts = {text: {name: compare(perplexities(row)) for name, row in rows[text].items()} for text in texts}
 
-    def rank(name: str) -> float:
-        first = next(parts[text][name] for text in texts if name in parts[text])
-        return -number(first["selection"], "spearman")
+    def distance(name: str) -> float:
+        return next(structure_of(rows[text][name]).rms for text in texts if name in rows[text])
 
     lines = tables.head(["changed settings", *texts])
-    for name in sorted(names, key=rank):
-        values = []
-        for text in texts:
-            if name not in rows[text]:
-                values.append("")
-                continue
-            found = parts[text][name]
-            halves = " / ".join(f"{number(found[part], 'spearman'):.2f}" for part in ("selection", "check"))
-            table = agreement_by_table(perplexities(rows[text][name])).get("sum/cat")
-            ratio = number(found["all"], "ours_dev_train")
-            values.append(f"{halves}, {number(table, 'spearman'):.2f}, {ratio:.3f}")
-        row = next(rows[text][name] for text in texts if name in rows[text])
-        lines.append(f"| {label(row)} | " + " | ".join(values) + " |")
+    for name in sorted(names, key=distance):
+        found = {text: rows[text][name] for text in texts if name in rows[text]}
+        values = [reading_cell(found[text]) if text in found else "" for text in texts]
+        lines.append(f"| {label(next(iter(found.values())))} | " + " | ".join(values) + " |")
     return "\n".join([*lines, "", *(text_facts(results.readings[text], text) for text in texts), ""])
 
 
+def reading_cell(row: Row) -> str:
+    found = structure_of(row)
+    halves = " / ".join(f"{rms:.3f}" for rms in found.rms_by_half.values())
+    return f"{found.rms:.3f} ({halves}), {found.rank_correlation:.2f}, {dev_over_train(perplexities(row)):.3f}"
+
+
 def text_facts(rows: Sequence[Row], text: str) -> str:
-    """The size of a text, and how much the agreement of the default reading depends on the choice of documents."""
+    """The size of a text, and how much the RMS of 0.2.0's reading depends on the choice of documents."""
     row = rows[0]
     unigram, cells = row["unigram"], sum(not document for _, document, *_ in row["perplexities"])
     facts = (
         f"- **{text}**: {TEXTS[text]}. {row['tokens']:,} tokens in {row['documents']:,} documents, vocabulary "
         f"{row['vocabulary']:,}, {cells} cells. The unigram's dev/train is {unigram['dev'] / unigram['train']:.3f}."
     )
-    drawn = [perplexities(row) for row in rows if row["reading"] == "default"]
+    drawn = [structure_of(row).rms for row in rows if row["reading"] == "0.2.0"]
     if len(drawn) > 1:
-        whole = [number(compare(ours)["all"], "spearman") for ours in drawn]
-        table = [number(agreement_by_table(ours).get("sum/cat"), "spearman") for ours in drawn]
-        ranges = [f"{min(found):.3f} to {max(found):.3f}" for found in (whole, table)]
-        facts += f" The default's rank correlation over {len(drawn)} choices of documents: {ranges[0]}; in sum/cat "
-        facts += f"{ranges[1]}."
+        facts += f" RMS of 0.2.0 over {len(drawn)} choices of documents: {min(drawn):.3f} to {max(drawn):.3f}."
     return facts
 
 
-def grid_tables(row: Row) -> str:
-    """The default reading's tables, each followed by the paper's."""
-    ours = tables.tables(perplexities(row).items())
-    by_table = agreement_by_table(perplexities(row))
-    parts = []
-    for table in ours:
-        printed = tables.matching(table, printed_perplexities())
-        agreed = number(by_table.get(table.title), "spearman")
-        caption = f"The paper's {printed.title}. Rank correlation with ours: {agreed:.2f}."
-        parts += [tables.markdown(table), tables.markdown(printed, caption)]
-    return "\n".join(parts)
+def grid_tables(results: Results) -> str:
+    """The default reading's tables, each cell next to the paper's."""
+    row = search_results.default_row(results.search, results.main_text)
+    return search_results.grid_table(row, results.main_text) if row else "\n"
 
 
 def magnitude_table(results: Results) -> str:
     """The levels that the paper prints, and ours as e^nats and as 2^nats."""
-    ours = perplexities(results.main)
+    ours = results.default_grid
     devs = sorted(dev for (_, document, *_), (_, dev) in ours.items() if not document)
     rows: list[tuple[str, float | None, float | None]] = [
-        ("unigram", None, results.main["unigram"]["dev"]),
+        *((f"unigram of {text}", None, rows[0]["unigram"]["dev"]) for text, rows in results.readings.items() if rows),
         ("worst cell of the grid", 64.0, devs[-1]),
         ("sum/cat, b = 128, r = 8", 44.9, ours["sum/cat", False, 128, 8][1]),
         ("best cell of the grid", 44.7, devs[0]),
@@ -182,7 +165,7 @@ def protocol_runs(results: Results) -> dict[str, list[Row]]:
 
 
 def draw_figures(results: Results, folder: Path) -> None:
-    heat_maps = figures.heat_maps(tables.tables(perplexities(results.main).items()))
+    heat_maps = figures.heat_maps(tables.tables(results.default_grid.items()))
     files.write_file(folder / "ablation-heat-maps.svg", heat_maps.encode())
     curves = []
     for radius in (8, 128):
@@ -209,7 +192,9 @@ def pages(results: Results) -> dict[str, dict[str, str]]:
         "ablation.md": {
             "readings": readings_table(results, held_out),
             "readings-published": readings_table(results, published),
-            "grid": grid_tables(results.main),
+            "grid": grid_tables(results),
+            "search": search_results.search_table(results.search) if results.search else "\n",
+            "validation": search_results.validation_table(results.search) if results.search else "\n",
         },
         "paper.md": {
             "magnitude": magnitude_table(results),

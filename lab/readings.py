@@ -1,8 +1,8 @@
-"""A search over readings of the paper: which settings reproduce the pattern of its printed tables?
+"""Grids under readings of the paper, with explicit attention, train and dev perplexities, and document models.
 
     python -m lab readings --train FILES --tokens 1e6 --out results.jsonl [--dev FILES] [--device cuda]
 
-Each reading is a grid of its own. Half of the cells select a reading, the other half checks the selection.
+Each reading is a grid of its own. `lab.search` tries many more, with uniform attention.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from __future__ import annotations
 import argparse
 import math
 import tempfile
-import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 
 from lab.rows import Row, append_row, read_rows
+from lab.structure import HALVES, Structure, described, logs, structure
 from saffu.errors import SaffuError
-from saffu.experiments.agreement import Agreement, Perplexities, agreement, agreement_by_table, printed_perplexities
-from saffu.experiments.grid import DOCUMENT_SHARDS, MODES, SIZES, CellKey, grid
+from saffu.experiments.agreement import Perplexities
+from saffu.experiments.grid import DOCUMENT_SHARDS, MODES, SIZES, grid
 from saffu.experiments.results import perplexities_of
 from saffu.experiments.scoring import EVAL_TOKENS, GridCorpus, run_grid, usual_memory
 from saffu.experiments.tables import head
@@ -31,10 +32,18 @@ from saffu.text.documents import read_lines
 from saffu.text.sources import find_files
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 
-EARLIER = {"special_noise": "pure", "hidden_dimension": 512, "radius_span": "document"}
-"""What an earlier default reading had instead; many readings were tried from there."""
+FORMER: dict[str, Any] = {"block_advance": "whole", "radius_padding": "left", "radius_span": "blocks"}
+"""What the default reading of saffu 0.2.0 had instead."""
+EARLIER: dict[str, Any] = {
+    "special_noise": "pure",
+    "hidden_dimension": 512,
+    "block_advance": "whole",
+    "radius_padding": "left",
+}
+"""And the one before; many readings were tried from there."""
 READINGS: dict[str, dict[str, Any]] = {
     "default": {},
+    "0.2.0": FORMER,
     "earlier": EARLIER,
     "natural-logarithm": {"slot_weight": "natural"},
     "unit-weights": {"slot_weight": "unit"},
@@ -51,9 +60,13 @@ READINGS: dict[str, dict[str, Any]] = {
     "negative-variation": {"variation_sign": -1},
     "query-first": {"query_slot": "first"},
     "sliding-blocks": {"block_advance": "sliding"},
+    "whole-blocks": {"block_advance": "whole"},
+    "radius-of-distances": {"radius_padding": "left"},
     "left-padding": {"padding": "left"},
     "radius-within-block": {"radius_span": "block"},
     "radius-over-document": {"radius_span": "document"},
+    "radius-through-blocks": {"radius_span": "blocks"},
+    "radius-from-start": {"radius_span": "start"},
     "tuned-once": {"tune_folds": 1, "fold_tokens": 500_000},
 }
 
@@ -70,21 +83,6 @@ def changes_of(reading: str) -> dict[str, Any]:
             raise SaffuError(f"unknown reading {name!r}; choose from {', '.join(READINGS)}")
         changes |= READINGS[name]
     return changes
-
-
-def in_first_half(key: CellKey) -> bool:
-    """Whether a cell belongs to the half that selects a reading: a fixed but arbitrary choice."""
-    return zlib.crc32(repr(key).encode()) % 2 == 0
-
-
-def compare(ours: Perplexities) -> dict[str, Agreement | None]:
-    """Agreement with the printed tables on all cells, on the half that selects, and on the half that checks."""
-    keys = [key for key in printed_perplexities() if not key[1]]
-    return {
-        "all": agreement(ours, keys),
-        "selection": agreement(ours, [key for key in keys if in_first_half(key)]),
-        "check": agreement(ours, [key for key in keys if not in_first_half(key)]),
-    }
 
 
 def run_readings(
@@ -152,31 +150,32 @@ def perplexities(row: Row) -> Perplexities:
     return {(modes, document, b, r): (train, dev) for modes, document, b, r, train, dev in row["perplexities"]}
 
 
-def number(found: Agreement | None, name: str) -> float:
-    return float(getattr(found, name)) if found else math.nan
+def structure_of(row: Row) -> Structure:
+    """The row's dev perplexities compared with the printed ones."""
+    return structure(logs(perplexities(row)))
 
 
 def summary(row: Row) -> str:
     ours = perplexities(row)
-    parts = compare(ours)
-    best = min((dev for _, dev in ours.values()), default=math.nan)
+    found, best = structure_of(row), min((dev for _, dev in ours.values()), default=math.nan)
     return (
-        f"{row['reading']:<30} rank correlation {number(parts['selection'], 'spearman'):6.3f} / "
-        f"{number(parts['check'], 'spearman'):6.3f}, dev/train {number(parts['all'], 'ours_dev_train'):.3f}, "
-        f"best dev {best:.1f}"
+        f"{row['reading']:<30} {described(found)}, rank correlation {found.rank_correlation:.3f}, dev/train "
+        f"{dev_over_train(ours):.3f}, best dev {best:.1f}"
     )
 
 
+def dev_over_train(ours: Perplexities) -> float:
+    """The median ratio of dev to train perplexity, without a document model."""
+    return median(dev / train for key, (train, dev) in ours.items() if not key[1]) if ours else math.nan
+
+
 def markdown(rows: Sequence[Row]) -> str:
-    """All readings as a table, the best on the selection half first."""
-    lines = head(["reading", "selection half", "check half", "all cells", *MODES, "spread", "dev/train", "best dev"])
-    ranked = sorted(rows, key=lambda row: -number(compare(perplexities(row))["selection"], "spearman"))
-    for row in ranked:
-        ours = perplexities(row)
-        parts, by_table = compare(ours), agreement_by_table(ours)
-        values = [f"{number(parts[part], 'spearman'):.2f}" for part in ("selection", "check", "all")]
-        values += [f"{number(by_table.get(title), 'spearman'):.2f}" for title in MODES]
-        values += [f"{number(parts['all'], 'spread_ratio'):.1f}", f"{number(parts['all'], 'ours_dev_train'):.3f}"]
+    """All readings as a table, the nearest to the printed tables first."""
+    lines = head(["reading", "RMS", *HALVES, "rank correlation", "dev/train", "best dev"])
+    for row in sorted(rows, key=lambda row: structure_of(row).rms):
+        ours, found = perplexities(row), structure_of(row)
+        values = [f"{rms:.3f}" for rms in (found.rms, *found.rms_by_half.values())]
+        values += [f"{found.rank_correlation:.2f}", f"{dev_over_train(ours):.3f}"]
         values.append(f"{min((dev for _, dev in ours.values()), default=math.nan):.1f}")
         lines.append(f"| {label(row)} | " + " | ".join(values) + " |")
     return "\n".join(lines) + "\n"
@@ -189,9 +188,11 @@ def label(row: Row) -> str:
     'earlier default, slot_weight unit'
     """
     changes, words = dict(row["changes"]), []
-    if EARLIER.items() <= changes.items():
-        words = ["earlier default"]
-        changes = {name: value for name, value in changes.items() if name not in EARLIER}
+    for name, former in {"0.2.0": FORMER, "earlier default": EARLIER}.items():
+        if former.items() <= changes.items():
+            words = [name]
+            changes = {setting: value for setting, value in changes.items() if setting not in former}
+            break
     return ", ".join(words + [f"{name} {value}" for name, value in changes.items()]) or "**the default**"
 
 

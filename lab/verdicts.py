@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lab import run_claims
+from lab import run_claims, search_results
 from lab.readings import perplexities
 from lab.rows import Row, read_rows
 from saffu.errors import SaffuError
-from saffu.experiments.claims import FAILS, HOLDS, IN_PART, OPEN, Verdict, judge, merged
+from saffu.experiments.agreement import Perplexities, printed_perplexities
+from saffu.experiments.claims import FAILS, HOLDS, IN_PART, OPEN, TABLES, Verdict, judge, merged
 from saffu.experiments.grid import DOCUMENT_SHARDS, radius_unit
 from saffu.experiments.report import effects
 from saffu.experiments.results import Cell
@@ -33,6 +35,7 @@ TEXTS = {
 }
 PROTOCOL = "mixed"  # the text of the paper's protocol
 MAIN = ("babylm-small", "babylm-small-published", "spoken", "spoken-published")  # first with the default reading wins
+STORED = ("default", "0.2.0")  # readings whose whole grids may be stored, the first one found is judged
 OTHER_READINGS = {"earlier": "the earlier default", "earlier+natural-logarithm": "natural logarithms"}  # judged, too
 JUDGED = {"attention", "attention_priming", "tune_folds", "fold_tokens"}  # settings that claims are about
 
@@ -45,25 +48,41 @@ class Results:
         self.runs = read_rows(folder / "warm-starts.jsonl")
         self.tunings = read_rows(folder / "tunings.jsonl")
         self.protocol = read_rows(folder / "protocol.jsonl")
+        self.search = read_rows(folder / "search.jsonl")
 
-    def row(self, text: str, reading: str = "default") -> Row | None:
+    def row(self, text: str, reading: str) -> Row | None:
         """The grid of a reading, on the first choice of documents."""
         found = [row for row in self.readings[text] if row["reading"] == reading]
         return min(found, key=lambda row: int(row.get("draw", 0)), default=None)
 
     @property
+    def main(self) -> Row:
+        """The whole grid that most claims are judged by."""
+        return self._main[2]
+
+    @property
     def main_text(self) -> str:
-        """The first text with results of the default reading."""
-        for text in MAIN:
-            if self.row(text):
-                return text
+        return self._main[0]
+
+    @property
+    def main_reading(self) -> str:
+        return self._main[1]
+
+    @property
+    def _main(self) -> tuple[str, str, Row]:
+        for reading in STORED:
+            for text in MAIN:
+                if row := self.row(text, reading):
+                    return text, reading, row
         raise SaffuError("no results of the default reading; run `python -m lab readings`")
 
     @property
-    def main(self) -> Row:
-        row = self.row(self.main_text)
-        assert row is not None
-        return row
+    def default_grid(self) -> Perplexities:
+        """The default reading on the main text: a whole grid if there is one, otherwise from the search."""
+        row = search_results.default_row(self.search, self.main_text)
+        if self.main_reading == "default" or row is None:
+            return perplexities(self.main)
+        return search_results.perplexities(row)
 
 
 def cells_of(row: Row) -> list[Cell]:
@@ -99,6 +118,18 @@ def grid_verdicts(rows: Sequence[Row], reading: str = "default") -> dict[int, Ve
     return {number: merged(verdicts) for number, verdicts in found.items()}
 
 
+def search_verdicts(rows: Sequence[Row], text: str) -> dict[int, Verdict]:
+    """Verdicts on the claims about the printed tables, from the default reading's grid in the search."""
+    row = search_results.default_row(rows, text)
+    if row is None:
+        return {}
+    found = {}
+    for decide in TABLES:
+        verdict, paper = decide(search_results.perplexities(row)), decide(printed_perplexities())
+        found[verdict.number] = replace(verdict, paper_effect=paper.effect, tokens=row["tokens"])
+    return found
+
+
 def run_verdicts(results: Results) -> dict[int, Verdict]:
     """Verdicts from runs: tuning, training, vocabulary, and cost."""
     verdicts = [
@@ -116,12 +147,21 @@ def all_verdicts(results: Results) -> dict[int, Verdict]:
     runs = run_verdicts(results)
     if runs[8].verdict == OPEN:  # a grid that was tuned once can decide it as well
         runs.pop(8)
-    return dict(sorted((grid_verdicts(results.readings[results.main_text]) | runs).items()))
+    found = grid_verdicts(results.readings[results.main_text], results.main_reading) | runs
+    if results.main_reading != "default":
+        found |= search_verdicts(results.search, results.main_text)
+    return dict(sorted(found.items()))
 
 
 def other_verdicts(results: Results) -> dict[str, dict[int, Verdict]]:
-    """Verdicts on other texts and under another reading."""
-    found = {text: grid_verdicts(rows) for text, rows in results.readings.items() if text != results.main_text}
+    """Verdicts on other texts and under other readings."""
+    found = {f"{text}, search": search_verdicts(results.search, text) for text in search_results.TEXTS}
+    found.pop(f"{results.main_text}, search", None)
+    for text, rows in results.readings.items():
+        for reading in STORED:
+            if (text, reading) != (results.main_text, results.main_reading):
+                name = text if reading == "default" else f"{text} as 0.2.0 read it"
+                found[name] = grid_verdicts(rows, reading)
     for reading, words in OTHER_READINGS.items():
         for text, rows in results.readings.items():
             found[f"{text} with {words}"] = grid_verdicts(rows, reading)
@@ -134,11 +174,13 @@ def other_verdicts(results: Results) -> dict[str, dict[int, Verdict]]:
 def verdict_table(results: Results) -> str:
     """Every claim with its verdict, effect, spread over seeds, size of the text, and what other texts say."""
     verdicts, others = all_verdicts(results), other_verdicts(results)
+    decided_by_search = search_verdicts(results.search, results.main_text)
     lines = head(["", "the paper's claim", "verdict", "effect (paper's)", "spread", "text", "evidence", "elsewhere"])
     for number, verdict in verdicts.items():
         spread = "–" if verdict.spread is None else f"± {100 * verdict.spread:.2f} ({verdict.seeds})"
         text = PROTOCOL if number in (11, 13) else results.main_text
-        size = f"{text}, {verdict.size}" if verdict.tokens else "–"
+        former = results.main_reading != "default" and number not in decided_by_search
+        size = f"{text}, {verdict.size}" + ", as 0.2.0 read the paper" * former if verdict.tokens else "–"
         values = [verdict.claim, f"**{short(verdict.verdict)}**", effects(verdict), spread, size, verdict.evidence]
         lines.append(f"| {number} | " + " | ".join([*values, elsewhere(verdict, others)]) + " |")
     counts = Counter(verdict.verdict for verdict in verdicts.values())

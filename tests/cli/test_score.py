@@ -229,6 +229,21 @@ def test_without_the_cache(saffu, fitted, tmp_path):
     assert "no recency cache" in saffu("score model --no-cache", stdin=text).err
 
 
+def test_repetition_costs(saffu, fitted, tmp_path):
+    fitted("calibrated").save(tmp_path / "counted")
+    spam = "saw dog house saw dog house saw dog house saw dog house"
+    text = f"{LINES[0]}\n{spam}\n"
+    plain = rows(saffu("score counted --json --no-cache", stdin=text))
+    cached = rows(saffu("score counted --json", stdin=text))
+    found = rows(saffu("score counted --json --repetition", stdin=text))
+    for row, bare, eased in zip(found, plain, cached, strict=True):
+        assert row["bits_per_byte"] == pytest.approx(bare["bits_per_byte"])
+        assert row["repetition"] == pytest.approx(bare["bits_per_byte"] - eased["bits_per_byte"], abs=1e-9)
+        assert row["cost"] == pytest.approx(2 * bare["bits_per_byte"] - eased["bits_per_byte"])
+    assert saffu("score counted --repetition --keep-best 50%", stdin=text).out.splitlines() == [LINES[0]]
+    assert "remove --against" in saffu("score counted --repetition --words", stdin=text).err
+
+
 def test_records_keep_their_fields(saffu, tmp_path):
     records = [{"id": "a", "body": LINES[0], "url": "u", "n": [1, None]}, {"body": "  ", "url": "v"}]
     (tmp_path / "r.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*records, *records]) + "{bad\n")

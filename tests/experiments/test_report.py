@@ -326,4 +326,4 @@ def test_folders_of_other_formats_are_rejected(tmp_path):
 def test_lines_survive_a_round_trip(tmp_path):
     cells = paper_cells()[:3]
     assert list(results(tmp_path, cells).cells.values()) == cells
-    assert json.loads((tmp_path / "text.json").read_text())["format"] == 2
+    assert json.loads((tmp_path / "text.json").read_text())["format"] == 3

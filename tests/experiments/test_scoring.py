@@ -67,6 +67,7 @@ def test_every_cell_equals_a_model_fitted_whole(text, tmp_path):
         {"radius_dimension": [12, 20], "block_dimension": [16, 24], "document_shards": 0},
         {"slot_weight": ["unit"], "hidden_targets": ["normalized"]},
         {"block_advance": ["sliding"], "padding": ["left"]},
+        {"block_advance": ["whole"], "radius_padding": ["left", "right"], "document_shards": 0},
         {"radius_span": ["block", "blocks"]},
         {"radius_span": ["block"], "special_noise": ["counted"], "document_shards": 0},
     ],
@@ -98,7 +99,7 @@ def test_the_units_of_the_papers_grid(span, radii):
 def test_units_are_fitted_once(text, tmp_path, monkeypatch):
     fitted = count_calls(monkeypatch, units.FittedUnits, "fit")
     run_grid(tmp_path, small(), text)
-    assert len(fitted) == 2 + 2 + 2 * 4  # document models with their sum blocks; cat blocks; radii over both blocks
+    assert len(fitted) == 2 + 2 + 4  # document models with their sum blocks; cat blocks; radii
 
 
 def test_finished_cells_are_not_repeated(text, tmp_path, monkeypatch):
@@ -109,7 +110,7 @@ def test_finished_cells_are_not_repeated(text, tmp_path, monkeypatch):
     assert (fitted, computed) == ([], [])
     after = run_grid(tmp_path, small(radii=[2, 4, 3]), text)
     assert len(after) == len(before) * 3 // 2
-    assert [unit.config.radius for _, unit in fitted] == [3] * 4
+    assert [unit.config.radius for _, unit in fitted] == [3] * 2
     assert (tmp_path / "results.jsonl").read_text().startswith(lines)
 
 
@@ -130,7 +131,7 @@ def test_an_interrupted_grid_continues(text, tmp_path, monkeypatch):
     computed = count_calls(monkeypatch, scoring, "outputs")
     cells = run_grid(folder, small(), text)
     assert len(computed) == (stretches - 2) * len(units_of(small()))  # two stretches were saved
-    assert len(fitted) == 12  # none was fitted twice
+    assert len(fitted) == 8  # none was fitted twice
     assert not (folder / "unfinished.json").exists()
     for cell, other in zip(cells, expected, strict=True):
         assert (cell.config, cell.dev.nll) == (other.config, pytest.approx(other.dev.nll, rel=1e-7))

@@ -9,10 +9,13 @@ import pytest
 from lab import companion_results
 from lab.__main__ import main
 from lab.pages import stale_pages
+from lab.search_results import grid_table, search_table, validation_table
+from lab.structure import printed_logs
 from lab.verdicts import Results, all_verdicts, cells_of, grid_verdicts, verdict_table
 from saffu.errors import SaffuError
 from saffu.experiments.claims import FAILS, HOLDS, IN_PART, OPEN
 
+TILTS = [(0.0, {"hidden_dimension": 128}), (0.1, {"hidden_dimension": 64})]
 STARTS = [("explicit", 8), ("explicit", 128), ("random", 8), ("random", 128)]
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -133,6 +136,29 @@ def test_other_verdicts_are_listed(tmp_path):
     assert line.endswith(f"the same: 1; {FAILS}: mixed |")
 
 
+def search_row(text, tilt=0.0, **reading):
+    """A grid with the printed numbers, and with blocks that are worse or better than printed."""
+    nats = [[m, b, r, value + tilt * math.log2(b)] for (m, _, b, r), value in printed_logs().items()]
+    return {"rung": "sizes", "text": text, "reading": reading, "tokens": 9, "dev_targets": 5, "nats": nats}
+
+
+def test_the_search_decides_the_claims_about_the_tables(tmp_path):
+    rows = [search_row(text, tilt, **reading) for text in ("babylm-small", "spoken") for tilt, reading in TILTS]
+    results = written(tmp_path / "results", [row("0.2.0", radius_span="blocks")])
+    assert (results.main_text, results.main_reading) == ("spoken", "0.2.0")
+    assert all_verdicts(results)[1].verdict == OPEN  # two of the four tables are missing
+    results.search = rows
+    assert [all_verdicts(results)[number].verdict for number in (1, 2, 3)] == [HOLDS] * 3
+    assert "as 0.2.0 read the paper |" in verdict_table(results)
+    table = search_table(rows)
+    assert "| **the default** ✓ | spoken | 0.000 | 0.000 / 0.000 | 1.00 |" in table
+    assert "| hidden_dimension 64 ✓ | spoken | 0.200 | 0.200 / 0.200 |" in table
+    validated = validation_table(rows)
+    assert "| sum radius | **the default** | 0.000 | cat radius | 0.000 | 0.000 |" in validated
+    assert "| cat radius | no model: constant | – | sum radius | 0.065 | 0.065 |" in validated
+    assert "| **r = 8** | 52.4, 52.4 |" in grid_table(rows[0], "spoken")
+
+
 def test_command(tmp_path, monkeypatch):
     docs = tmp_path / "docs"
     docs.mkdir()
@@ -148,7 +174,7 @@ def test_command(tmp_path, monkeypatch):
         [tuned()],
     )
     for name, parts in {
-        "ablation.md": ("readings", "readings-published", "grid"),
+        "ablation.md": ("search", "validation", "readings", "readings-published", "grid"),
         "paper.md": ("verdicts", "magnitude", "log", "protocol"),
         "warm-start.md": ("warm-starts",),
         "companion.md": (),

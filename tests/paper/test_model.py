@@ -212,7 +212,7 @@ def test_slots_add_up_to_the_unit_s_own_prediction(model, context):
 
 def test_slots_by_plain_loops():
     """A_k E[x_k]·U_k of each slot, minus its share of the prior and its mean under the prior."""
-    model = fitted(radius_span="document", special_noise="pure")
+    model = fitted(radius_padding="left", special_noise="pure")
     unit = model.network.units["radius"]
     E, W, U = (tensor.double().numpy() for tensor in (unit.E, unit.W, unit.U))
     Z = bit_vectors(model.frequencies, 8)

@@ -17,8 +17,9 @@ readings = st.fixed_dictionaries(
     {
         "query_slot": st.sampled_from(["previous", "first"]),
         "padding": st.sampled_from(["right", "left"]),
-        "block_advance": st.sampled_from(["whole", "sliding"]),
-        "radius_span": st.sampled_from(["document", "blocks", "block"]),
+        "block_advance": st.sampled_from(["whole", "shifted", "sliding"]),
+        "radius_padding": st.sampled_from(["left", "right"]),
+        "radius_span": st.sampled_from(["document", "start", "blocks", "block"]),
     }
 )
 
@@ -56,6 +57,8 @@ def windowed(unit: str, documents: Documents, config: PaperConfig, batch: int) -
 @example([[EOD], [*range(4, 12)] * 5], 40, 9, 1, {"padding": "left"})
 @example([[*range(4, 12)] * 5], 7, 20, 100, {"block_advance": "sliding", "radius_span": "block"})
 @example([[*range(4, 12)] * 5], 2, 20, 3, {"radius_span": "blocks", "query_slot": "first"})
+@example([[*range(4, 12)] * 5], 4, 6, 3, {"radius_span": "blocks", "block_advance": "shifted"})
+@example([[*range(4, 12)] * 5], 5, 18, 100, {"radius_padding": "right", "query_slot": "first"})
 def test_windows_are_the_references(unit, documents, block, radius, batch, reading):
     config = PaperConfig(block=block, radius=radius, **reading)
     assert windowed(unit, documents, config, batch) == reference.examples(unit, documents, config)
@@ -70,48 +73,42 @@ def test_windows_of_few_rows(unit, monkeypatch):
 
 
 def test_contexts_by_hand():
-    documents, config = [[7, 8, 9, EOD], [EOD]], PaperConfig(block=3, radius=2, query_slot="first")
-    assert windowed("block", documents, config, 9) == [
+    documents = [[7, 8, 9, EOD], [EOD]]
+
+    def contexts(unit, **settings):
+        return [slots for _, slots, _ in windowed(unit, documents, PaperConfig(**{"block": 3, **settings}), 9)]
+
+    first = PaperConfig(block=3, radius=2, query_slot="first")
+    assert windowed("block", documents, first, 9) == [
         (7, [SOD, PAD, PAD], SOD),
         (8, [SOD, 7, PAD], SOD),
-        (9, [FRG, PAD, PAD], FRG),
+        (9, [SOD, 7, 8], SOD),
         (EOD, [FRG, 9, PAD], FRG),
         (EOD, [SOD, PAD, PAD], SOD),
     ]
-    document = PaperConfig(block=3, radius=2, query_slot="first", radius_span="document")
-    assert windowed("radius", documents, document, 9) == [
+    whole = [[SOD, PAD, PAD], [SOD, 7, PAD], [FRG, PAD, PAD], [FRG, 9, PAD], [SOD, PAD, PAD]]
+    assert contexts("block", block_advance="whole") == whole
+    sliding = [[PAD, PAD, SOD], [PAD, SOD, 7], [SOD, 7, 8], [FRG, 8, 9], [PAD, PAD, SOD]]
+    assert contexts("block", block_advance="sliding", padding="left") == sliding
+
+    distances = PaperConfig(block=3, radius=2, query_slot="first", radius_padding="left")
+    assert windowed("radius", documents, distances, 9) == [
         (7, [PAD, PAD], PAD),
         (8, [PAD, 7], PAD),
         (9, [7, 8], 7),
         (EOD, [8, 9], 8),
         (EOD, [PAD, PAD], PAD),
     ]
-    left = PaperConfig(block=3, radius=2, padding="left", block_advance="sliding", radius_span="block")
-    assert [slots for _, slots, _ in windowed("block", documents, left, 9)] == [
-        [PAD, PAD, SOD],
-        [PAD, SOD, 7],
-        [SOD, 7, 8],
-        [FRG, 8, 9],
-        [PAD, PAD, SOD],
-    ]
-    without_blocks = PaperConfig(block=0, radius=2, query_slot="first")
-    assert windowed("radius", documents, without_blocks, 9) == windowed("radius", documents, document, 9)
-    blocks = PaperConfig(block=3, radius=3)
-    assert [slots for _, slots, _ in windowed("radius", documents, blocks, 9)] == [
-        [PAD, PAD, SOD],
-        [PAD, SOD, 7],
-        [7, 8, FRG],
-        [8, FRG, 9],
-        [PAD, PAD, SOD],
-    ]
-    whole = PaperConfig(block=3, radius=2, radius_span="block")
-    assert [slots for _, slots, _ in windowed("radius", documents, whole, 9)] == [
-        [PAD, SOD],
-        [SOD, 7],
-        [PAD, FRG],
-        [FRG, 9],
-        [PAD, SOD],
-    ]
+    right = [[PAD, PAD, PAD], [7, PAD, PAD], [7, 8, PAD], [7, 8, 9], [PAD, PAD, PAD]]
+    assert contexts("radius", radius=3) == right
+    assert contexts("radius", radius=3, block=0, radius_span="blocks") == right
+    start = [[SOD, PAD, PAD], [SOD, 7, PAD], [SOD, 7, 8], [7, 8, 9], [SOD, PAD, PAD]]
+    assert contexts("radius", radius=3, radius_span="start") == start
+    left = {"radius": 3, "radius_padding": "left", "block_advance": "whole"}
+    blocks = [[PAD, PAD, SOD], [PAD, SOD, 7], [7, 8, FRG], [8, FRG, 9], [PAD, PAD, SOD]]
+    assert contexts("radius", radius_span="blocks", **left) == blocks
+    block = [[PAD, PAD, SOD], [PAD, SOD, 7], [PAD, PAD, FRG], [PAD, FRG, 9], [PAD, PAD, SOD]]
+    assert contexts("radius", radius_span="block", **left) == block
 
 
 @settings(max_examples=30, deadline=None)

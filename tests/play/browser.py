@@ -1,5 +1,6 @@
 """The page in a real browser: `make test-web`. Any console error, CSP violation, or request to elsewhere fails."""
 
+import json
 import os
 import random
 import re
@@ -24,6 +25,8 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH; install it and run make test-web")
 
 AXE = Path(sys.prefix) / "axe/node_modules/axe-core/axe.min.js"
+PUPPETEER = Path(sys.prefix) / "axe/node_modules/puppeteer-core/lib/esm/puppeteer/puppeteer-core.js"
+FIREFOX = shutil.which("firefox-esr") or shutil.which("firefox")
 ZEBRA = "the zebra crossed the quiet river ."
 HOSTILE = [
     "<script>window.hacked = 1</script> said the old king .",
@@ -344,7 +347,7 @@ def test_cards_snapshots_and_models_are_saved(open_page, counted, address, brows
     texts = ["".join(each.itertext()) for each in picture.iter("{http://www.w3.org/2000/svg}text")]
     assert "<b>the</b> zebra crossed the quiet river" in " ".join(texts)
     assert any("“the quiet → river” occurs once" in text for text in texts)
-    assert "pip install saffu && saffu play" in texts
+    assert "pip install 'saffu[play]' && saffu play" in texts
     png = saved(page, "#card-png", tmp_path).read_bytes()
     assert png[:8] == b"\x89PNG\r\n\x1a\n" and struct.unpack(">II", png[16:24]) == (1200, 630)
 
@@ -431,6 +434,16 @@ def violations(page) -> list[str]:
     page.evaluate(AXE.read_text("utf-8"))
     found = page.evaluate("() => axe.run()")["violations"]
     return [f"{each['id']}: {node['target']}" for each in found for node in each["nodes"]]
+
+
+@pytest.mark.skipif(not (PUPPETEER.exists() and FIREFOX), reason="no firefox or puppeteer-core; run make test-web")
+def test_firefox_types_undoes_explains_and_forgets(counted, address):
+    script = Path(__file__).with_name("firefox.mjs")
+    command = ["node", script, PUPPETEER, FIREFOX, address[0]]
+    seen = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=120).stdout)
+    assert (seen["inserted"], seen["undone"]) == ("the zebra crossed ", "the zebra cr")
+    assert "the same, bit for bit, as counting only the other 336 documents" in seen["verdict"]
+    assert seen["problems"] == []
 
 
 def test_at_200_percent_everything_fits(open_page, counted):

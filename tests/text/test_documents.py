@@ -113,9 +113,21 @@ def test_encoding_errors(tmp_path: Path) -> None:
     assert read(tmp_path, b"\xc3\xa9\nabc\xe9", errors="replace") == ["é|abc\ufffd"]
 
 
+def test_utf_16_with_its_mark(tmp_path: Path) -> None:
+    for coding in ("utf-16", "utf-16-be"):
+        text = "é one\r\ntwo 😀\n" + "x" * SNIFFED_BYTES
+        mark = "\ufeff" if coding == "utf-16-be" else ""
+        for errors in ("strict", "replace"):
+            assert read(tmp_path, (mark + text).encode(coding), errors=errors) == [
+                text.replace("\r", "").replace("\n", "|")
+            ]
+    with pytest.raises(SaffuError, match="not valid UTF-16"):
+        read(tmp_path, "odd".encode("utf-16") + b"x")
+
+
 def test_binary_files(tmp_path: Path) -> None:
-    with pytest.raises(SaffuError, match="looks like a binary file"):
-        read(tmp_path, "UTF-16".encode("utf-16"))
+    with pytest.raises(SaffuError, match=r"looks like a binary file.*`skip_bad_files`"):
+        read(tmp_path, b"a\0b")
     assert read(tmp_path, b"a\0b", errors="replace") == ["a\0b"]
     late = b"a" * SNIFFED_BYTES + b"\0"
     assert read(tmp_path, late) == [late.decode()]

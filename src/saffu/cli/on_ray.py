@@ -38,6 +38,7 @@ def score(options: argparse.Namespace) -> Tally:
         "field",
         "split",
         "no_cache",
+        "repetition",
         "keep_best",
         "quantiles",
         "encoding_errors",

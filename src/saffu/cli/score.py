@@ -46,7 +46,12 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("--keep-best", type=share, metavar="SHARE", help=help)
     help = "print the distribution of the scores instead of rows, to choose a threshold by"
     parser.add_argument("--quantiles", action="store_true", help=help)
-    parser.add_argument("--no-cache", action="store_true", help="predict without the recency cache")
+    help = "predict without what the line itself has said so far: repetitive lines are not cheap"
+    parser.add_argument("--no-cache", action="store_true", help=help)
+    help = (
+        "add repetition, the bits per byte that memory of the line itself saves, and cost: --no-cache's bits plus these"
+    )
+    parser.add_argument("--repetition", action="store_true", help=help)
     parser.add_argument("--json", action="store_true", help="print JSON Lines")
     parser.add_argument("--quiet", action="store_true", help="print no histogram")
     add_device(parser)

@@ -52,6 +52,8 @@ def write_scores(
 def scorers_of(options: argparse.Namespace, load: Callable[[Path], Scorer]) -> list[Scorer]:
     """Those of the model and of the models that it is compared with."""
     scorers = [load(path) for path in (options.model, *options.against)]
+    if options.repetition:
+        return [scorers[0].without_cache(), scorers[0]]
     return [scorer.without_cache() for scorer in scorers] if options.no_cache else scorers
 
 
@@ -61,7 +63,7 @@ def measures_of(options: argparse.Namespace) -> Measures:
     conditions += [Condition("bits_per_byte", "<", options.below)] if options.below is not None else []
     conditions += [Condition("bits_per_byte", ">", options.above)] if options.above is not None else []
     names = [Path(model).resolve().name for model in (options.model, *options.against)]
-    return Measures(options.unit, conditions, names)
+    return Measures(options.unit, conditions, names, options.repetition)
 
 
 def writer_of(options: argparse.Namespace, measures: Measures, several_files: bool, tally: Tally) -> Writer:

@@ -58,7 +58,7 @@ def judge(cells: Iterable[Cell], base: Iterable[Cell], tokens: int) -> list[Verd
     cells, base = list(cells), list(base)
     ours, printed = perplexities_of(base), printed_perplexities()
     verdicts = []
-    for decide in (order_of_modes, short_radius, block_sizes, documents):
+    for decide in (*TABLES, documents):
         verdict, paper = decide(ours), decide(printed)
         verdicts.append(replace(verdict, paper_effect=paper.effect if verdict.verdict != OPEN else None))
     verdicts += [decide(cells, base) for decide in (attention, priming, bound, tuning)]
@@ -147,6 +147,10 @@ def block_sizes(perplexities: Perplexities) -> Verdict:
         f"Cat: the best is {cat[best_cat]:.1f} at b = {best_cat}."
     )
     return Verdict(3, claim, both(improving == len(steps) - 1, best_cat == 32), evidence, steps[-1] / steps[0] - 1)
+
+
+TABLES = (order_of_modes, short_radius, block_sizes)
+"""Claims that dev perplexities without a document model decide."""
 
 
 def documents(perplexities: Perplexities) -> Verdict:

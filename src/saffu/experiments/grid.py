@@ -1,8 +1,8 @@
 """The models that an ablation compares. A cell is a `PaperConfig`; a grid is a list of cells.
 
 Also lists the units that the cells are assembled from. The units of a model only meet in its final decoder, so the
-models of a grid share them: 245 cells are made of 112 units and 7 document models. 98 of them are radial units, which
-depend on the blocks that they pass through; with `radius_span` document there are 14.
+models of a grid share them: 245 cells are made of 28 units and 7 document models. Radial units that pass through blocks
+depend on them: with `radius_span` blocks, there are 98 of them instead of 14.
 """
 
 from __future__ import annotations
@@ -119,19 +119,24 @@ class UnitKey:
         return f"document model next to the {unit}" if self.name == "document" else unit
 
 
+def through_blocks(cell: PaperConfig) -> bool:
+    """Whether the cell's radial unit depends on b."""
+    return cell.radius_span in ("blocks", "block")
+
+
 @cache
 def block_unit(cell: PaperConfig) -> UnitKey:
     alone: dict[str, Any] = {"radius": 0, "document_shards": 0, "radius_span": "document"}
-    return UnitKey("block", replace(cell, **alone, **_defaults("radius_mode", "radius_dimension")))
+    return UnitKey("block", replace(cell, **alone, **_defaults("radius_mode", "radius_dimension", "radius_padding")))
 
 
 @cache
 def radius_unit(cell: PaperConfig) -> UnitKey:
     """The cell's radial unit. If its span depends on b, it is fitted with that block."""
-    block = 0 if cell.radius_span == "document" else cell.block
-    return UnitKey(
-        "radius", replace(cell, block=block, document_shards=0, **_defaults("block_mode", "block_dimension"))
-    )
+    alone: dict[str, Any] = {"document_shards": 0, **_defaults("block_mode", "block_dimension", "padding")}
+    if not through_blocks(cell):
+        alone |= {"block": 0, **_defaults("block_advance")}
+    return UnitKey("radius", replace(cell, **alone))
 
 
 @cache

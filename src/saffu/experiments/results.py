@@ -21,7 +21,7 @@ from saffu.experiments.grid import SHAPE, SWEPT, CellKey, cell_settings, key_of,
 from saffu.interface import Score
 from saffu.paper.config import PaperConfig
 
-FORMAT = 2
+FORMAT = 3  # 2 did not say how a radius is filled
 SAMPLES = ("train", "dev")
 Losses = dict[str, dict[str, float]]
 """−Σ ln p by sample and cell."""

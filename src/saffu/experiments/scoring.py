@@ -20,7 +20,7 @@ from torch import Tensor
 
 from saffu import files
 from saffu.errors import SaffuError
-from saffu.experiments.grid import SWEPT, UnitKey, block_unit, document_unit, radius_unit, units_of
+from saffu.experiments.grid import SWEPT, UnitKey, block_unit, document_unit, radius_unit, through_blocks, units_of
 from saffu.experiments.results import SAMPLES, Cell, Losses, Results, cell_key
 from saffu.experiments.units import Decoder, FittedUnits, fit_memory, outputs, parameter_count
 from saffu.interface import Score
@@ -96,7 +96,7 @@ class Family:
         shared = [name for name in SWEPT if name not in ("block_dimension", "radius_dimension")]
         families: dict[tuple[Any, ...], list[PaperConfig]] = {}
         for cell in cells:
-            block = 0 if cell.radius_span == "document" else cell.block  # otherwise radial units depend on blocks
+            block = cell.block if through_blocks(cell) else 0
             key = (block, cell.document_shards, *(getattr(cell, name) for name in shared))
             families.setdefault(key, []).append(cell)
         return [Family(members) for members in families.values()]

@@ -28,6 +28,14 @@ class Migration:
     arrays: Callable[[Manifest, str, Arrays], Arrays]  # the arrays of a file, given config.json and the file's name
 
 
+def with_radius_padding(manifest: Manifest) -> Manifest:
+    """Format 2 did not say how a radius is filled: from the target backward, as `radius_padding` left."""
+    settings = manifest["settings"]
+    if manifest["preset"] == "paper":
+        settings = {"radius_padding": "left", **settings}
+    return manifest | {"settings": settings}
+
+
 def with_document_memory(manifest: Manifest, file: str, arrays: Arrays) -> Arrays:
     """Format 3: the recency cache of 0.2.0 became the memory of a document; its exponents have to be learned."""
     old = [name for name in arrays if name.endswith(("encoder.cached", "encoder.trust"))]
@@ -38,7 +46,7 @@ def with_document_memory(manifest: Manifest, file: str, arrays: Arrays) -> Array
     return kept | {old[0].rpartition(".")[0] + ".memory": unfitted_exponents(config)}
 
 
-MIGRATIONS: dict[int, Migration] = {2: Migration(dict, with_document_memory)}  # by the format that they read
+MIGRATIONS: dict[int, Migration] = {2: Migration(with_radius_padding, with_document_memory)}  # by the format they read
 
 
 def migrated_manifest(manifest: Mapping[str, Any]) -> Manifest:

@@ -52,10 +52,11 @@ class PaperConfig(Settings):
     )
     seed: int = setting(0, "random seed (sample text, random initialization, data order, dropout)", high=2**63 - 1)
 
-    special_noise: Literal["zero", "pure", "padding", "counted"] = setting(
+    special_noise: Literal["zero", "pure", "zero-padding", "padding", "counted"] = setting(
         "zero",
-        "f of <pad>, <sod>, and <frg>: 0, as they are never targets, and a zero vector for <pad>; 0 alone; 0 for <pad> "
-        "alone; or how often they are seen",
+        "f of <pad>, <sod>, and <frg>: 0, as they are never targets, and a zero vector for <pad> (zero) or not (pure); "
+        "the same for <pad> alone, and the other two as often as they are seen (zero-padding, padding); all as often "
+        "as they are seen",
         rare=True,
     )
     query_slot: Literal["previous", "first"] = setting(
@@ -64,8 +65,8 @@ class PaperConfig(Settings):
     attention: Literal["explicit", "uniform"] = setting(
         "explicit", "attention after initialization: solved from V̂, or uniform", rare=True
     )
-    attention_priming: Literal["paper", "slots", "measured"] = setting(
-        "paper", "K_W: log K, K, or the mean norm of Q", rare=True
+    attention_priming: Literal["paper", "slot_weight", "slots", "measured"] = setting(
+        "paper", "K_W: log K in base e, in the base of `slot_weight`, K, or the mean norm of Q", rare=True
     )
     decoder_priming: Literal["paper", "measured"] = setting(
         "paper", "K_U: the norm of H under uniform attention, or its mean norm", rare=True
@@ -81,15 +82,24 @@ class PaperConfig(Settings):
     hidden_targets: Literal["raw", "normalized"] = setting(
         "raw", "targets of the units' decoders in F(H, Z): bit-vectors Z, or Z/‖Z‖₁", rare=True
     )
-    block_advance: Literal["whole", "sliding"] = setting(
-        "whole", "blocks cut the document every b − 1 tokens, or each one ends right before its target", rare=True
+    block_advance: Literal["shifted", "whole", "sliding"] = setting(
+        "shifted",
+        "blocks cut the document every b − 1 tokens and predict the tokens a place later, or these; or each one ends "
+        "right before its target",
+        rare=True,
     )
     padding: Literal["right", "left"] = setting(
         "right", "where <pad> fills a block: from the target on, or before the marker", rare=True
     )
-    radius_span: Literal["blocks", "document", "block"] = setting(
-        "blocks",
-        "what a radius spans: all blocks so far with their markers, the document without them, or the target's block",
+    radius_padding: Literal["right", "left"] = setting(
+        "right",
+        "where <pad> fills a radius: after the text, or before it, so that every slot is a distance",
+        rare=True,
+    )
+    radius_span: Literal["document", "start", "blocks", "block"] = setting(
+        "document",
+        "what a radius spans: the document, <sod> and the document, all blocks so far with their markers, or the "
+        "target's block",
         rare=True,
     )
     smoothing: float = setting(

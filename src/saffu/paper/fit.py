@@ -96,32 +96,42 @@ def unsolved_network(
             )
         by_unit = dict.fromkeys(config.units(), cipher.coerced_embeddings(torch.tensor(embeddings)))
     else:
-        for name, shape in config.units().items():
-            seen = noise_frequencies(name, corpus, vocabulary, config)
-            bits = cipher.bit_vectors(seen, shape.dimension, f"{name}_dimension")
-            by_unit[name] = cipher.noised_embeddings(bits, seen)
-            if config.special_noise == "zero":
-                by_unit[name][PAD] *= FAINT
+        by_unit = {name: unit_embeddings(name, corpus, vocabulary, config) for name in config.units()}
     return Network(config, {name: E.float().to(device) for name, E in by_unit.items()}, vocabulary)
+
+
+def unit_embeddings(unit: str, corpus: TokenCorpus, vocabulary: int, config: PaperConfig) -> Tensor:
+    """E (N, D) of a unit: noised bit-vectors, float64."""
+    seen = noise_frequencies(unit, corpus, vocabulary, config)
+    bits = cipher.bit_vectors(seen, config.units()[unit].dimension, f"{unit}_dimension")
+    E = cipher.noised_embeddings(bits, seen)
+    if config.special_noise in ("zero", "zero-padding"):
+        E[PAD] *= FAINT
+    return E
 
 
 def noise_frequencies(unit: str, corpus: TokenCorpus, vocabulary: int, config: PaperConfig) -> Tensor:
     """f (N,) of a unit's noise model. `<pad>`, `<sod>`, and `<frg>` are never targets, so they have f = 0.
 
-    With `special_noise` counted, they have the number of documents, and `<frg>` that of later blocks; the radial unit
-    never sees `<frg>`, so the block size must not affect its embeddings. With "padding", `<pad>` alone has f = 0.
+    With `special_noise` counted, they have the number of documents, and `<frg>` that of later blocks. A radius without
+    the markers of blocks never sees `<frg>`, so the block size must not affect its embeddings. With "padding" and
+    "zero-padding", `<pad>` alone has f = 0.
     """
     f = torch.from_numpy(corpus.frequencies(vocabulary))
-    if config.special_noise in ("padding", "counted"):
+    if config.special_noise in ("padding", "zero-padding", "counted"):
         f[PAD] = corpus.documents if config.special_noise == "counted" else 0
         f[SOD] = corpus.documents
-        f[FRG] = max(1, fragments(corpus, config.block)) if unit == "block" else 1
+        sees_blocks = unit == "block" or config.radius_span in ("block", "blocks")
+        f[FRG] = max(1, fragments(corpus, config)) if config.block and sees_blocks else 1
     return f
 
 
-def fragments(corpus: TokenCorpus, block: int) -> int:
+def fragments(corpus: TokenCorpus, config: PaperConfig) -> int:
     """The number of blocks that begin with `<frg>`: all but the first of each document."""
-    return int(((np.diff(corpus.starts) - 1) // (block - 1)).sum())
+    last = np.diff(corpus.starts) - 1  # place of each document's last target
+    if config.block_advance == "shifted":
+        last = np.maximum(last - 1, 0)
+    return int((last // (config.block - 1)).sum())
 
 
 def _added(counts: dict[str, Counts], layer: str, new: Counts, group: ProcessGroup, restart: bool) -> Counts:

@@ -81,20 +81,18 @@ def examples(unit: str, documents: Documents, config: PaperConfig) -> list[Examp
 
     >>> config = PaperConfig(block=3, radius=2)
     >>> [example.slots for example in examples("block", [[7, 8, 9, EOD]], config)]
-    [[1, 0, 0], [1, 7, 0], [2, 0, 0], [2, 9, 0]]
+    [[1, 0, 0], [1, 7, 0], [1, 7, 8], [2, 9, 0]]
     >>> [example.slots for example in examples("radius", [[7, 8, 9, EOD]], config)]
-    [[0, 1], [1, 7], [8, 2], [2, 9]]
+    [[0, 0], [7, 0], [7, 8], [8, 9]]
     """
-    found = []
+    found, count = [], config.units()[unit].slots
+    side = config.padding if unit == "block" else config.radius_padding
     for document in documents:
         for at, target in enumerate(document):
-            if unit == "block":
-                seen = block_before(document, at, config)
-                padding = [PAD] * (config.block - len(seen))
-                slots = padding + seen if config.padding == "left" else seen + padding
-            else:
-                seen = radius_before(document, at, config)[-config.radius :]
-                slots = [PAD] * (config.radius - len(seen)) + seen
+            before = block_before if unit == "block" else radius_before
+            seen = before(document, at, config)[-count:]
+            padding = [PAD] * (count - len(seen))
+            slots = padding + seen if side == "left" else seen + padding
             previous = seen[-1] if seen else PAD
             found.append(Example(target, slots, previous if config.query_slot == "previous" else slots[0]))
     return found
@@ -103,15 +101,22 @@ def examples(unit: str, documents: Documents, config: PaperConfig) -> list[Examp
 def block_before(document: list[int], at: int, config: PaperConfig) -> list[int]:
     """The marker and the tokens before the target at position `at`, within its block of b − 1 tokens."""
     content = config.block - 1
-    begin = max(0, at - content) if config.block_advance == "sliding" else at // content * content
+    begin = last_place(at, config) // content * content if config.block_advance != "sliding" else max(0, at - content)
     return [SOD if begin == 0 else FRG, *document[begin:at]]
+
+
+def last_place(at: int, config: PaperConfig) -> int:
+    """The place whose block predicts the target at position `at`: its own, or the one before if blocks are shifted."""
+    return max(0, at - 1) if config.block_advance == "shifted" else at
 
 
 def radius_before(document: list[int], at: int, config: PaperConfig) -> list[int]:
     """What precedes the target in its document, in its block, or in all blocks so far, with their markers."""
+    if config.radius_span == "block":
+        return block_before(document, at, config)
     if config.radius_span != "blocks" or not config.block:
-        return block_before(document, at, config) if config.radius_span == "block" else document[:at]
-    begins = range(0, at + 1, config.block - 1)
+        return [SOD] * (config.radius_span == "start") + document[:at]
+    begins = range(0, last_place(at, config) + 1, config.block - 1)
     return [token for i in begins for token in [FRG if i else SOD, *document[i : min(i + config.block - 1, at)]]]
 
 
@@ -233,8 +238,7 @@ def probabilities(network: Network, documents: Documents) -> Array:
 def perplexity(network: Network, documents: Documents) -> float:
     """exp of the mean negative log-likelihood per target: every token and each `<eod>`."""
     targets = [token for document in documents for token in document]
-    predicted = probabilities(network, documents)[np.arange(len(targets)), targets]
-    return float(np.exp(-np.mean(np.log(predicted))))
+    return float(np.exp(-np.log(probabilities(network, documents)[np.arange(len(targets)), targets]).mean()))
 
 
 def fit(folds: list[Documents], vocabulary: int, config: PaperConfig) -> Iterator[tuple[Network, dict[str, Counts]]]:
@@ -244,7 +248,7 @@ def fit(folds: list[Documents], vocabulary: int, config: PaperConfig) -> Iterato
     >>> text = [[4, 5, 4, 5, EOD], [5, 4, 5, 4, EOD]]
     >>> network, counts = next(fit([text], 6, PaperConfig(**sizes)))
     >>> round(perplexity(network, text), 3)
-    2.835
+    2.811
     """
     documents = [document for fold in folds for document in fold]
     frequencies = np.bincount([token for document in documents for token in document], minlength=vocabulary)
@@ -252,12 +256,12 @@ def fit(folds: list[Documents], vocabulary: int, config: PaperConfig) -> Iterato
     network = Network(config, {}, np.zeros(0), np.zeros(0))
     for name, (slots, mode, dimension) in config.units().items():
         f = frequencies.copy()  # Σ_m Y_m counts targets, which `<pad>`, `<sod>`, and `<frg>` never are
-        if config.special_noise in ("padding", "counted"):
-            f[PAD], f[SOD] = len(documents) if config.special_noise == "counted" else 0, len(documents)
-            blocks = sum(math.ceil(len(document) / (config.block - 1)) for document in documents)
-            f[FRG] = max(1, blocks - len(documents)) if name == "block" else 1
+        if config.special_noise in ("padding", "zero-padding", "counted"):
+            f[[PAD, SOD, FRG]] = len(documents) * (config.special_noise == "counted"), len(documents), 1
+            if config.block and (name == "block" or config.radius_span in ("block", "blocks")):
+                f[FRG] = max(1, sum(last_place(len(d) - 1, config) // (config.block - 1) for d in documents))
         E = np.asarray(np.float32(noised_embeddings(bit_vectors(f, dimension), f)), dtype=np.float64)
-        E[PAD] *= 1e-4 if config.special_noise == "zero" else 1
+        E[PAD] *= 1e-4 if config.special_noise in ("zero", "zero-padding") else 1
         network.units[name] = Unit(E, np.ones((slots, slots)), np.zeros(0), mode, config.slot_weight)
     counts: dict[str, Counts] = {}
 
@@ -272,27 +276,25 @@ def fit(folds: list[Documents], vocabulary: int, config: PaperConfig) -> Iterato
         targets = [token for document in fold for token in document]
         for name, unit in network.units.items():
             K, context = len(unit.W), examples(name, fold, config)
+            weight = {"decimal": math.log10(K), "natural": math.log(K), "unit": 1.0}[config.slot_weight]
             if stage or config.attention == "explicit":
+                V = [initial_variation(unit.E, frequencies, e) for e in context]
                 if stage:
                     V = [variation(unit, e, Z[e.target] / Z[e.target].sum()) for e in context]
-                else:
-                    V = [initial_variation(unit.E, frequencies, e) for e in context]
                 c = 2 * (1 + 1 / K) * math.log(vocabulary)
                 new = count([quadratic_features(unit, e) for e in context], [config.variation_sign * v + c for v in V])
                 total = add(f"{name}.attention", new, stage == 1 and config.restart_attention)
-                primings = {"paper": math.log(K), "slots": K, "measured": total.norm / total.targets}
-                unit.W = solution(total.F, primings[config.attention_priming])
+                primings = {"paper": math.log(K), "slot_weight": weight, "slots": K}
+                unit.W = solution(total.F, primings.get(config.attention_priming, total.norm / total.targets))
             wanted = Z if config.hidden_targets == "raw" else Z / Z.sum(1, keepdims=True)
             total = add(f"{name}.decoder", count([hidden_state(unit, e) for e in context], wanted[targets]), restart)
-            uniform = K * {"decimal": math.log10(K), "natural": math.log(K), "unit": 1}[config.slot_weight]
-            priming = uniform if config.decoder_priming == "paper" else total.norm / total.targets
+            priming = K * weight if config.decoder_priming == "paper" else total.norm / total.targets
             unit.U = solution(np.where(total.F.sum(0) > 0, total.F, config.smoothing), priming)
         if config.document_shards:
-            owners = [place for place, document in enumerate(fold) for _ in document]
-            shards = [owner * config.document_shards // len(fold) for owner in owners]
+            shards = [at * config.document_shards // len(fold) for at, document in enumerate(fold) for _ in document]
             new = count(document_inputs(network, fold), np.eye(config.document_shards)[shards])
-            F = add("document", new, restart).F
-            network.D = solution(np.where(F.sum(0) > 0, F, config.smoothing), 1)
+            total = add("document", new, restart)
+            network.D = solution(np.where(total.F.sum(0) > 0, total.F, config.smoothing), 1)
         total = add("final", count(outputs(network, fold), np.eye(vocabulary)[targets]), restart)
         network.M = solution(total.F + config.smoothing, len(network.units) + (config.document_shards > 0))
         yield copy.deepcopy(network), dict(counts)

@@ -13,9 +13,13 @@ from saffu.paper.sums import Counts
 def solve_attention(counts: Counts, config: PaperConfig, remedy: str) -> Tensor:
     """Eq. 6: W (K, K) from F(Q, V). `remedy` says what to do if F has entries that are not positive."""
     slots = len(counts.F)
-    paper = equations.attention_priming_number(slots)
-    priming = {"paper": paper, "slots": slots, "measured": counts.mean_norm}[config.attention_priming]
-    return equations.explicit_solution(counts.F, priming, remedy)
+    primings = {
+        "paper": equations.attention_priming_number(slots),
+        "slot_weight": equations.uniform_weight(slots, config.slot_weight),
+        "slots": slots,
+        "measured": counts.mean_norm,
+    }
+    return equations.explicit_solution(counts.F, primings[config.attention_priming], remedy)
 
 
 def solve_decoder(counts: Counts, slots: int, config: PaperConfig) -> Tensor:

@@ -1,13 +1,14 @@
 """The contexts of targets, as token ids: blocks and radii (Sec. 3).
 
 A *block* is a marker (`<sod>` in the first block of a document, `<frg>` in later ones) and b − 1 tokens. A target sees
-the part of its block that precedes it. A *radius* is the r places before the target. Empty slots hold `<pad>`:
+the part of its block that precedes it; the last one sees all of it. A *radius* is the r places before the target. Empty
+slots hold `<pad>`:
 
     document  7 8 9 <eod>      target   block, b = 3          radius, r = 2
-                               7        <sod> <pad> <pad>     <pad> <sod>
-                               8        <sod> 7     <pad>     <sod> 7
-                               9        <frg> <pad> <pad>     8     <frg>
-                               <eod>    <frg> 9     <pad>     <frg> 9
+                               7        <sod> <pad> <pad>     <pad> <pad>
+                               8        <sod> 7     <pad>     7     <pad>
+                               9        <sod> 7     8         7     8
+                               <eod>    <frg> 9     <pad>     8     9
 
 Most slots of short contexts are `<pad>`, so a `Window` holds only a range of slots that covers the others.
 """
@@ -112,15 +113,18 @@ def block_windows(targets: Targets, config: PaperConfig) -> Iterator[Window]:
 def radius_windows(targets: Targets, config: PaperConfig) -> Iterator[Window]:
     """The r places before the target in its document, in its block with its marker, or in all blocks with theirs.
 
-    Without blocks, there are no markers.
+    Without blocks, only `radius_span` start has a marker.
     """
     reach, marker, block = targets.positions.int(), None, 0
     if config.radius_span == "block":
         marker, reach = block_start(targets.positions, config)
+    elif config.radius_span == "start":
+        marker, reach = torch.full_like(reach, SOD), reach + 1
     elif config.radius_span == "blocks" and config.block:
         block = config.block
-        reach = reach + reach // (block - 1) + 1  # the places of all blocks so far
-    return _windows(targets, config.radius, reach, marker, True, config.query_slot, block)
+        last = (reach - 1).clamp(min=0) if config.block_advance == "shifted" else reach
+        reach = reach + last // (block - 1) + 1  # the places of all blocks so far
+    return _windows(targets, config.radius, reach, marker, config.radius_padding == "left", config.query_slot, block)
 
 
 def block_start(positions: Tensor, config: PaperConfig) -> tuple[Tensor, Tensor]:
@@ -128,6 +132,9 @@ def block_start(positions: Tensor, config: PaperConfig) -> tuple[Tensor, Tensor]
     content = config.block - 1  # tokens per block
     if config.block_advance == "sliding":
         return torch.where(positions <= content, SOD, FRG).int(), 1 + positions.clamp(max=content).int()
+    if config.block_advance == "shifted":  # the first target of a document has its marker alone
+        within = torch.where(positions > 0, (positions - 1) % content + 1, 0)
+        return torch.where(positions <= content, SOD, FRG).int(), 1 + within.int()
     return torch.where(positions < content, SOD, FRG).int(), 1 + positions.int() % content
 
 
@@ -136,8 +143,9 @@ def _windows(
 ) -> Iterator[Window]:
     """Windows of targets that see the `reach` (n,) places before them, the farthest of which holds the marker.
 
-    The slot before the target is the last one (`at_end`), or the first one holds the marker. With `block`, places are
-    those of blocks, one after the other, each with its marker.
+    If they are more than there are slots, the nearest ones. The slot before the target is the last one (`at_end`), or
+    the first one holds the farthest place. With `block`, places are those of blocks, one after the other, each with its
+    marker.
     """
     for rows, width in _by_width(reach.clamp(max=slots), slots):
         context = _Context(targets.tokens, targets.offsets.int(), reach, marker, block)
@@ -145,10 +153,9 @@ def _windows(
             context = context.of(rows)
         first = slots - width if at_end else 0
         slot = torch.arange(first, first + width + (width < slots), device=rows.device, dtype=torch.int32)
-        distance = slots - slot[None] if at_end else context.reach[:, None] - slot  # of each slot to the target
-        query = slot.new_ones(1, 1)
-        if query_slot == "first":
-            query = slot.new_full((1, 1), slots) if at_end else context.reach[:, None]
+        farthest = slot.new_full((1, 1), slots) if at_end else context.reach.clamp(max=slots)[:, None]
+        distance = farthest - slot  # of each slot to the target
+        query = farthest if query_slot == "first" else slot.new_ones(1, 1)
         yield Window(rows, context.at(distance), context.at(query).squeeze(1), first, width)
 
 
@@ -179,7 +186,7 @@ class _Context(NamedTuple):
         """The same, where every block's marker takes a place."""
         reach = self.reach[:, None]
         place = (reach - distance).clamp(min=0)  # from the first marker on
-        passed = reach // self.block - place // self.block  # markers between the two
+        passed = (reach - 1) // self.block - place // self.block  # markers between the two
         seen = gather(self.tokens, self.offsets[:, None] - (reach - place - passed).clamp(min=0))
         seen = torch.where(place % self.block == 0, torch.where(place == 0, SOD, FRG).int(), seen)
         return seen.masked_fill_((distance < 1) | (distance > reach), PAD)

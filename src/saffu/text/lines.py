@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 from collections.abc import Iterator
 from itertools import chain, islice
@@ -12,6 +13,7 @@ from saffu.text.records import parsed_object
 from saffu.text.sources import Source, clear_errors
 
 SNIFFED_BYTES = 8192  # a NUL byte among them means a binary file
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 SNIFFED_LINES = 20  # if all of them are JSON objects, a file is not plain text
 
 
@@ -42,9 +44,13 @@ def decoded_lines(file: BinaryIO, source: Source, errors: str) -> Iterator[str]:
     """The lines of a file with their line ends. Only \\n ends a line: U+2028, \\x0b, ... are characters."""
     with clear_errors(source):  # also here: the lines of plain text are read after `_texts` has handed them on
         head = file.read1(SNIFFED_BYTES)  # type: ignore[attr-defined]  # what a pipe holds now
+        if head.startswith(UTF_16):
+            yield from _utf_16_lines(head, file, source, errors)
+            return
         if b"\0" in head and errors == "strict":
             raise SaffuError(
-                f"{source.name} looks like a binary file (it has NUL bytes); remove it or convert it to UTF-8"
+                f"{source.name} looks like a binary file (it has NUL bytes); remove it, convert it to UTF-8, or set "
+                "`skip_bad_files`"
             )
         if not head.endswith(b"\n"):  # so that the head ends where a line does
             head += file.readline()
@@ -55,7 +61,22 @@ def decoded_lines(file: BinaryIO, source: Source, errors: str) -> Iterator[str]:
             except UnicodeDecodeError as error:
                 place = f"line {number}, byte {offset + error.start}"
                 raise SaffuError(
-                    f"{source.name} is not UTF-8 at {place}; convert it, or set `encoding_errors` to replace"
+                    f"{source.name} is not UTF-8 at {place}; convert it, set `encoding_errors` to replace, or set "
+                    "`skip_bad_files`"
                 ) from None
             yield text.removeprefix("\ufeff") if number == 1 else text
             offset += len(line)
+
+
+def _utf_16_lines(head: bytes, file: BinaryIO, source: Source, errors: str) -> Iterator[str]:
+    """The lines of a file that begins with the byte order mark of UTF-16."""
+    decoder, rest = codecs.getincrementaldecoder("utf-16")(errors), ""
+    try:
+        for piece in chain([head], iter(lambda: file.read(SNIFFED_BYTES), b"")):
+            *lines, rest = (rest + decoder.decode(piece)).split("\n")
+            yield from (f"{line}\n" for line in lines)
+        rest += decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        raise SaffuError(f"{source.name} is not valid UTF-16, as its first bytes say; convert it to UTF-8") from None
+    if rest:
+        yield rest

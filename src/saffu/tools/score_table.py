@@ -29,6 +29,7 @@ COLUMNS = {
 }
 RATIO = "log_ratio_per_byte"
 BEST = "best"
+REPETITION, COST = "repetition", "cost"
 JUDGED_TOGETHER = 1000  # rows of a stream of which the best are kept
 Row = dict[str, Any]
 
@@ -75,8 +76,13 @@ class Measures:
     unit: Literal["lines", "words", "tokens"] = "lines"
     conditions: Sequence[Condition] = ()
     names: Sequence[str] = ("",)  # of the model and of those that it is compared with
+    repetition: bool = False  # whether lines that repeat themselves cost more
 
     def __post_init__(self) -> None:
+        if self.repetition and (self.against or self.unit != "lines"):
+            raise SaffuError(
+                "`repetition` is that of whole lines under one model; remove --against, --words, and --tokens"
+            )
         if self.against and self.unit != "lines":
             raise SaffuError(f"`against` compares whole lines; remove --{self.unit}")
         if len(set(self.names)) < len(self.names):
@@ -97,14 +103,16 @@ class Measures:
     @property
     def columns(self) -> list[str]:
         """With several other models, the bits per byte of each, and which of all models is best."""
-        ratio = [RATIO] if self.against else []
+        ratio = [RATIO] if self.against else [REPETITION, COST] if self.repetition else []
         several = [*(f"bits_per_byte_{name}" for name in self.against), BEST] if len(self.against) > 1 else []
         return COLUMNS[self.unit] + ratio + several
 
     @property
     def main(self) -> str:
         """The number by which rows are compared and their distribution is shown."""
-        return RATIO if self.against else "bits_per_byte" if self.unit == "lines" else "bits"
+        if self.unit != "lines":
+            return "bits"
+        return RATIO if self.against else COST if self.repetition else "bits_per_byte"
 
     def rows(self, scorer: Scorer, others: Sequence[Scorer], texts: Sequence[str]) -> Iterator[list[Row]]:
         """The rows of each text; none for a blank one."""
@@ -115,6 +123,14 @@ class Measures:
         return self._line_rows(scorer, others, texts)
 
     def _line_rows(self, scorer: Scorer, others: Sequence[Scorer], texts: Sequence[str]) -> Iterator[list[Row]]:
+        """With `repetition`, the last of the others is the same model with its memory of the line itself."""
+        if self.repetition:
+            plain, remembering = scorer.lines(texts), others[-1].lines(texts)
+            for score, easier in zip(plain, remembering, strict=True):
+                saved = score.bits_per_byte - easier.bits_per_byte
+                row = {**vars(score), REPETITION: saved, COST: score.bits_per_byte + saved}
+                yield [row] if score.tokens else []
+            return
         scores = scorer.lines(texts)
         against = [other.lines(texts) for other in others]
         for number, score in enumerate(scores):
@@ -152,7 +168,7 @@ def scored(
 def best_rows(
     rows: Iterable[list[tuple[Record, Row]]], measures: Measures, share: float, tally: Tally, live: bool
 ) -> Iterator[list[tuple[Record, Row]]]:
-    """The best share of all rows: those with the fewest bits per byte or, next to other models, the highest log-ratio.
+    """The best share of all rows: those with the fewest bits per byte, the least cost, or the highest log-ratio.
 
     Rows of files are judged when all are known, exactly; meanwhile they wait in a temporary file. Rows of a live stream
     are judged by those before them: the first thousand among themselves, and then each by all earlier thousands.

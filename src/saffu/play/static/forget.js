@@ -156,7 +156,7 @@ function remains(pieces) {
     change("recount", {}, again);
   });
   const named = separated(pieces.map((piece) => piece.trim() || "␣"), 8);
-  return element("div", { className: "remains" }, element("p", {}, "What remains: the tokenizer learned ", pieces.length === 1 ? "the piece " : "the pieces ", ...named, pieces.length === 1 ? " from this text. It has no count, so it is never suggested." : " from this text. They have no counts, so they are never suggested."), again);
+  return element("div", { className: "remains" }, element("p", {}, "What remains: the tokenizer learned ", pieces.length === 1 ? "the piece " : "the pieces ", ...named, " from this text; no count of ", pieces.length === 1 ? "it" : "them", " is left."), again);
 }
 
 export function startForget() {

@@ -1,0 +1,33 @@
+// The page in Firefox: node firefox.mjs PUPPETEER FIREFOX ADDRESS. Prints what it saw as JSON.
+
+const [, , library, executablePath, address] = process.argv;
+const { default: puppeteer } = await import(library);
+const browser = await puppeteer.launch({ browser: "firefox", executablePath, headless: true });
+const page = await browser.newPage();
+const problems = [];
+page.on("console", (said) => problems.push(said.text()));
+page.on("pageerror", (error) => problems.push(error.message));
+const text = (selector) => page.$eval(selector, (found) => found.textContent);
+const value = () => page.$eval("#editor", (found) => found.value);
+await page.goto(address);
+await page.waitForSelector("#documents li p");
+await page.$eval("#editor", (editor) => {
+  editor.focus();
+  editor.select();
+});
+await page.keyboard.type("the zebra cr");
+await page.waitForFunction(() => document.querySelector("#words .word")?.textContent === "crossed");
+await page.keyboard.press("Tab");
+const inserted = await value();
+await page.keyboard.down("Control");
+await page.keyboard.press("z");
+await page.keyboard.up("Control");
+const undone = await value();
+await page.waitForFunction(() => document.getElementById("why-title").textContent === "Why “crossed”?");
+await page.click("#documents li button");
+await page.waitForSelector("#changes li.equal");
+const verdict = await text("#changes .verdict");
+await page.click("#undo");
+await page.waitForFunction(() => !document.querySelector("#changes li"));
+await browser.close();
+console.log(JSON.stringify({ inserted, undone, verdict, problems }));
