@@ -169,7 +169,7 @@ def _completions(model: Model, spelling: Spelling, start: State, prefix: bytes, 
     found: defaultdict[bytes, float] = defaultdict(float)
     order, covered = count(), 0.0  # the probability of all sequences that spell the prefix
     least = 0.0  # the probability of the last word among the best
-    never = uncounted(model)
+    never = [token for token in uncounted(model).tolist() if len(spelling.pieces[token]) > 1]  # bytes spell anything
     paths: list[tuple[float, int, State, int | None, bytes]] = [(0.0, next(order), start, None, b"")]
     for _ in range(MOST_STEPS):
         if not paths or math.exp(-paths[0][0]) < max(LEAST_SHARE * covered, least):
