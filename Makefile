@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 HF := .venv-hf
 
-.PHONY: setup demo test test-hf test-cluster test-web portable torture bench numbers docs format clean
+.PHONY: setup demo test test-hf test-cluster test-web test-sanitized portable torture bench numbers docs format clean
 
 setup: $(STAMP)
 
@@ -51,6 +51,13 @@ test-web: setup
 # The kernels with every compiler that is installed, also for other systems, run under emulators.
 portable:
 	$(PYTHON) tests/native/portable.py
+
+SANITIZERS := -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined
+BUILD := -c "import hatch_build as h; h.compile_kernels(h.SOURCES / 'libsaffu.so')"
+test-sanitized: setup
+	CXXFLAGS="$(SANITIZERS)" $(BIN)/python $(BUILD)
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+		$(BIN)/python -m pytest tests/calibrated tests/test_hostile.py -q; status=$$?; $(BIN)/python $(BUILD); exit $$status
 
 torture: setup
 	PYTHONPATH=tests $(BIN)/python -m torture --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) --out docs/results/torture.json
