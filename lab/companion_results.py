@@ -17,6 +17,7 @@ TEXTS = {
     "running": "babylm-small, files as running text",
     "lines": "babylm-small, every line alone",
     "mixed": "babylm-small and mixed-10M, files as running text",
+    "ptb": "Penn Treebank, words as tokens",
 }
 DEVICES = {"cuda": "H200", "cpu": "2 cores"}
 ROUNDING = 1e-5  # bits per byte
@@ -31,15 +32,30 @@ def read_runs(results: Path) -> list[Row]:
 def run_table(rows: Sequence[Row]) -> str:
     """Single runs: seconds of each step, and bits per byte of all held-out text."""
     lines = tables.head(
-        ["device", "text", "tokens", "start", "counting", "cross-fitting", "training", "counted", "network", "mixture"]
+        [
+            "saffu",
+            "device",
+            "text",
+            "tokens",
+            "start",
+            "networks",
+            "counting",
+            "cross-fitting",
+            "training",
+            "counted",
+            "network",
+            "mixture",
+        ]
     )
     for row in rows:
         bits = row["bits_per_byte"]
         cells = [
+            row["version"],
             DEVICES[row["device"]],
             TEXTS[row["text"]],
             f"{row['tokens'] / 1e6:.1f}M",
             row["start"],
+            f"{row['networks']} of {row['depth']} layers",
             *(f"{row[name]:.0f} s" for name in ("counting_seconds", "cross_fit_seconds", "seconds")),
             *(f"{bits[name]:.3f}" for name in ("counted", "network", "mixture")),
         ]
