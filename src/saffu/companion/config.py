@@ -110,7 +110,7 @@ def chosen_dropout(epochs: float, tokens: int, depth: int) -> float:
     """Dropout: more for a text that is short and read often, none for small networks.
 
     >>> [chosen_dropout(epochs, tokens, 6) for epochs, tokens in ((12, 1.9e6), (28, 1.9e6), (27, 0.93e6), (7, 15e6))]
-    [0.12, 0.2, 0.29, 0.0]
+    [0.12, 0.21, 0.29, 0.0]
     """
     dropout = 0.115 * math.log2(1 + epochs * 1e6 / tokens / 6) * min(1.0, depth / 6)
     return round(min(0.5, dropout), 2) if dropout >= 0.05 else 0.0

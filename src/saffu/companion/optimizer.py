@@ -66,7 +66,7 @@ def orthogonal(matrices: Tensor, dtype: torch.dtype, steps: int = 5) -> Tensor:
 def clip_gradients(weights: Sequence[Tensor], limit: float) -> None:
     """Scale the gradients of each network, the first dimension of all weights, to a norm of at most `limit`.
 
-    >>> weight = nn.Parameter(torch.zeros(2, 2))
+    >>> weight = torch.nn.Parameter(torch.zeros(2, 2))
     >>> weight.grad = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
     >>> clip_gradients([weight], 1.0)
     >>> weight.grad
