@@ -63,7 +63,7 @@ for word in lm.surprisals("This is equivalent to a class."):
 
 # %% [markdown]
 # Words that occurred earlier in a document are expected to recur: the second time, the same line costs much less.
-# That is the recency cache, which belongs to the reader and never changes the model.
+# That is the memory of the document, which belongs to the reader and never changes the model.
 
 # %%
 line = "A parser reads the text of the parser."
