@@ -60,6 +60,6 @@ def test_a_run_is_resumed_with_its_own_text(selection, tmp_path):
     recipe.train(lm, corpora, rows.append)
     assert rows[-1]["fold"] == 1
     checkpoint, found = stored_run(tmp_path / "network", [], [])
-    assert found == selection and checkpoint.settings == training
+    assert found == selection and checkpoint.settings == training.to_dict()
     corpus, dev = stored_text(tmp_path / "network", found)
     assert (corpus.fingerprint(), dev.fingerprint()) == (corpora.train.fingerprint(), corpora.dev.fingerprint())

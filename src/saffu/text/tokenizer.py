@@ -59,10 +59,8 @@ class TokenizerConfig(Settings):
         2**12, "number of frequent words whose merges are kept; 0 keeps all merges", rare=True
     )
     bpe_count: Literal["tokens", "types"] = setting("tokens", "count a word as often as it occurs, or once", rare=True)
-    words_as_tokens: bool = setting(False, "use words as tokens; those seen once or never are <unk>")
-    min_word_count: int = setting(
-        2, "with words_as_tokens: how often a word must occur; rarer ones are <unk>; 1 keeps all", low=1
-    )
+    words_as_tokens: bool = setting(False, "use words as tokens; others are <unk>")
+    min_word_count: int = setting(2, "least count of a word that is a token", low=1)
 
 
 class Tokenizer:
