@@ -75,11 +75,12 @@ def generate_tokens(
     rng = np.random.default_rng(sampling.seed)
     states = {row: model.start(prompt) for row, prompt in enumerate(prompts)}  # of the texts that have not ended
     left = [lines] * len(prompts)
+    never = uncounted(model)
     for _ in range(sampling.max_tokens):
         if not states:
             return
         tokens: list[int | None] = [None] * len(prompts)
-        for (row, _), (token, state) in zip(states.items(), _step(model, states, sampling, rng), strict=True):
+        for (row, _), (token, state) in zip(states.items(), _step(model, states, sampling, rng, never), strict=True):
             tokens[row], states[row] = token, state
             left[row] -= token == EOD
         yield tokens
@@ -87,18 +88,27 @@ def generate_tokens(
 
 
 def _step(
-    model: Model, states: dict[int, State], sampling: Sampling, rng: np.random.Generator
+    model: Model, states: dict[int, State], sampling: Sampling, rng: np.random.Generator, never: Array
 ) -> list[tuple[int, State]]:
-    """The next token of every text, and its state after that token."""
-    never = uncounted(model)
+    """The next token of every text, which is none of the sorted tokens `never`, and its state after that token."""
     if sampling.is_plain and model.can_sample:
         samples = [model.sample(state, rng) for state in states.values()]
-        if not np.isin([token for token, _ in samples], never).any():  # otherwise they are drawn again, without these
+        if not any(is_among(token, never) for token, _ in samples):  # otherwise they are drawn again, without these
             return samples
     log_probabilities = model.next_log_probabilities(list(states.values())).copy()
     log_probabilities[:, never] = -np.inf
     drawn = draw(log_probabilities, sampling, rng).tolist()
     return [(token, model.advance(state, token)) for token, state in zip(drawn, states.values(), strict=True)]
+
+
+def is_among(token: int, tokens: Array) -> bool:
+    """Whether a token is among some that are sorted.
+
+    >>> is_among(5, np.array([2, 5])), is_among(3, np.array([2, 5])), is_among(9, np.array([2, 5]))
+    (True, False, False)
+    """
+    place = int(tokens.searchsorted(token))
+    return place < len(tokens) and int(tokens[place]) == token
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
