@@ -1,6 +1,7 @@
 """`saffu reproduce`, `saffu compare`, and `saffu download`: what they pass on, and what they print."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +73,12 @@ def test_compare(saffu, runs, tmp_path):
     assert [row["run"] for row in facts["runs"]] == ["explicit", "random"]
     assert (tmp_path / "figure.svg").exists() and shown.err == ""
 
+    before = Path("figure.png").read_bytes()
+    assert "figure.png exists" in saffu("compare explicit random --out figure").err
+    assert saffu("compare explicit random --out figure --force").status == 0
+    Path("figure.svg").write_text("a drawing of mine")
+    assert "saffu did not write it" in saffu("compare explicit random --out figure --force").err
+    assert Path("figure.svg").read_text() == "a drawing of mine" and Path("figure.png").read_bytes() == before
     mixed = saffu("compare explicit bytes --x-axis tokens --out mixed")
     assert mixed.status == 0 and "different vocabularies" in mixed.out
     assert "bits per byte" in (tmp_path / "mixed.svg").read_text()

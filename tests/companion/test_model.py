@@ -395,7 +395,7 @@ def test_the_command_updates_trains_further_and_forgets(saffu, tmp_path):
     assert third.score([dev.read_text()]).bits_per_byte < before
     assert json.loads(done.out)["added"] == 1 and third.log_[-1]["stage"] == "train 100%"
     assert not (out / "checkpoint.json").exists()
-    refused = saffu(f"compare {out} --out {tmp_path / 'curves'}")
+    refused = saffu(f"compare {out} --out {tmp_path / 'others'}")
     assert refused.status == 2 and "trained further by saffu update" in refused.err
     assert saffu(f"forget {out} {new} --drop-network").status == 0
     assert load(out).model_.side is None

@@ -28,12 +28,17 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     choices = ("tokens", "seconds", "both")
     help = "x-axis [both]"
     parser.add_argument("--x-axis", choices=choices, default="both", metavar="|".join(choices), help=help)
+    parser.add_argument("--force", action="store_true", help="replace figures that exist")
     parser.add_argument("--title", default="", help="figure title")
     parser.add_argument("--json", action="store_true", help="print one JSON object to stdout")
 
 
+FIGURES = {".png": r"\x89PNG", ".svg": r"<\?xml"}  # how those begin that we write
+
+
 def run(options: argparse.Namespace) -> None:
     from saffu.experiments import learning_curves
+    from saffu.writing import require_new_file
 
     if len({folder.resolve() for folder in options.runs}) < len(options.runs):
         raise SaffuError("the same run is listed twice; list each run once")
@@ -45,6 +50,8 @@ def run(options: argparse.Namespace) -> None:
         raise SaffuError("two runs have the same name; pass different --names")
     if options.out.name == "" or options.out.is_dir():
         raise SaffuError(f"--out {options.out} is a folder; pass the name of the figure without its suffix")
+    for suffix, beginning in FIGURES.items():
+        require_new_file(options.out.with_name(options.out.name + suffix), options.force, ours=beginning)
     curves = [learning_curves.Curve.read(run, name) for run, name in zip(options.runs, names, strict=True)]
     if len({curve.name for curve in curves}) < len(curves):
         curves = [replace(curve, name=str(run)) for curve, run in zip(curves, options.runs, strict=True)]
