@@ -1,4 +1,4 @@
-# make setup | demo | test | test-hf | test-cluster | test-web | portable | torture | bench | numbers | docs | format | clean.   Needs Python >= 3.10 and make; everything else goes into .venv.
+# make setup | demo | test | test-hf | test-cluster | test-web | portable | torture | faults | bench | numbers | docs | format | clean.   Needs Python >= 3.10 and make; everything else goes into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 HF := .venv-hf
 
-.PHONY: setup demo test test-hf test-cluster test-web test-sanitized portable torture bench numbers docs format clean
+.PHONY: setup demo test test-hf test-cluster test-web test-sanitized portable torture faults bench numbers docs format clean
 
 setup: $(STAMP)
 
@@ -41,26 +41,39 @@ $(HF)/.installed: pyproject.toml constraints.txt
 test-cluster: setup
 	$(BIN)/python -m pytest tests/cluster tests/cluster/faults.py tests/cluster/many_lines.py
 
-# The page of `saffu play` in a real browser: the chromium on PATH, or Debian's.
+# The page of `saffu play`, and the one without a server, in a real browser: the chromium on PATH, or Debian's.
 test-web: setup
 	$(BIN)/python $(INSTALL) playwright
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || { apt-get update -qq && apt-get install -y -qq chromium; }
 	npm install --silent --prefix $(VENV)/axe axe-core puppeteer-core || echo "no npm: accessibility and Firefox are not checked"
-	$(BIN)/python -m pytest tests/play tests/play/browser.py
+	$(BIN)/python -m pytest tests/play tests/play/browser.py tests/play/static_page.py
 
 # The kernels with every compiler that is installed, also for other systems, run under emulators.
 portable:
 	$(PYTHON) tests/native/portable.py
 
+# The kernels under AddressSanitizer and UBSan: their tests, and folders whose arrays were changed; then threads under
+# ThreadSanitizer. At the end, they are compiled as usual.
 SANITIZERS := -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined
-BUILD := -c "import hatch_build as h; h.compile_kernels(h.SOURCES / 'libsaffu.so')"
+BUILD := -c "import hatch_build as h; h.compile_kernels(h.LIBRARY)"
+LIB = $$(g++ -print-file-name=lib$(1).so)
+SANITIZED := build/sanitized
 test-sanitized: setup
+	PYTHONPATH=tests $(BIN)/python -m torture.mutants --prepare $(SANITIZED)
 	CXXFLAGS="$(SANITIZERS)" $(BIN)/python $(BUILD)
-	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
-		$(BIN)/python -m pytest tests/calibrated tests/test_hostile.py -q; status=$$?; $(BIN)/python $(BUILD); exit $$status
+	status=0; \
+	export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONPATH=tests; \
+	LD_PRELOAD="$(call LIB,asan) $(call LIB,ubsan)" $(BIN)/python -m pytest tests/calibrated tests/companion/test_kernels.py tests/test_hostile.py -q || status=1; \
+	LD_PRELOAD="$(call LIB,asan) $(call LIB,ubsan)" $(BIN)/python -m torture.mutants $(SANITIZED) --number $(or $(NUMBER),1000) || status=1; \
+	CXXFLAGS="-g -O1 -fsanitize=thread" $(BIN)/python $(BUILD); \
+	LD_PRELOAD="$(call LIB,tsan)" TSAN_OPTIONS=exitcode=66:ignore_noninstrumented_modules=1 $(BIN)/python -m torture.threads $(SANITIZED) || status=1; \
+	$(BIN)/python $(BUILD); exit $$status
 
 torture: setup
 	PYTHONPATH=tests $(BIN)/python -m torture --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) --out docs/results/torture.json
+
+faults: setup
+	PYTHONPATH=tests $(BIN)/python -m torture.faults --out docs/results/faults.json
 
 bench: setup
 	$(BIN)/python benchmarks/bench.py $(BENCH)

@@ -23,6 +23,14 @@ SOURCES = Path(__file__).parent / "src" / "saffu" / "calibrated" / "native"
 LIBRARY = SOURCES / f"libsaffu.{ {'win32': 'dll', 'darwin': 'dylib'}.get(sys.platform, 'so') }"
 FLAGS = ["-O3", "-std=c++17", "-shared", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math"]
 MICROSOFT_FLAGS = ["/nologo", "/O2", "/std:c++17", "/EHsc", "/utf-8", "/LD"]
+WEB = Path(__file__).parent / "src" / "saffu" / "play" / "web" / "kernels.wasm"
+WEB_SOURCES = ("query.cpp", "rows.cpp", "tables.cpp", "storage.cpp")
+WEB_FLAGS = ["--target=wasm32-wasi", "-msimd128", "-fno-exceptions", "-mexec-model=reactor", "-Wl,--strip-all"]
+WEB_EXPORTS = (
+    "malloc free saffu_count_rows saffu_merge_rows saffu_regroup_rows saffu_build_levels saffu_class_rows saffu_reader "
+    "saffu_free_reader saffu_read saffu_plain_shares saffu_read_targets saffu_score saffu_distribution saffu_explain "
+    "saffu_match"
+)
 COMPILERS = ("g++", "clang-cl", "clang++") if sys.platform == "win32" else ("c++", "g++", "clang++")
 
 
@@ -34,6 +42,9 @@ class Kernels(BuildHookInterface):
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform_tag()}"
         build_data["artifacts"].append(str(LIBRARY.relative_to(self.root)))
+        compile_for_browsers(WEB)
+        if WEB.exists():  # or it was put there: it is the same on all systems
+            build_data["artifacts"].append(str(WEB.relative_to(self.root)))
 
 
 def compile_kernels(library: Path) -> None:
@@ -44,6 +55,31 @@ def compile_kernels(library: Path) -> None:
         fresh = Path(scratch) / library.name
         subprocess.run(command(shlex.split(compiler), fresh), check=True)  # CXX may be "ccache g++"
         fresh.replace(library)
+
+
+def compile_for_browsers(library: Path) -> None:
+    """Compile the kernels that a page needs to WebAssembly, if there is a compiler for it."""
+    if not can_compile_for_browsers():
+        return
+    with tempfile.TemporaryDirectory(dir=library.parent, prefix=".building-") as scratch:
+        fresh = Path(scratch) / library.name
+        exports = [f"-Wl,--export={name}" for name in WEB_EXPORTS.split()]
+        flags = [flag for flag in FLAGS if flag != "-shared"]
+        sources = [str(SOURCES / name) for name in WEB_SOURCES]
+        more = shlex.split(os.environ.get("WEB_CXXFLAGS", ""))
+        whole = ["clang++", *flags, *WEB_FLAGS, *more, *exports, *sources, "-o", str(fresh)]
+        if subprocess.run(whole).returncode == 0:  # a page is not worth a failed installation
+            fresh.chmod(0o644)
+            fresh.replace(library)
+
+
+def can_compile_for_browsers() -> bool:
+    """Whether there is a clang with the C++ library for wasm32."""
+    if not shutil.which("clang++"):
+        return False
+    with tempfile.TemporaryDirectory() as scratch:
+        whole = ["clang++", *WEB_FLAGS, "-x", "c++", "-", "-o", f"{scratch}/none.wasm"]
+        return subprocess.run(whole, input=b"#include <vector>", capture_output=True).returncode == 0
 
 
 def command(compiler: list[str], library: Path) -> list[str]:

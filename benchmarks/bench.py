@@ -22,9 +22,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from compressors import COMPRESSORS, is_installed, measure_compressor
 from peers import PEERS
 
-CASES = ("calibrated", "calibrated --split line", "paper", "kenlm", "gpt2")
+CASES = ("calibrated", "calibrated --split line", "paper", "kenlm", "gpt2", *COMPRESSORS)
 NEEDED = {"kenlm": ("kenlm",), "gpt2": ("torch", "transformers"), "paper": ("torch",)}
 COMPARED = {
     "fit_s": "fit, s",
@@ -47,6 +48,9 @@ def main() -> None:
     for case in options.cases.split(","):
         if missing := [name for name in NEEDED.get(case, ()) if find_spec(name) is None]:
             print(f"{case}: skipped; pip install {' '.join(missing)}\n")
+            continue
+        if case in COMPRESSORS and not is_installed(case):
+            print(f"{case}: skipped; install {COMPRESSORS[case][0]}\n")
             continue
         rows = [run_case(case, options) for _ in range(options.repeat)]
         results["cases"][case] = {key: [row[key] for row in rows] for key in rows[0]}
@@ -85,6 +89,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     from saffu.text.corpus import TokenCorpus
     from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 
+    if options.case in COMPRESSORS:
+        texts = [lines_of(options.train, "file", held_out=False), lines_of(options.dev, "file", held_out=True)]
+        train, dev = ("".join(f"{line}\n" for _, line in text()).encode() for text in texts)
+        found = measure_compressor(options.case, train, dev)
+        return {
+            "fit_s": found["seconds"],
+            "fit_peak_memory_mb": found["peak_memory_mb"],
+            "bits_per_byte": found["bits_per_byte"],
+        }
     preset, _, flags = options.case.partition(" ")
     split = "line" if "line" in flags or preset in ("paper", "kenlm") else "file"
     facts: dict[str, Any] = {}
@@ -103,6 +116,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         facts |= {"tokens": corpus.targets, "vocabulary": len(tokenizer), "parameters": lm.parameters_}
         score(facts, "", lm, held_out)
         if preset == "calibrated":
+            facts["online_bits_per_byte"] = lm.score(held_out, online=True).bits_per_byte
             plain = saffu.SaffuLM(lm.config, tokenizer=tokenizer)
             plain.__dict__.update(lm.__dict__)
             plain.model_ = lm.model_.without_cache()

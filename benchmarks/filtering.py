@@ -21,7 +21,9 @@ import gettext
 import json
 import random
 import re
+import resource
 import string
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -52,8 +54,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the results to this JSON file")
     options = parser.parse_args()
     rng = random.Random(options.seed)
-    results = {"filtering": filtering(rng), "selection": selection(rng)}
-    for task, rows in results.items():
+    results = {"filtering": filtering(rng), "selection": selection(rng), "speed": speed(rng)}
+    print(f"\nspeed: {results['speed']}")
+    for task, rows in list(results.items())[:2]:
         print(f"\n{task}: {rows['lines']:,} lines")
         for method, row in list(rows.items())[1:]:
             kinds = "  ".join(f"{kind} {auc:.3f}" for kind, auc in row.get("by_kind", {}).items())
@@ -112,13 +115,53 @@ def selection(rng: random.Random) -> dict[str, Any]:
     return rows
 
 
+def speed(rng: random.Random) -> dict[str, Any]:
+    """CPU seconds of whole commands, from reading the model to writing the scores of 30,000 lines of code."""
+    lines = code_lines(rng, 40_000)
+    scored = lines[:30_000]
+    lm = SaffuLM().fit([*default_corpus(), *lines[30_000:]])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        lm.save(path / "model")
+        write_arpa(lm.references_, lm.tokenizer_, path / "model.arpa", 5)
+        (path / "lines.txt").write_text("\n".join(scored) + "\n")
+        script = "import kenlm; from tokenizers import Tokenizer; "
+        script += "read, model = Tokenizer.from_file('model/tokenizer.json'), kenlm.Model('model.arpa'); "
+        load = cpu_seconds([sys.executable, "-c", script], path)
+        script += "lines = open('lines.txt').read().splitlines(); "
+        script += "print(*[model.score(' '.join(text.tokens)) for text in read.encode_batch(lines)], sep='\\n')"
+        return {
+            "lines": len(scored),
+            "tokens": lm.tokenize(scored).targets,
+            "saffu_score": cpu_seconds([sys.executable, "-m", "saffu", "score", "model", "lines.txt"], path),
+            "saffu_info": cpu_seconds([sys.executable, "-m", "saffu", "info", "model"], path),
+            "kenlm": cpu_seconds([sys.executable, "-c", script], path),
+            "kenlm_load": load,
+        }
+
+
+def cpu_seconds(command: Sequence[str], folder: Path) -> float:
+    """User and system time of a command, the best of three runs."""
+
+    def spent() -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
+    times = []
+    for _ in range(3):
+        begin = spent()
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        times.append(spent() - begin)
+    return min(times)
+
+
 def model_scores(trained: dict[str, list[str]], lines: Sequence[str], sample: list[str] | None = None) -> Scores:
     """Scores by models of one text: minus bits per byte or, with a `sample`, its log-ratio against that text."""
     ((name, text),) = trained.items()
     lm, domain = SaffuLM().fit(text), SaffuLM().fit(sample) if sample else None
     methods: dict[str, Callable[[SaffuLM], Callable[[Sequence[str]], list[float]]]] = {
         "saffu": lambda lm: lambda lines: per_byte(lm, lines),
-        "saffu --no-cache": lambda lm: lambda lines: per_byte(lm, lines, cache=False),
+        "saffu --memory": lambda lm: lambda lines: per_byte(lm, lines, memory=True),
         "saffu --repetition": lambda lm: lambda lines: without_repetition(lm, lines),
         "KenLM": kenlm_scorer,
     }
@@ -133,15 +176,14 @@ def model_scores(trained: dict[str, list[str]], lines: Sequence[str], sample: li
     return scores
 
 
-def per_byte(lm: SaffuLM, lines: Sequence[str], cache: bool = True) -> list[float]:
+def per_byte(lm: SaffuLM, lines: Sequence[str], memory: bool = False) -> list[float]:
     """Minus bits per byte of each line."""
-    scorer = lm.scorer_ if cache else lm.scorer_.without_cache()
-    return [-score.bits_per_byte for score in scorer.lines(lines)]
+    return [-score.bits_per_byte for score in lm.score_lines(lines, memory)]
 
 
 def without_repetition(lm: SaffuLM, lines: Sequence[str]) -> list[float]:
     """Minus the cost of each line: bits per byte, plus what memory of the line itself saves."""
-    plain, eased = per_byte(lm, lines, cache=False), per_byte(lm, lines)
+    plain, eased = per_byte(lm, lines), per_byte(lm, lines, memory=True)
     return [2 * bits - easier for bits, easier in zip(plain, eased, strict=True)]
 
 

@@ -48,7 +48,7 @@ for name, baseline in lm.reference_scores(held_out).items():
 
 # %% [markdown]
 # ## Use it
-# Generate (`saffu generate model "The function" --top-p 0.9 --seed 1`). A model of 800 paragraphs is no author, but
+# Generate (`saffu generate model "The function" --top-p 0.9 --seed 1`). A model of 800 paragraphs is not an author, but
 # it has picked up the style:
 
 # %%

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from lab import (
+    claims,
     companion_study,
     golden_folders,
     journeys,
@@ -23,6 +24,7 @@ from saffu.errors import SaffuError
 
 COMMANDS = {
     "readings": readings,
+    "claims": claims,
     "text": texts,
     "search": search,
     "warm-starts": warm_starts,

@@ -22,7 +22,8 @@ OTHERS = [("tree", "trees"), ("house", "houses"), ("chair", "chairs"), ("child",
 STATES = ["very happy", "here today", "in the garden", "too old", "coming home"]
 VERBS = [("sees", "see"), ("likes", "like"), ("wants", "want"), ("knows", "know")]
 PAST = ["saw", "liked", "found", "helped"]
-WOMEN, MEN = ["the girl", "the queen", "my mother", "his sister"], ["the boy", "the king", "my father", "her brother"]
+WOMEN = ["the girl", "the queen", "my mother", "his sister"]
+MEN = ["the boy", "the king", "my father", "her brother"]
 PARTICIPLES = [("eaten", "ate"), ("seen", "saw"), ("taken", "took"), ("hidden", "hid"), ("broken", "broke")]
 THINGS = ["the cake", "the ball", "the book", "the flower"]
 
@@ -52,9 +53,11 @@ def agreement_after_a_clause() -> Pairs:
 
 def determiners() -> Pairs:
     """She liked these old trees. / She liked this old trees."""
-    forms, words = (("this", "these"), ("that", "those")), ("old", "little", "big")
+    forms = (("this", "these"), ("that", "those"))
+    words = ("old", "little", "big")
     for who, past, form, number, word, noun in product(("she", "he", "they"), PAST, forms, (0, 1), words, OTHERS):
-        begin, rest = f"{who} {past}", f"{word} {noun[number]}."
+        begin = f"{who} {past}"
+        rest = f"{word} {noun[number]}."
         yield two(f"{begin} {form[number]} {rest}", f"{begin} {form[1 - number]} {rest}")
 
 
@@ -114,7 +117,8 @@ def islands_of_adjuncts() -> Pairs:
     ):
         if one is not other:
             he = "she" if one[0] == "girl" else "he"
-            begin, clause = f"Who did the {one[0]} {verb}", f"{when} {he} {past}"
+            begin = f"Who did the {one[0]} {verb}"
+            clause = f"{when} {he} {past}"
             yield two(f"{begin} {clause} the {other[0]}?", f"{begin} the {other[0]} {clause}?")
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean
 
-from lab import companion_results, search_results, transcripts
+from lab import companion_results, recipe_results, search_results, transcripts
 from lab.fill import filled
 from lab.readings import dev_over_train, label, perplexities, structure_of
 from lab.rows import Row
@@ -56,7 +56,8 @@ def reading_cell(row: Row) -> str:
 def text_facts(rows: Sequence[Row], text: str) -> str:
     """The size of a text, and how much the RMS of 0.2.0's reading depends on the choice of documents."""
     row = rows[0]
-    unigram, cells = row["unigram"], sum(not document for _, document, *_ in row["perplexities"])
+    unigram = row["unigram"]
+    cells = sum(not document for _, document, *_ in row["perplexities"])
     facts = (
         f"- **{text}**: {TEXTS[text]}. {row['tokens']:,} tokens in {row['documents']:,} documents, vocabulary "
         f"{row['vocabulary']:,}, {cells} cells. The unigram's dev/train is {unigram['dev'] / unigram['train']:.3f}."
@@ -184,10 +185,8 @@ def draw_figures(results: Results, folder: Path) -> None:
 
 def pages(results: Results) -> dict[str, dict[str, str]]:
     """The computed parts of each page."""
-    held_out, published = (
-        ("babylm-small", "spoken", "mixed-tenth"),
-        ("babylm-small-published", "spoken-published", "mixed", "spoken-196"),
-    )
+    held_out = ("babylm-small", "spoken", "mixed-tenth")
+    published = ("babylm-small-published", "spoken-published", "mixed", "spoken-196")
     return {
         "ablation.md": {
             "readings": readings_table(results, held_out),
@@ -208,7 +207,10 @@ def pages(results: Results) -> dict[str, dict[str, str]]:
 
 def stale_pages(docs: Path) -> dict[Path, str]:
     """The pages that are not what docs/results says, and what they should be."""
-    computed = pages(Results(docs / "results")) | {"companion.md": companion_results.parts(docs / "results")}
+    results = docs / "results"
+    computed = pages(Results(results)) | {"companion.md": companion_results.parts(results)}
+    if (docs / "recipes.md").exists():
+        computed["recipes.md"] = recipe_results.parts(results)
     fresh: dict[Path, str] = {}
     for path in [docs.parent / "README.md", *sorted(docs.glob("*.md"))]:
         page = path.read_text("utf-8")

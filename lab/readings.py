@@ -157,7 +157,8 @@ def structure_of(row: Row) -> Structure:
 
 def summary(row: Row) -> str:
     ours = perplexities(row)
-    found, best = structure_of(row), min((dev for _, dev in ours.values()), default=math.nan)
+    found = structure_of(row)
+    best = min((dev for _, dev in ours.values()), default=math.nan)
     return (
         f"{row['reading']:<30} {described(found)}, rank correlation {found.rank_correlation:.3f}, dev/train "
         f"{dev_over_train(ours):.3f}, best dev {best:.1f}"
@@ -173,7 +174,8 @@ def markdown(rows: Sequence[Row]) -> str:
     """All readings as a table, the nearest to the printed tables first."""
     lines = head(["reading", "RMS", *HALVES, "rank correlation", "dev/train", "best dev"])
     for row in sorted(rows, key=lambda row: structure_of(row).rms):
-        ours, found = perplexities(row), structure_of(row)
+        ours = perplexities(row)
+        found = structure_of(row)
         values = [f"{rms:.3f}" for rms in (found.rms, *found.rms_by_half.values())]
         values += [f"{found.rank_correlation:.2f}", f"{dev_over_train(ours):.3f}"]
         values.append(f"{min((dev for _, dev in ours.values()), default=math.nan):.1f}")
@@ -187,7 +189,8 @@ def label(row: Row) -> str:
     >>> label({"changes": EARLIER | {"slot_weight": "unit"}})
     'earlier default, slot_weight unit'
     """
-    changes, words = dict(row["changes"]), []
+    changes = dict(row["changes"])
+    words = []
     for name, former in {"0.2.0": FORMER, "earlier default": EARLIER}.items():
         if former.items() <= changes.items():
             words = [name]

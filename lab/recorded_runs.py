@@ -72,7 +72,8 @@ def write_texts(folder: Path) -> None:
 
 def printed(line: str) -> list[str]:
     """What a command prints, with its status; seconds are left out."""
-    out, errors = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    errors = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         status = run(shlex.split(line))
     return [str(status), *SECONDS.sub("…", f"{out.getvalue()}{errors.getvalue()}").splitlines()]
@@ -97,7 +98,8 @@ def written(folder: Path) -> dict[str, str]:
 
 def runs() -> Iterator[tuple[str, dict[str, Any]]]:
     """Each command with what it printed and wrote."""
-    back, before = Path.cwd(), dict[str, str]()
+    back = Path.cwd()
+    before = dict[str, str]()
     with tempfile.TemporaryDirectory(prefix="saffu-") as name:
         folder = Path(name)
         write_texts(folder)

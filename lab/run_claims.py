@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from saffu.experiments.claims import FAILS, GROSS, HOLDS, IN_PART, NEAR, OPEN, Verdict, both, compared, over_seeds
+from lab.claims import FAILS, GROSS, HOLDS, IN_PART, NEAR, OPEN, Verdict, both, compared, over_seeds
 from saffu.experiments.reproduce import PRINTED_LOG, PRINTED_TEST, PRINTED_TEST_100M
 from saffu.format import plural
 
@@ -146,7 +146,8 @@ def cost(rows: Sequence[Row]) -> Verdict:
 
 def time_saved(warm: Row, cold: Row) -> tuple[float, str]:
     """The seconds of an explicit solution relative to those of a cold start that gets as far, and the same in words."""
-    level, seconds = warm["curve"][0]["dev_perplexity"], warm["curve"][0]["seconds"]
+    level = warm["curve"][0]["dev_perplexity"]
+    seconds = warm["curve"][0]["seconds"]
     reached = next((point["seconds"] for point in cold["curve"] if point["dev_perplexity"] <= level), None)
     after = cold["curve"][-1]["seconds"] if reached is None else reached
     shared = "" if warm.get("alone") and cold.get("alone") else ", sharing the machine with other runs"

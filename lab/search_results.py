@@ -115,7 +115,9 @@ def conditions(found: dict[str, dict[str, Structure]]) -> dict[str, list[str]]:
 
 def grid_table(row: Row, text: str) -> str:
     """Our dev perplexities under the default reading, each next to the printed one."""
-    ours, printed, parts = perplexities(row), printed_logs(), []
+    ours = perplexities(row)
+    printed = printed_logs()
+    parts = []
     for modes in dict.fromkeys(key[0] for key in ours):
         lines = [f"Block/radius {modes}: ours on {text}, and what the paper prints, as 2^nats.", ""]
         lines += head(["", *(f"b = {b}" for b in SIZES)])

@@ -56,12 +56,15 @@ class Solved(NamedTuple):
 
 
 def layout_of(unit: UnitKey, corpus: TokenCorpus, device: torch.device) -> Layout:
-    config, parts, seen = unit.config, [], 0
+    config = unit.config
+    parts = []
+    seen = 0
     for targets in batches(corpus, TARGETS, max(config.block, config.radius), device):
         for window in unit_windows(unit.name, targets, config):
             filled = window.ids != PAD  # (m, J)
             slots = torch.arange(window.first, window.first + window.width, device=device, dtype=torch.int32)
-            tokens, places = window.ids[filled], slots.expand_as(filled)[filled]
+            tokens = window.ids[filled]
+            places = slots.expand_as(filled)[filled]
             parts.append((tokens, places, filled.sum(1), window.rows + seen, targets.ids[window.rows]))
         seen += len(targets.ids)
     tokens, slots, lengths, order, ids = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -72,7 +75,8 @@ class SharedUnits:
     """The units of one text, solved as they are asked for; everything that further units can use is kept."""
 
     def __init__(self, corpus: GridCorpus, device: torch.device | str):
-        self.corpus, self.device = corpus, torch.device(device)
+        self.corpus = corpus
+        self.device = torch.device(device)
         self.frequencies = torch.from_numpy(corpus.train.frequencies(corpus.vocabulary)).to(self.device)
         self.layouts: dict[tuple[UnitKey, str], Layout] = {}
         self.sums: dict[UnitKey, tuple[Tensor, Tensor]] = {}
@@ -82,7 +86,8 @@ class SharedUnits:
 
     def embeddings(self, unit: UnitKey) -> Tensor:
         """E (N, D) of a unit, float32."""
-        config, markers = unit.config, unit.config.special_noise in ("padding", "zero-padding", "counted")
+        config = unit.config
+        markers = unit.config.special_noise in ("padding", "zero-padding", "counted")
         counted = (config.block, config.block_advance, config.radius_span) if markers else ()
         key = unit.name, config.units()[unit.name].dimension, config.special_noise, counted
         if key not in self.embedded:
@@ -116,7 +121,8 @@ class SharedUnits:
         config = plain(config, "slot_weight", "hidden_dimension", "smoothing")
         key = UnitKey(unit.name, plain(config, "hidden_targets", "attention"))
         if key not in self.sums:
-            layout, shape = self.layout(unit, "train"), unit.config.units()[unit.name]
+            layout = self.layout(unit, "train")
+            shape = unit.config.units()[unit.name]
             slots = shape.slots if shape.mode == "cat" else 1
             E = self.embeddings(key)
             row = torch.repeat_interleave(layout.ids, layout.lengths) * slots

@@ -99,7 +99,8 @@ def mean(numbers: Iterable[float]) -> float:
 def steps_of(keys: Sequence[CellKey], table: str) -> list[tuple[CellKey, CellKey]]:
     """Neighbors in a table: the same b and the next r, or the same r and the next b."""
     own = {key[2:]: key for key in keys if key[0] == table}
-    blocks, radii = sorted({b for b, _ in own}), sorted({r for _, r in own})
+    blocks = sorted({b for b, _ in own})
+    radii = sorted({r for _, r in own})
     pairs = [((b, r), (b, s)) for b in blocks for r, s in pairwise(radii)]
     pairs += [((a, r), (b, r)) for r in radii for a, b in pairwise(blocks)]
     return [(own[a], own[b]) for a, b in pairs if a in own and b in own]
@@ -127,7 +128,8 @@ def interaction(values: Mapping[CellKey, float], table: str) -> float:
     0.053
     """
     own = {key[2:]: value for key, value in values.items() if key[0] == table}
-    blocks, radii = sorted({b for b, _ in own}), sorted({r for _, r in own})
+    blocks = sorted({b for b, _ in own})
+    radii = sorted({r for _, r in own})
     if len(own) != len(blocks) * len(radii) or not own:
         return float("nan")
     grid = np.array([[own[b, r] for r in radii] for b in blocks])

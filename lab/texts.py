@@ -59,7 +59,8 @@ def with_final_pieces(corpus: GridCorpus, tokenizer: Tokenizer, words: Iterable[
         return pieces(left) + pieces(right)
 
     table = [pieces(token) for token in ids]
-    train, samples = respelled(corpus.train, table), {n: respelled(c, table) for n, c in corpus.samples.items()}
+    train = respelled(corpus.train, table)
+    samples = {n: respelled(c, table) for n, c in corpus.samples.items()}
     counted = fingerprint(corpus.counted, train.fingerprint())
     return GridCorpus(train, samples, len(kept), fingerprint(corpus.fingerprint, counted), counted)
 

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from lab import run_claims, search_results
+from lab.claims import FAILS, HOLDS, IN_PART, OPEN, TABLES, Verdict, effects, judge, merged
 from lab.readings import perplexities
 from lab.rows import Row, read_rows
 from saffu.errors import SaffuError
 from saffu.experiments.agreement import Perplexities, printed_perplexities
-from saffu.experiments.claims import FAILS, HOLDS, IN_PART, OPEN, TABLES, Verdict, judge, merged
 from saffu.experiments.grid import DOCUMENT_SHARDS, radius_unit
-from saffu.experiments.report import effects
 from saffu.experiments.results import Cell
 from saffu.experiments.scoring import left_side
 from saffu.experiments.tables import head
@@ -125,7 +124,8 @@ def search_verdicts(rows: Sequence[Row], text: str) -> dict[int, Verdict]:
         return {}
     found = {}
     for decide in TABLES:
-        verdict, paper = decide(search_results.perplexities(row)), decide(printed_perplexities())
+        verdict = decide(search_results.perplexities(row))
+        paper = decide(printed_perplexities())
         found[verdict.number] = replace(verdict, paper_effect=paper.effect, tokens=row["tokens"])
     return found
 
@@ -173,7 +173,8 @@ def other_verdicts(results: Results) -> dict[str, dict[int, Verdict]]:
 
 def verdict_table(results: Results) -> str:
     """Every claim with its verdict, effect, spread over seeds, size of the text, and what other texts say."""
-    verdicts, others = all_verdicts(results), other_verdicts(results)
+    verdicts = all_verdicts(results)
+    others = other_verdicts(results)
     decided_by_search = search_verdicts(results.search, results.main_text)
     lines = head(["", "the paper's claim", "verdict", "effect (paper's)", "spread", "text", "evidence", "elsewhere"])
     for number, verdict in verdicts.items():

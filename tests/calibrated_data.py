@@ -47,7 +47,7 @@ def random_encoder(config: CalibratedConfig, seed: int, vocabulary: int = VOCABU
     for number in (exponent_slices(views)[-1].stop, memory_slices(config)[-1].stop):
         exponents.append(rng.random((2, number)) * 0.5 * (rng.random((2, number)) < 0.8))
     shuffled = np.concatenate([np.zeros(EOD), rng.permutation(outputs)]).astype(np.uint16)
-    return Encoder(shuffled, contexts, *exponents)
+    return Encoder(shuffled, contexts, *exponents, tuple(views))
 
 
 def random_model(

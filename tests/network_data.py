@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from saffu.companion.weights import CERTAINTIES, HEAD, Weights, stored_name
+from saffu.companion.weights import CERTAINTIES, HEAD, Weights
 from saffu.text.tokenizer import EOD
 
 VOCABULARY, CONTEXT, DEPTH, CLASSES = 300, 70, 2, 7  # more than two panels of tokens, and more than one of outputs
@@ -30,9 +30,3 @@ def random_weights(with_classes: bool, seed: int = 0, head_gate: bool = True, co
         class_map=draw(CLASSES, width, scale=width**-0.5) if with_classes else None,
         class_bias=draw(CLASSES) if with_classes else None,
     )
-
-
-def stored(*networks: Weights) -> dict[str, np.ndarray]:
-    """The arrays of several networks as a folder holds them."""
-    each = [network.arrays() for network in networks]
-    return {stored_name(name): np.stack([arrays[name] for arrays in each]) for name in each[0]}

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -165,12 +166,67 @@ def test_only_the_command_line_prints(path):
         assert not printed, f"{module_of(path)} prints in line {printed[0]}"
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nobody_asks_which_kind_of_model_it_holds(path):
+    """Except for `model/solutions.py`, and the packages of the solutions themselves."""
+    if place(module_of(path)) not in ("calibrated", "companion", "paper") and path.name != "solutions.py":
+        assert not questions(ast.parse(path.read_text("utf-8"))), module_of(path)
+
+
+def questions(tree: ast.AST) -> list[str]:
+    """Comparisons of a preset with a name, tests of a model's class, and of its attributes.
+
+    >>> questions(ast.parse("x = lm.config.preset != 'paper' and isinstance(model, PaperModel)"))
+    ["lm.config.preset != 'paper'", 'isinstance(model, PaperModel)']
+    >>> questions(ast.parse("x = getattr(lm.model_, 'side', None) or getattr(options, 'side')"))
+    ["getattr(lm.model_, 'side', None)"]
+    """
+    comparison = r".*preset.*'(calibrated|companion|paper)'|.*'(calibrated|companion|paper)'.*preset"
+    call = r"isinstance\(.*(Calibrated|Companion|Paper)(Model|Config|Sums)\b|(has|get)attr\([\w.]*model_?\b"
+    texts = [(ast.unparse(node), node) for node in ast.walk(tree) if isinstance(node, ast.Compare | ast.Call)]
+    return [text for text, node in texts if re.match(comparison if isinstance(node, ast.Compare) else call, text)]
+
+
 @pytest.mark.parametrize("path", [*FILES, *LAB], ids=lambda path: "/".join(path.parts[-2:]))
 def test_functions_fit_on_a_screen_and_take_few_arguments(path):
     for function in functions(ast.parse(path.read_text("utf-8"))):
         where = f"{path.name}: {function.name}"
         assert lines_of_body(function) <= MOST_LINES, f"{where} has {lines_of_body(function)} lines"
         assert len(arguments_of(function)) <= MOST_ARGUMENTS, f"{where} takes {', '.join(arguments_of(function))}"
+
+
+UNPACKED = ("cluster/", "experiments/", "paper/")  # packages without packed assignments of unrelated values
+BELONG_TOGETHER = [{"lo", "hi"}, {"low", "high"}, {"begin", "end"}, {"first", "last"}, {"one", "two"}]
+BELONG_TOGETHER += [{"left", "right"}, {"before", "after"}, {"train", "dev"}]
+
+
+@pytest.mark.parametrize("path", [*FILES, *LAB], ids=lambda path: "/".join(path.parts[-2:]))
+def test_unrelated_values_are_assigned_on_lines_of_their_own(path):
+    if path in LAB or path.relative_to(ROOT).as_posix().startswith(UNPACKED):
+        assert not packed_assignments(ast.parse(path.read_text("utf-8")))
+
+
+def packed_assignments(tree: ast.AST) -> list[str]:
+    """Assignments of several values to as many names, unless these go together, are constants, or change places.
+
+    >>> packed_assignments(ast.parse("a, n = f(), 0; lo, hi = f(0), f(1); A, B = 1, 2; x, y = y, x + y"))
+    ['a, n = (f(), 0)']
+    """
+    packed = []
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Tuple)
+            and isinstance(node.value, ast.Tuple)
+        ):
+            names = [ast.unparse(target).removeprefix("self.") for target in node.targets[0].elts]
+            read = {
+                ast.unparse(n) for n in ast.walk(node.value) if isinstance(n, ast.Name | ast.Attribute | ast.Subscript)
+            }
+            constant = all(isinstance(value, ast.Constant) for value in node.value.elts)
+            if not (constant or set(names) & read or set(names) in BELONG_TOGETHER or "(" in "".join(names)):
+                packed.append(ast.unparse(node))
+    return packed
 
 
 def functions(tree: ast.AST) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -203,9 +259,19 @@ def test_names_of_the_package_are_listed():
         _ = saffu.SaffuML
 
 
+REFUSE_TORCH = """
+import sys
+class Refusal:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch" or name.startswith("torch."):
+            raise ModuleNotFoundError(f"No module named {name!r}")
+sys.meta_path.insert(0, Refusal())
+"""
+
+
 def run_without_torch(code: str, folder: Path) -> str:
     """What a process prints in which `import torch` fails."""
-    script = f"import sys\nsys.modules['torch'] = None\n{code}"
+    script = REFUSE_TORCH + code
     environment = {**os.environ, "PYTHONPATH": str(ROOT.parent), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "error", "-c", script]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
@@ -280,3 +346,30 @@ assert load("model").model_.side is None
 """
     printed = run_without_torch(code, tmp_path)
     assert "bits" in printed
+
+
+@pytest.mark.slow
+def test_the_page_and_scikit_learn_use_a_trained_model_without_torch(tmp_path):
+    for name in ("starlette", "httpx", "sklearn"):
+        pytest.importorskip(name)
+    shutil.copytree(Path(__file__).parent / "golden" / "0.2.0" / "companion", tmp_path / "model")
+    code = f"""
+sys.path.insert(0, {str(Path(__file__).parent / "play")!r})
+from play_page import Page
+from sklearn.base import clone
+from sklearn.pipeline import Pipeline
+from saffu import load
+from saffu.play.studio import FOLDER, Studio
+lm = load("model")
+text = ["ann saw bob and ann ran"]
+assert Pipeline([("lm", lm)]).score(text) == lm.score(text)
+assert clone(lm).config == lm.config
+page = Page(Studio(lm, "model"))
+ask = dict(model=FOLDER, text="ann saw bob and ann r", page="a", number=1)
+assert page.post("suggest", **ask)["words"][0]["word"] == "ran"
+settings = dict(temperature=0.8, top_p=1.0, max_tokens=9, seed=1)
+answer = page.client.post("api/generate", json=dict(model=FOLDER, text="ann saw", **settings))
+assert answer.status_code == 200 and answer.text
+print("torch" in sys.modules)
+"""
+    assert run_without_torch(code, tmp_path) == "False\n"

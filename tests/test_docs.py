@@ -24,6 +24,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 OTHER_TOOLS = {  # options of other programs that pages name
     "--nproc-per-node", "--model", "--model_args", "--tasks", "--include_path", "--batch_size", "--check", "--train",
+    "--wheel", "--no-isolation", "--plat",
 }  # fmt: skip
 WORDS = [
     "the",
@@ -257,7 +258,12 @@ def test_the_tutorial_runs(tmp_path, monkeypatch, capsys):
 def test_one_version_everywhere():
     citation = (ROOT / "CITATION.cff").read_text("utf-8")
     assert re.search(r"^version: (.+)$", citation, re.MULTILINE).group(1) == saffu.__version__
-    assert f"## {saffu.__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+    newest, date = re.search(r"^## (\S+) \((.+)\)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE).groups()
+    assert newest == saffu.__version__
+    if "dev" in newest:
+        assert date == "unreleased"
+    else:
+        assert f"date-released: {date}\n" in citation and re.fullmatch(r"\d{4}-\d\d-\d\d", date)
 
 
 def test_every_supported_python_is_named():

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from saffu import arrays, files
+from saffu import arrays, files, writing
 from saffu.errors import SaffuError
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([True, False]), "c": np.arange(2)}
@@ -204,7 +204,7 @@ def test_killed_while_writing_the_folder_is_whole(tmp_path):
 
 
 def test_a_folder_moved_aside_is_put_back(folder):
-    folder.rename(folder.with_name(f".model.writing-x{files.OLD}"))
+    folder.rename(folder.with_name(f".model.writing-x{writing.OLD}"))
     folder.with_name(".model.writing-y").mkdir()
     with files.changing(folder, wait=True):
         assert files.read_manifest(folder)["settings"] == {"smoothing": 0.1}

@@ -3,8 +3,11 @@
 import io
 import json
 import re
+import shutil
 import zipfile
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import saffu as package
@@ -266,3 +269,18 @@ def test_corrupt_members(tmp_path, method):
 
 def test_loading_says_nothing_untrue(copied):  # noqa: F811
     assert package.load(copied("calibrated")).log_[0]["stage"]
+
+
+def test_a_gate_that_is_never_in_doubt(tmp_path):
+    """A folder that is signed may hold any finite number; what follows may be nonsense, but is no traceback."""
+    golden = Path(__file__).parent / "golden" / "0.2.0" / "companion"
+    for weight in (1e30, -1e30):
+        folder = tmp_path / f"{weight}"
+        shutil.copytree(golden, folder)
+        arrays = load_arrays(folder / "model.safetensors")
+        name = next(name for name in arrays if name.endswith("gate.weight"))
+        arrays[name] = np.full_like(arrays[name], weight)
+        (folder / "model.safetensors").write_bytes(b"".join(map(bytes, to_safetensors(arrays))))
+        sign(folder)
+        lm = package.load(folder)
+        assert isinstance(lm.generate("the", seed=1, max_tokens=4), str)

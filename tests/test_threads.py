@@ -1,5 +1,7 @@
 """Work in threads that stop together."""
 
+import multiprocessing
+import os
 import threading
 
 import pytest
@@ -31,11 +33,36 @@ def test_when_one_fails_the_others_stop(error):
     assert stopped_early.is_set()
 
 
+def report_cores(queue) -> None:
+    queue.put(cores())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", ["", "2"])
+def test_a_worker_leaves_the_other_cores_to_other_workers(monkeypatch, limit):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    monkeypatch.setenv("SAFFU_THREADS", limit)
+    context = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
+    queue = context.Queue()
+    worker = context.Process(target=report_cores, args=(queue,))
+    worker.start()
+    assert queue.get(timeout=60) == int(limit or 1)
+    worker.join()
+    assert cores() == int(limit or 3)
+
+
 def test_the_environment_lowers_the_number_of_cores(monkeypatch):
     monkeypatch.delenv("SAFFU_THREADS", raising=False)
     allowed = cores()
     assert allowed >= 1
-    for limit, expected in [("1", 1), ("0", 1), ("100000", allowed), ("many", allowed), ("²", allowed)]:
+    for limit, expected in [
+        ("1", 1),
+        ("0", 1),
+        ("100000", allowed),
+        ("many", allowed),
+        ("²", allowed),
+        ("9" * 5000, allowed),
+    ]:
         monkeypatch.setenv("SAFFU_THREADS", limit)
         assert cores() == expected
 

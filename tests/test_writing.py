@@ -1,9 +1,11 @@
 """Every writer: what exists stays without --force, what is not ours stays even then, and inputs are never outputs."""
 
+import errno
 import os
 import shutil
 import signal
 import stat
+import sys
 import threading
 from pathlib import Path
 
@@ -266,3 +268,75 @@ def test_an_interruption_before_the_change(saffu, here, monkeypatch):
         "saffu: interrupted; no partial output was left behind\n",
     )
     assert state(here) == before
+
+
+@pytest.mark.parametrize("name", ["open", "mkdir"])
+def test_an_interruption_while_a_lock_or_a_folder_is_made(saffu, here, monkeypatch, name):
+    """Ctrl-C right after a call that made something: it is removed again."""
+    usual, before = getattr(os, name), state(here)
+
+    def interrupted(path, *arguments, **options):
+        made = usual(path, *arguments, **options)
+        if ".m.lock" in str(path) or ".m.writing-" in str(path):
+            signal.raise_signal(signal.SIGINT)
+        return made
+
+    monkeypatch.setattr(os, name, interrupted)
+    result = saffu("update m b.txt")
+    assert (result.status, result.err) == (130, "saffu: interrupted; no partial output was left behind\n")
+    assert state(here) == before
+
+
+# Failures
+
+
+def test_a_failure_after_the_change_says_that_it_was_made(saffu, here, monkeypatch):
+    """As when standard output is a file on a full disk: whoever runs the command again would count the text twice."""
+    from saffu.cli import living
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(living, "print_json", full)
+    result = saffu("update m b.txt --json")
+    assert result.status == 2
+    assert "No space left on device" in result.err and "m had been written: it holds the new version" in result.err
+    assert package.load("m").trained_on_["documents"] == 61
+
+
+def test_an_old_version_that_cannot_be_removed_is_named(saffu, here, monkeypatch):
+    """It holds what was to be forgotten."""
+
+    usual = shutil.rmtree
+
+    def fail(path, **options):
+        if (Path(path) / "config.json").exists():
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        usual(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", fail)
+        result = saffu("update m b.txt")
+    left = next(here.glob(".m.writing-*"))
+    assert result.status == 0 and "61 documents" in result.out
+    assert f"{left.name}, the previous version, could not be removed; remove it yourself" in result.err
+    assert saffu("update m b.txt").status == 0
+    assert not list(here.glob(".*"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, folders are exchanged in two steps")
+def test_folders_are_not_exchanged_in_two_steps_after_an_error(here, monkeypatch):
+    """Only where the file system cannot do it in one: a folder that is missing, however briefly, could be lost."""
+    moved = []
+    monkeypatch.setattr(Path, "rename", lambda *paths: moved.append(paths))
+    with pytest.raises(OSError, match="No such file"):
+        writing.exchange(here / "nothing", here / "m")
+    assert moved == []
+
+
+def test_what_a_killed_writer_of_a_file_has_left_is_removed(saffu, here):
+    (here / ".vectors.txt.writing-0123456789ab").write_text("half")
+    (here / ".vectors.txt.lock").touch()
+    (here / ".vectors.txt.notes").write_text("mine")
+    assert saffu("embed m --out vectors.txt").status == 0
+    assert [path.name for path in here.glob(".*")] == [".vectors.txt.notes"]

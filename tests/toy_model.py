@@ -129,4 +129,4 @@ def from_arrays(config: ToyConfig, vocabulary: int, arrays: Mapping, sums: Mappi
     return ToyModel(config, arrays["prior"], ToySums(sums["pairs"]))
 
 
-TOY = Solution(ToyConfig, TokenizerConfig(), fit, from_arrays)
+TOY = Solution(ToyConfig, TokenizerConfig(), fit, from_arrays, "a smoothed bigram model")

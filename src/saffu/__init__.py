@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from saffu.text.tokenizer import Tokenizer, TokenizerConfig
     from saffu.tools.generate import Sampling
 
-__version__ = "0.3.0.dev0"
+__version__ = "0.3.0"
 __all__ = [
     "CalibratedConfig",
     "CompanionConfig",

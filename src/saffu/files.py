@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
-import logging
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -15,17 +12,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from saffu.arrays import RESTORE, Array, checksum, open_regular, read_at_most
 from saffu.arrays import load_arrays as load_arrays
 from saffu.arrays import map_arrays as map_arrays
 from saffu.errors import SaffuError
-from saffu.writing import OLD, exchange, keep_permissions, uninterrupted, write_durably, written
 from saffu.writing import Content as Content
+from saffu.writing import exchange, keep_permissions, locked, recover, remove, uninterrupted, write_durably, written
 from saffu.writing import write_file as write_file
 
-FORMAT = 3  # of a model folder; raised when the files change their meaning (see saffu.model.formats)
+FORMAT = 5  # of a model folder; raised when the files change their meaning (see saffu.model.formats)
 OLDEST_FORMAT = 2  # that can be read
 MANIFEST = "config.json"
 LARGEST_MANIFEST = 100_000_000  # bytes
@@ -48,7 +43,7 @@ def require_writable(folder: Path, force: bool) -> None:
             raise SaffuError(f"{folder} is not empty; choose another folder, or replace it with `force`")
         _require_ours(folder)
     place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{place.name}.writing-", dir=place.parent):
+    with uninterrupted(), tempfile.TemporaryDirectory(prefix=f".{place.name}.writing-", dir=place.parent):
         pass
 
 
@@ -61,7 +56,7 @@ def write_folder(folder: Path, manifest: Mapping[str, Any], files: Mapping[str, 
     for name in files:
         _require_plain(name)
     require_writable(folder, force=True)
-    with _locked(folder, wait=True):
+    with locked(folder, wait=True):
         recover(folder)
         _replace(folder, manifest, files)
 
@@ -71,54 +66,16 @@ def changing(folder: Path, wait: bool) -> Iterator[None]:
     """Lock an existing model folder against other writers, from reading it to replacing it."""
     if not Path(folder).resolve().parent.is_dir():
         read_manifest(folder)  # raises the error that fits
-    with _locked(folder, wait):
+    with locked(folder, wait):
         recover(folder)
         yield
 
 
-@contextmanager
-def _locked(folder: Path, wait: bool) -> Iterator[None]:
-    """Hold the lock of a folder: on a file next to it, because the folder itself is replaced as a whole."""
-    place = Path(folder).resolve()
-    path = place.with_name(f".{place.name}.lock")
-    if path.is_symlink() or (path.exists() and (not path.is_file() or path.stat().st_size)):
-        raise SaffuError(f"{path} is not a lock file of saffu, which would be empty; move it first")
-    lock = FileLock(path, is_singleton=True)  # one object per path, so that a thread may take it again
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        if not wait:
-            busy = f"another saffu process is writing to {folder}; try again when it has finished"
-            raise SaffuError(busy) from None
-        logging.getLogger("saffu").warning(f"waiting for another saffu process that is writing to {folder}")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        if lock.lock_counter == 1:
-            with suppress(OSError):  # Windows does not remove an open file
-                path.unlink()
-        lock.release()
-
-
-def recover(folder: Path) -> None:
-    """Clean up after writers that were killed. The caller holds the folder's lock.
-
-    Where two folders cannot be exchanged in one step, the folder is briefly missing; the old one is then put back.
-    """
-    folder = Path(folder).resolve()
-    for left in sorted(folder.parent.glob(f".{glob.escape(folder.name)}.writing-*")):
-        if left.name.endswith(OLD) and not folder.exists():
-            left.rename(folder)
-        elif left.is_file():
-            left.unlink(missing_ok=True)
-        else:
-            shutil.rmtree(left, ignore_errors=True)
-
-
 def _replace(folder: Path, manifest: Mapping[str, Any], files: Mapping[str, Content]) -> None:
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.writing-", dir=folder.parent))
+    fresh = None
     try:
+        with uninterrupted():
+            fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.writing-", dir=folder.parent))
         checksums = {name: write_durably(fresh / name, content) for name, content in files.items()}
         document = json.loads(json.dumps({"format": FORMAT, **manifest, "checksums": checksums}))  # as it is read back
         document["checksums"][MANIFEST] = _digest(document)
@@ -130,10 +87,12 @@ def _replace(folder: Path, manifest: Mapping[str, Any], files: Mapping[str, Cont
             else:
                 fresh.rename(folder)
             written.append(folder)
-            shutil.rmtree(fresh, ignore_errors=True)  # the previous folder
+            remove(fresh, "the previous version")
+            fresh = None
     finally:
-        with uninterrupted():
-            shutil.rmtree(fresh, ignore_errors=True)  # one that is half written
+        if fresh is not None:
+            with uninterrupted():
+                remove(fresh, "which is half written")
 
 
 def _permit(fresh: Path, folder: Path) -> None:
@@ -159,7 +118,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.exists():
         raise SaffuError(f"{folder} is not a model folder (no {MANIFEST}); check the path")
     document = _read_document(path)
-    version, recorded = document.get("format"), document.get("checksums")
+    version = document.get("format")
+    recorded = document.get("checksums")
     if "auto_map" in document and recorded is None:  # saved by transformers, which records no checksums
         known = ("model.safetensors", "references.safetensors", "tokenizer.json", "log.jsonl")
         names = [name for name in known if (folder / name).is_file()]

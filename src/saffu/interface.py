@@ -62,9 +62,23 @@ class Capabilities(Protocol):
         return False
 
     @property
+    def has_int8_weights(self) -> bool:
+        """Whether the weights of that network are int8."""
+        return False
+
+    @property
     def counted_part(self) -> Any:
         """The counted model in it, whose counts can be shown; None if there is none."""
         return None
+
+    @property
+    def parts(self) -> int:
+        """The number of texts that it has counted separately."""
+        return 1
+
+    def count_in(self, part: int, corpus: TokenCorpus) -> Any:
+        """The sums of a corpus as text of one part."""
+        raise SaffuError("this model has one part; use `count`")
 
     @property
     def ngrams(self) -> Any:
@@ -72,11 +86,17 @@ class Capabilities(Protocol):
         return None
 
     @property
+    def counted_frequencies(self: Any) -> Array:
+        """How often each token occurs in its sums, (N,): `frequencies`, unless those are the encoder's."""
+        frequencies: Array = self.frequencies
+        return frequencies
+
+    @property
     def hidden_size(self) -> int:
         """The number of entries that describe a context, see `hidden`; 0 if the model has no such description."""
         return 0
 
-    def sample(self, state: State, rng: np.random.Generator) -> tuple[int, State]:
+    def sample(self, state: State, rng: np.random.Generator, temperature: float = 1.0) -> tuple[int, State]:
         """A token from the distribution after `state`, and the state after it, without computing all probabilities."""
         raise SaffuError("this model samples from the probabilities of all tokens; use `next_log_probabilities`")
 
@@ -88,8 +108,20 @@ class Capabilities(Protocol):
         """The same model without its recency cache; None if it has no use for one."""
         return None
 
+    def online(self) -> Model:
+        """The same model, which remembers each document of a corpus in those after it."""
+        raise SaffuError("this model has no memory of a document, so it cannot read online")
+
+    def without_counts(self) -> Model:
+        """The same model without its sums, which predicts the same but no longer changes."""
+        raise SaffuError("this model predicts from its counts, so it cannot be exported without them")
+
     def without_network(self) -> Model | None:
         """The counted model alone; None if no network can be trained next to it."""
+        return None
+
+    def with_int8_weights(self) -> Model | None:
+        """The same model, the weights of whose network are int8; None if it has no network."""
         return None
 
     def hidden(self, states: Sequence[State]) -> Array:

@@ -76,7 +76,9 @@ def _problem(kind: Any, value: Any, limits: Any) -> str:
         return "" if value in get_args(kind) else " or ".join(str(choice) for choice in get_args(kind))
     if kind is bool or kind is str:
         return "" if type(value) is kind else {bool: "true or false", str: "a string"}[kind]
-    low, high, off = limits["low"], limits["high"], limits["off"]
+    low = limits["low"]
+    high = limits["high"]
+    off = limits["off"]
     right_kind = type(value) is int if kind is int else isinstance(value, int | float) and not isinstance(value, bool)
     within = right_kind and (low is None or value >= low) and value <= high and math.isfinite(value)
     if within or (right_kind and off and value == 0):

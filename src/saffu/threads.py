@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
@@ -13,10 +14,16 @@ Result = TypeVar("Result")
 
 
 def cores() -> int:
-    """The number of cores this process may use; the environment variable SAFFU_THREADS lowers it."""
+    """The number of cores this process may use: all it is allowed to, but one if it is a worker of `multiprocessing`.
+
+    The others are for the other workers. The environment variable SAFFU_THREADS sets another number.
+    """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = os.environ.get("SAFFU_THREADS", "")
-    return max(1, min(allowed, int(limit))) if limit.isdecimal() else allowed
+    if limit.isdecimal():
+        return max(1, min(allowed, int(limit[:9])))  # Python refuses thousands of digits
+    processes = sys.modules.get("multiprocessing.process")  # imported by every worker
+    return 1 if processes and processes.parent_process() else allowed
 
 
 def run_in_threads(work: Callable[[int, Callable[[], bool]], Result], workers: int) -> list[Result]:
@@ -31,7 +38,8 @@ def run_in_threads(work: Callable[[int, Callable[[], bool]], Result], workers: i
     stop = threading.Event()
     if workers == 1:
         return [work(0, stop.is_set)]
-    change, running = threading.Condition(), 0
+    change = threading.Condition()
+    running = 0
 
     def guarded(number: int) -> Result:
         nonlocal running

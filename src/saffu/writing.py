@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import glob
 import hashlib
+import logging
 import os
 import re
+import shutil
 import signal
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import uuid4
+
+from filelock import BaseFileLock, FileLock, Timeout
 
 from saffu.arrays import Array, to_safetensors
 from saffu.errors import SaffuError
@@ -23,6 +30,7 @@ Content = bytes | Mapping[str, Array] | Callable[[], bytes | Mapping[str, Array]
 """What a file holds: bytes, or arrays by name, which are written as safetensors."""
 
 OLD = "-old"  # ends the name of a folder that has been moved aside
+POLL = 0.05  # seconds between attempts to take a lock
 HEAD = 4096  # bytes at the beginning of a file that show whether it is ours
 written: list[Path] = []  # what this process has replaced, for the message of an interruption
 
@@ -62,19 +70,21 @@ def replacing(path: Path, force: bool = True) -> Iterator[BinaryIO]:
         raise SaffuError(f"{path} is not a regular file; choose another name")
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.writing-{uuid4().hex[:12]}")
-    try:
-        with fresh.open("xb") as file:
-            if path.exists():
-                keep_permissions(path, fresh)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        with uninterrupted():
-            _put(fresh, path, force)
-            written.append(path)
-    finally:
-        with uninterrupted():
-            fresh.unlink(missing_ok=True)
+    with locked(path, wait=True):
+        recover(path)
+        try:
+            with fresh.open("xb") as file:
+                if path.exists():
+                    keep_permissions(path, fresh)
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            with uninterrupted():
+                _put(fresh, path, force)
+                written.append(path)
+        finally:
+            with uninterrupted():
+                remove(fresh, "which is half written")
 
 
 def _put(fresh: Path, path: Path, force: bool) -> None:
@@ -89,6 +99,57 @@ def _put(fresh: Path, path: Path, force: bool) -> None:
         else:
             return
     fresh.replace(path)
+
+
+@contextmanager
+def locked(path: Path, wait: bool) -> Iterator[None]:
+    """Hold the lock of a folder or a file: on a file next to it, because it is replaced as a whole."""
+    place = Path(path).resolve()
+    own = place.with_name(f".{place.name}.lock")
+    if own.is_symlink() or (own.exists() and (not own.is_file() or own.stat().st_size)):
+        raise SaffuError(f"{own} is not a lock file of saffu, which would be empty; move it first")
+    lock = FileLock(own, is_singleton=True)  # one object per path, so that a thread may take it again
+    acquired = False
+    try:
+        with uninterrupted():
+            acquired = _acquire(lock)
+        if not acquired and not wait:
+            raise SaffuError(f"another saffu process is writing to {path}; try again when it has finished")
+        if not acquired:
+            logging.getLogger("saffu").warning(f"waiting for another saffu process that is writing to {path}")
+        while not acquired:
+            time.sleep(POLL)
+            with uninterrupted():
+                acquired = _acquire(lock)
+        yield
+    finally:
+        if acquired:
+            with uninterrupted():
+                if lock.lock_counter == 1:
+                    with suppress(OSError):  # Windows does not remove an open file
+                        own.unlink()
+                lock.release()
+
+
+def _acquire(lock: BaseFileLock) -> bool:
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return False
+    return True
+
+
+def recover(path: Path) -> None:
+    """Clean up after writers of a folder or a file that were killed. The caller holds its lock.
+
+    Where two folders cannot be exchanged in one step, the folder is briefly missing; the old one is then put back.
+    """
+    path = Path(path).resolve()
+    for left in sorted(path.parent.glob(f".{glob.escape(path.name)}.writing-*")):
+        if left.name.endswith(OLD) and not path.exists():
+            left.rename(path)
+        else:
+            remove(left, "left by a process that was killed")
 
 
 def write_file(path: Path, content: Content) -> None:
@@ -145,10 +206,15 @@ def keep_permissions(old: Path, fresh: Path) -> None:
 def exchange(fresh: Path, folder: Path) -> None:
     """Exchange two folders in one step where the system can (Linux), otherwise in two."""
     if sys.platform == "linux":
-        at_cwd, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+        at_cwd = -100
+        swap = 2  # AT_FDCWD, RENAME_EXCHANGE
         rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-        if rename and rename(at_cwd, os.fsencode(fresh), at_cwd, os.fsencode(folder), swap) == 0:
-            return
+        if rename:
+            if rename(at_cwd, os.fsencode(fresh), at_cwd, os.fsencode(folder), swap) == 0:
+                return
+            reason = ctypes.get_errno()
+            if reason not in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):  # which this file system may answer
+                raise OSError(reason, os.strerror(reason), str(folder))
     aside = fresh.with_name(fresh.name + OLD)
     folder.rename(aside)
     try:
@@ -157,6 +223,16 @@ def exchange(fresh: Path, folder: Path) -> None:
         aside.rename(folder)
         raise
     aside.rename(fresh)
+
+
+def remove(path: Path, meaning: str) -> None:
+    """Remove a file or folder of our own; if that fails, say what is left and where."""
+    for _ in range(2):  # a failure may pass
+        with suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+        if not os.path.lexists(path):
+            return
+    logging.getLogger("saffu").warning(f"{path}, {meaning}, could not be removed; remove it yourself")
 
 
 @contextmanager

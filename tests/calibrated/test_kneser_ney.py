@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from calibrated_data import documents_of
 from conftest import corpus_of, sentences
 from saffu.calibrated import kneser_ney, reference
-from saffu.calibrated.discounts import discounts, unigrams
 from saffu.calibrated.kneser_ney import KneserNey, ranks_in_order
 from saffu.calibrated.ngrams import NgramCounts
-from saffu.calibrated.tables import Table
+from saffu.calibrated.tables import Table, discounts, unigrams
 from saffu.errors import SaffuError
 from saffu.text.tokenizer import EOD
 

@@ -12,6 +12,7 @@ from calibrated_data import (
     CACHED,
     SMALL,
     VOCABULARY,
+    documents_of,
     random_corpus,
     random_encoder,
     random_model,
@@ -19,7 +20,7 @@ from calibrated_data import (
     reference_scores,
 )
 from conftest import corpus_of
-from saffu.calibrated import kneser_ney
+from saffu.calibrated import kneser_ney, layout, reading
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.model import CalibratedModel
 from saffu.calibrated.ngrams import MAX_VOCABULARY
@@ -50,6 +51,27 @@ def test_scores_agree_with_the_reference(config):
         model = random_model(config, train, seed)
         expected = reference_scores(reference_of(model, train), test)
         assert model.log_probabilities(test) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["cache", "one class", "long"])
+def test_online_scores_agree_with_the_reference(name):
+    """In these, the window of the document moves; in the first two, also that of all documents."""
+    train, test = random_corpus(0), random_corpus(1, documents=8, lines=2)
+    model = random_model(CONFIGS[name], train, 0)
+    expected = reference_of(model, train).online(documents_of(test))
+    assert model.online().log_probabilities(test) == pytest.approx(np.array(expected), abs=1e-5)
+    assert np.abs(model.log_probabilities(test) - expected)[30:].max() > 0.1
+
+
+@each_config
+def test_sums_by_class_change_nothing(config, monkeypatch):
+    """They are stored for contexts with many followers, which texts as small as these do not have."""
+    model, test = random_model(config, random_corpus(3), 3), random_corpus(4, documents=5)
+    expected = model.log_probabilities(test)
+    monkeypatch.setattr(layout, "CLASS_SUMS_ABOVE", 1)
+    with_sums = model.solved(model.sums)
+    assert with_sums.native.views[0].level[0].heavies > 0 == model.native.views[0].level[0].heavies
+    assert with_sums.log_probabilities(test) == pytest.approx(expected, abs=1e-5)
 
 
 @settings(max_examples=15, deadline=None)
@@ -119,21 +141,23 @@ def test_explanations_add_up(config):
             assert sums[EOD:] == pytest.approx(1, abs=1e-9)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.4, 2.5])
 @pytest.mark.parametrize("config", [SMALL, CACHED])
-def test_samples_follow_the_distribution(config):
+def test_samples_follow_the_distribution(config, temperature):
     """Chi-square of 4,000 draws with 20 degrees of freedom: above 45.3 once in a thousand seeds."""
     model = random_model(config, random_corpus(4), 4)
     context = [4, 5, 6, 4, 5]
     (log_p,) = model.next_log_probabilities([model.start(context)])
     rng, drawn = np.random.default_rng(0), np.zeros(VOCABULARY)
     for _ in range(4000):
-        token, state = model.sample(model.start(context), rng)
+        token, state = model.sample(model.start(context), rng, temperature)
         drawn[token] += 1
     assert same_state(state, model.start([*context, token]))
-    expected = 4000 * np.exp(log_p[EOD:].astype(np.float64))
+    p = np.exp(log_p[EOD:].astype(np.float64) / temperature)
+    expected = 4000 * p / p.sum()
     assert drawn[:EOD].sum() == 0
     assert ((drawn[EOD:] - expected) ** 2 / expected).sum() < 45.3
-    shifted = 4000 * np.exp(np.roll(log_p[EOD:].astype(np.float64), 1))
+    shifted = np.roll(expected, 1)
     assert ((drawn[EOD:] - shifted) ** 2 / shifted).sum() > 200  # the test has the power to tell
 
 
@@ -157,13 +181,16 @@ def test_samples_at_the_ends_of_the_range():
 @each_config
 def test_chunks_threads_and_neighbors_do_not_matter(config, monkeypatch):
     model, test = random_model(config, random_corpus(6), 6), random_corpus(7, documents=30, lines=4)
-    monkeypatch.setattr(kneser_ney, "cores", lambda: 1)
+    monkeypatch.setenv("SAFFU_THREADS", "1")
     expected = model.log_probabilities(test)
-    monkeypatch.setattr(kneser_ney, "cores", lambda: 2)
-    assert model.log_probabilities(test).tolist() == expected.tolist()
-    for chunk in (1, 13, test.targets):
+    for threads, chunk in ((2, 1), (3, 13), (7, 40), (2, test.targets)):
+        monkeypatch.setattr(kneser_ney, "cores", lambda threads=threads: threads)
+        monkeypatch.setattr(reading, "cores", lambda threads=threads: threads)
         monkeypatch.setattr(kneser_ney, "CHUNK", chunk)
-        assert model.log_probabilities(test) == pytest.approx(expected, abs=1e-6)
+        monkeypatch.setattr(reading, "CHUNK", chunk)
+        assert model.log_probabilities(test).tolist() == expected.tolist()
+        if config.cache:
+            assert model.online().log_probabilities(test)[-1] != expected[-1]
     alone = [model.log_probabilities(test.select([number])) for number in range(test.documents)]
     assert np.concatenate(alone) == pytest.approx(expected, abs=1e-6)
 
@@ -224,7 +251,7 @@ def test_arrays_round_trip(config):
     assert loaded.size == model.size
     without = CalibratedModel.from_arrays(config, arrays)
     assert without.sums is None
-    with pytest.raises(SaffuError, match="without its counts"):
+    with pytest.raises(SaffuError, match="vectors are made from counts"):
         without.vectors()
 
 
@@ -290,7 +317,8 @@ def test_ids_of_another_vocabulary_are_rejected():
 def test_size_and_vectors():
     model = random_model(SMALL, random_corpus(16), 16)
     distinct = model.sums.memory.distinct + sum(pairs.distinct for pairs in model.sums.pairs.values())
-    encoder = sum(array.size for array in random_encoder(SMALL, 16).arrays().values())
+    arrays = random_encoder(SMALL, 16).arrays()
+    encoder = sum(array.size for name, array in arrays.items() if name != "views")
     assert model.size == distinct + encoder + VOCABULARY
     (vectors,) = model.vectors().values()
     assert len(vectors) == VOCABULARY

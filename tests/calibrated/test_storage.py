@@ -20,9 +20,8 @@ from saffu.calibrated.kernels import library
 from saffu.calibrated.model import CalibratedModel
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.storage import Limit, memory_limit
-from saffu.calibrated.tables import Table
+from saffu.calibrated.tables import Draft
 from saffu.calibrated.views import CalibratedSums
-from saffu.cli.main import run
 from saffu.errors import SaffuError
 from saffu.text.tokenizer import EOD
 
@@ -93,7 +92,7 @@ def test_nothing_is_left_after_an_error(corpus, little_memory, tmp_path, monkeyp
     def fail(*_):
         raise error("stop")
 
-    monkeypatch.setattr(Table, "assembled", fail)
+    monkeypatch.setattr(Draft, "table", fail)
     with pytest.raises(error), memory_limit(LARGE, tmp_path):
         list(fit(corpus, int(corpus.ids.max()) + 1, CONFIG))
     assert list(tmp_path.iterdir()) == []
@@ -139,19 +138,20 @@ def test_pages_are_given_back(tmp_path):
         assert array.min() == array.max() == 7
 
 
-def test_the_command_line(tmp_path, capsys):
+def test_the_command_line(tmp_path, saffu):
     text = tmp_path / "text.txt"
     text.write_text("\n".join(sentences(1, 60)))
     options = f"train {text} --split line --hold-out 0 --quiet --order 3 --slots 3 --word-classes 8".split()
-    assert run([*options, "--out", str(tmp_path / "plain")]) == 0
-    assert run([*options, "--out", str(tmp_path / "bounded"), "--memory-limit", "2G"]) == 0
+    assert saffu([*options, "--out", str(tmp_path / "plain")]).status == 0
+    assert saffu([*options, "--out", str(tmp_path / "bounded"), "--memory-limit", "2G"]).status == 0
     for name in ("model.safetensors", "sums.safetensors", "references.safetensors", "tokenizer.json"):
         assert (tmp_path / "bounded" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
     for name, limit in (("one", []), ("two", ["--memory-limit", "2G"])):
         merged = [str(tmp_path / "plain"), str(tmp_path / "bounded"), "--out", str(tmp_path / name), "--quiet"]
-        assert run(["merge", *merged, *limit]) == 0
+        assert saffu(["merge", *merged, *limit]).status == 0
     for name in ("model.safetensors", "sums.safetensors"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-    assert run([*options, "--out", str(tmp_path / "none"), "--memory-limit", "1M"]) == 2
-    assert re.search(r"^saffu: --memory-limit is too small for this text; use at least \d+M$", capsys.readouterr().err)
+    refused = saffu([*options, "--out", str(tmp_path / "none"), "--memory-limit", "1M"])
+    assert refused.status == 2
+    assert re.search(r"^saffu: --memory-limit is too small for this text; use at least \d+M$", refused.err)
     assert sorted(path.name for path in Path(tmp_path).iterdir()) == ["bounded", "one", "plain", "text.txt", "two"]

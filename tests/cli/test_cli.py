@@ -214,7 +214,6 @@ def spoil(tmp_path):
         ("train latin.txt --out m", "--encoding-errors"),
         ("train binary.txt --out m", "binary"),
         ("train bad.jsonl --out m", "bad.jsonl"),
-        ("train few.txt --out m", "too few to hold out"),
         ("train train.txt --dev blank.txt --out m", "the text of --dev is empty"),
         ("train train.txt --dev train.txt --out m", "both training and held-out text"),
         ("train train.txt --dev copy.txt --out m", "is a copy of"),
@@ -233,7 +232,7 @@ def spoil(tmp_path):
         ("train train.txt --preset paper --minutes 3 --out m", "--minutes belongs to --preset calibrated"),
         (
             "train train.txt --backprop --out m",
-            "--backprop trains the network of the paper's preset; add --preset paper",
+            "--backprop belongs to --preset paper; add that",
         ),
         ("train train.txt --preset paper --learning-rate 1 --out m", "--learning-rate requires --backprop"),
         ("train train.txt --preset paper --backprop --hold-out 0 --out m", "--backprop needs held-out text"),
@@ -271,7 +270,7 @@ def spoil(tmp_path):
         ("train train.txt --outt m", "did you mean --out?"),
         ("generate nowhere --temp 1", "unknown option --temp; did you mean --temperature?"),
         ("update nowhere train.txt", "nowhere"),
-        ("update nowhere train.txt --minutes 1", "pass --dev FILE"),
+        ("update nowhere train.txt --minutes 1", "--minutes needs --dev FILE"),
         ("update nowhere train.txt --dev dev.txt.gz", "pass --minutes N too, or remove --dev"),
         ("merge one one --out m", "listed twice"),
         ("merge one --out m", "nothing to merge"),
@@ -390,11 +389,21 @@ def test_runs_that_skip_bad_files_can_be_resumed(saffu, tmp_path):
 
 def test_files_of_a_folder_that_are_not_read_are_listed(saffu, tmp_path):
     (tmp_path / "books").mkdir()
-    for name in ("a.txt", "notes.md", "LICENSE"):
+    for name in ("a.txt", "notes.rst", "LICENSE"):
         (tmp_path / "books" / name).write_text((tmp_path / "train.txt").read_text())
     trained = saffu(f"train books --out m {QUICK}")
-    assert trained.status == 0 and "did not read 2 files of unknown format (LICENSE, notes.md)" in trained.err
-    assert saffu("eval m books/*.md books/LICENSE").err == ""
+    assert trained.status == 0 and "did not read 2 files of unknown format (LICENSE, notes.rst)" in trained.err
+    assert saffu("eval m books/*.rst books/LICENSE").err == ""
+
+
+@pytest.mark.parametrize("text", ["one line\n", "one\ntwo\nthree\n", "a word " * 2000])
+def test_a_tiny_text_is_counted_whole(saffu, tmp_path, text):
+    (tmp_path / "tiny.txt").write_text(text)
+    trained = saffu(f"train tiny.txt --out m {QUICK}")
+    assert trained.status == 0 and "too few to hold out every 20th part; all of it is counted" in trained.err
+    assert saffu("generate m --seed 1").status == 0
+    refused = saffu("train tiny.txt --out n --epochs 1")
+    assert refused.status == 2 and "needs held-out text" in refused.err and not (tmp_path / "n").exists()
 
 
 def test_the_default_text_is_named(saffu, monkeypatch):

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -128,7 +129,10 @@ def test_ctrl_c_while_parsing(capsys, monkeypatch):
 
 def test_ctrl_c_that_python_wraps(status_of):
     def action():
-        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as interrupt:
+            raise RuntimeError("Error calling __set_name__") from interrupt
 
     assert status_of(action) == (130, "saffu: interrupted; no partial output was left behind\n")
 
@@ -146,6 +150,18 @@ def test_signals_that_meet_code_which_then_fails_to_clean_up(status_of, number, 
     ended, err = status_of(action)
     assert ended == status
     assert err == ("saffu: interrupted; no partial output was left behind\n" if status == 130 else "")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_that_a_library_replaces_by_an_error(status_of, number, status):
+    """As NumPy does while it is imported."""
+
+    def action():
+        with suppress(KeyboardInterrupt, SystemExit):
+            signal.raise_signal(number)
+        raise ImportError('PyCapsule_Import could not import module "datetime"')
+
+    assert status_of(action)[0] == status
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such pipes")

@@ -143,7 +143,7 @@ def test_conditions(saffu, tmp_path):
     for wrong in ("bits", "bits<", "bits<x", "bits<1e", "__import__('os')<1", "bits<1<2", "word<1", "id<3"):
         result = saffu(["score", "model", "lines.txt", "--words", "--keep", wrong])
         assert result.status == 2 and result.err.count("\n") == 1, wrong
-    assert "no number 'bits_per_byte'" in saffu("score model lines.txt --words --below 2").err
+    assert "unknown column 'bits_per_byte'" in saffu("score model lines.txt --words --below 2").err
 
 
 def test_models_are_compared_by_byte(saffu, fitted, tmp_path):
@@ -218,23 +218,35 @@ def test_quantiles(saffu):
     assert lines[10] == "bits per byte: 300 lines"
 
 
-def test_without_the_cache(saffu, fitted, tmp_path):
-    fitted("calibrated").save(tmp_path / "counted")
-    text = "the dog saw the dog and the dog saw the dog\n"
-    (plain,) = rows(saffu("score counted --json --no-cache", stdin=text))
-    (cached,) = rows(saffu("score counted --json", stdin=text))
+def test_only_files_are_scored_with_memory_by_default(saffu, fitted, tmp_path):
     lm = fitted("calibrated")
-    bare = -lm.model_.without_cache().log_probabilities(lm.tokenize([text])).sum() / math.log(2)
-    assert plain["bits"] == pytest.approx(bare) and plain["bits"] != pytest.approx(cached["bits"])
-    assert "no recency cache" in saffu("score model --no-cache", stdin=text).err
+    lm.save(tmp_path / "counted")
+    text = "the dog saw the dog and the dog saw the dog\n"
+    corpus = lm.tokenize([text])
+    bits = {
+        memory: -model.log_probabilities(corpus).sum() / math.log(2)
+        for memory, model in ((True, lm.model_), (False, lm.model_.without_cache()))
+    }
+    assert bits[True] != pytest.approx(bits[False])
+    for options, memory in (
+        ("", False), ("--memory", True), ("--split paragraph", False), ("--split file", True),
+        ("--split file --no-memory", False),
+    ):  # fmt: skip
+        (row,) = rows(saffu(f"score counted --json {options}", stdin=text))
+        assert row["bits"] == pytest.approx(bits[memory]), options
+    assert [lm.score_lines([text], memory=memory)[0].bits for memory in bits] == pytest.approx([*bits.values()])
+    assert lm.score_lines([text])[0].bits == pytest.approx(bits[False])
+    words = saffu("score counted --json --words", stdin=text)
+    assert math.fsum(row["bits"] for row in rows(words)) == pytest.approx(bits[False])
+    assert "remove --memory" in saffu("score counted --repetition --memory", stdin=text).err
 
 
 def test_repetition_costs(saffu, fitted, tmp_path):
     fitted("calibrated").save(tmp_path / "counted")
     spam = "saw dog house saw dog house saw dog house saw dog house"
     text = f"{LINES[0]}\n{spam}\n"
-    plain = rows(saffu("score counted --json --no-cache", stdin=text))
-    cached = rows(saffu("score counted --json", stdin=text))
+    plain = rows(saffu("score counted --json", stdin=text))
+    cached = rows(saffu("score counted --json --memory", stdin=text))
     found = rows(saffu("score counted --json --repetition", stdin=text))
     for row, bare, eased in zip(found, plain, cached, strict=True):
         assert row["bits_per_byte"] == pytest.approx(bare["bits_per_byte"])
@@ -255,6 +267,18 @@ def test_records_keep_their_fields(saffu, tmp_path):
     assert refused.status == 2 and "record 5 is not a JSON object" in refused.err
     words = rows(saffu("score model r.jsonl --field body --json --bad-records skip --words"))
     assert words[0]["url"] == "u" and words[0]["word"] == LINES[0].split()[0] and "body" not in words[0]
+
+
+@pytest.mark.parametrize("delimiter", ["\t", ","])
+def test_a_table_from_a_pipe(saffu, tmp_path, delimiter):
+    """As from a file: columns stay with their rows."""
+    table = "".join(delimiter.join(row) + "\n" for row in (["name", "body"], ["a", LINES[0]], ["b", LINES[1]]))
+    (tmp_path / f"t.{'csv' if delimiter == ',' else 'tsv'}").write_text(table)
+    read = saffu(f"score model t.{'csv' if delimiter == ',' else 'tsv'} --field body")
+    piped = saffu("score model --field body", stdin=table)
+    assert piped == read and [line.split("\t")[1] for line in piped.out.splitlines()] == ["name", "a", "b"]
+    plain = saffu("score model --field other", stdin=table)
+    assert plain.status == 2 and "not a JSON object" in plain.err
 
 
 def test_fields_that_scores_replace_are_named(saffu, tmp_path):
@@ -332,3 +356,43 @@ def test_a_file_without_text_is_an_error_but_an_empty_pipe_is_not(saffu, tmp_pat
     assert (result.status, result.out) == (2, "")
     assert "no text to score" in result.err
     assert saffu("score model -", "").status == 0
+
+
+def test_online_lines_remember_those_before_them(saffu, fitted, tmp_path):
+    fitted("calibrated").save(tmp_path / "counted")
+    (tmp_path / "twice.txt").write_text("\n".join([*LINES, *LINES]) + "\n")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "counted").iterdir()}
+    alone, online = (rows(saffu(f"score counted twice.txt --json {how}")) for how in ("", "--online"))
+    gains = [a["bits"] - b["bits"] for a, b in zip(alone, online, strict=True)]
+    assert sum(gains[300:]) > 100 + abs(sum(gains[:300]))  # several batches
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "counted").iterdir()}
+    documents = SaffuLM.load(tmp_path / "counted").trained_on_["documents"]
+    result = saffu("score counted twice.txt --json --online --update")
+    assert rows(result) == online
+    assert result.err.startswith("saffu: added ")
+    assert SaffuLM.load(tmp_path / "counted").trained_on_["documents"] > documents
+
+
+def test_online_errors(saffu, fitted, tmp_path):
+    fitted("calibrated").save(tmp_path / "counted")
+    for options, message in (
+        ("score counted lines.txt --update", "pass --online too"),
+        ("eval counted lines.txt --update", "pass --online too"),
+        ("score counted --online --update", "standard input can be read once"),
+        ("eval counted - --online --update", "--update counts whole files"),
+        ("score counted lines.txt --online --repetition", "remove --repetition"),
+        ("score model lines.txt --online", "cannot read online"),
+    ):
+        result = saffu(options, stdin="a line\n")
+        assert result.status == 2 and message in result.err, options
+
+
+def test_eval_online_updates_if_asked(saffu, fitted, tmp_path):
+    fitted("calibrated").save(tmp_path / "counted")
+    documents = SaffuLM.load(tmp_path / "counted").trained_on_["documents"]
+    first = json.loads(saffu("eval counted lines.txt --online --json").out)
+    assert SaffuLM.load(tmp_path / "counted").trained_on_["documents"] == documents
+    again = saffu("eval counted lines.txt --online --json --update")
+    assert json.loads(again.out) == first
+    assert SaffuLM.load(tmp_path / "counted").trained_on_["documents"] > documents
+    assert json.loads(saffu("eval counted lines.txt --json").out)["bits_per_byte"] < first["bits_per_byte"]

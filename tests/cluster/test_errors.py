@@ -37,8 +37,8 @@ def test_ray_must_be_installed(saffu, folder, monkeypatch):
         ("train text.txt --out model --ray --minutes 1", "--ray counts"),
         ("train text.txt --out model --ray --hold-out 1", "--hold-out must be 0 (off) or at least 2"),
         ("train text.txt --out model --ray 127.0.0.1:1", "no Ray cluster at 127.0.0.1:1"),
-        ("score model text.txt --ray", "needs both --ray and --out"),
-        ("score model text.txt --out scores", "needs both --ray and --out"),
+        ("score model text.txt --ray", "--ray needs --out DIR"),
+        ("score model text.txt --out scores", "add --ray, or redirect"),
     ],
 )
 def test_one_line_and_nothing_left(saffu, folder, line, message):

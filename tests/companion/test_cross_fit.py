@@ -31,7 +31,7 @@ def model(corpus):
 
 
 def test_folds_removed_by_hand_give_the_same_numbers(corpus, model):
-    log_p, certainty = cross_fitted(model, corpus)
+    _, log_p, certainty = cross_fitted(model, corpus)
     own = stretches(corpus)[3::FOLDS]
     documents = [n for n in range(corpus.documents) if any(a <= corpus.starts[n] < b for a, b in own)]
     fold = corpus.select(documents)
@@ -39,14 +39,26 @@ def test_folds_removed_by_hand_give_the_same_numbers(corpus, model):
     expected, sure = model.solved(model.count(others)).log_probabilities_and_certainty(fold)
     where = np.concatenate([np.arange(a, b) for a, b in own])
     np.testing.assert_allclose(log_p[where], expected, rtol=1e-6)
-    np.testing.assert_allclose(certainty[where], sure, rtol=1e-5)
+    np.testing.assert_allclose(certainty[where, :2], sure, rtol=1e-5)
 
 
 def test_what_is_cross_fitted_looks_like_new_text(corpus, model):
     held_out = corpus_of(tokens(700)[600:])
-    honest = cross_fitted(model, corpus)[0].mean()
+    honest = cross_fitted(model, corpus).log_p.mean()
     assert model.log_probabilities(corpus).mean() > honest
     assert abs(honest - model.log_probabilities(held_out).mean()) < 0.2
+
+
+def test_a_tenth_of_running_text_is_read_line_by_line():
+    running = corpus_of([tokens(900), tokens(300)])
+    (stage,) = fit(running, int(running.ids.max()) + 1, replace(CONFIG, cache=300))
+    corpus, log_p, seen = cross_fitted(stage.model, running)
+    lines = running.line_starts()
+    assert np.isin(running.starts, corpus.starts).all() and np.isin(corpus.starts, lines).all()
+    alone = np.isin(lines[1:], corpus.starts) & np.isin(lines[:-1], corpus.starts)
+    assert 0.08 < (np.diff(lines) * alone).sum() / running.targets < 0.2
+    np.testing.assert_allclose(seen[corpus.starts[:-1], 2], 0)
+    assert np.isfinite(log_p).all() and seen[:, 2].max() > 3
 
 
 @pytest.mark.parametrize("cache", [0, 300])

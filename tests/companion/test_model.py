@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from companion_data import CONFIG, counted_model, dev_corpus, texts, training
-from saffu import SaffuError, SaffuLM, load
+from saffu import CalibratedConfig, SaffuError, SaffuLM, load
 from saffu.companion import reference
 from saffu.companion.config import CompanionConfig, resolved
 from saffu.companion.networks import Networks
-from saffu.companion.rows import excerpt
+from saffu.companion.rows import ages_of, excerpt, gate_inputs
 from saffu.companion.scoring import score
 from saffu.companion.side import score_on_device
 from saffu.interface import Score
@@ -37,6 +37,23 @@ def trained(counted: SaffuLM) -> SaffuLM:
 @pytest.fixture(scope="module")
 def dev(counted: SaffuLM) -> TokenCorpus:
     return dev_corpus(counted)
+
+
+def test_training_from_python(counted, trained):
+    """With one call: from nothing, or next to the counts of a fitted model; both as `fit` and `backprop` do."""
+    length = {name: getattr(counted.config, name) for name in ("minutes", "epochs")}
+    assert any(length.values())
+    plain = CalibratedConfig(**{name: getattr(counted.config, name) for name in CalibratedConfig().to_dict()})
+    made = SaffuLM(counted.config, tokenizer=counted.tokenizer_).train(texts(1, 600), texts(2, 120), **length)
+    assert made.model_.has_network and "outcome" in made.log_[-1]
+    assert made.score(texts(2, 50)).nll == pytest.approx(trained.score(texts(2, 50)).nll, rel=0.02)
+    fitted = SaffuLM(plain, tokenizer=counted.tokenizer_).fit(texts(1, 600))
+    assert fitted.config.preset == "calibrated"
+    fitted.train(texts(1, 600), texts(2, 120), epochs=0.2)
+    assert fitted.config.preset == "companion" and fitted.config.epochs == 0.2
+    assert "network" in fitted.log_[-1]["outcome"]
+    with pytest.raises(SaffuError, match="pass `minutes` or `epochs`"):
+        SaffuLM(plain).train(texts(1, 20), texts(2, 5))
 
 
 def test_the_mixture_is_better_than_the_counts(counted, trained, dev):
@@ -93,7 +110,7 @@ def test_training_in_bfloat16_is_close_and_scores_in_float32(counted, dev):
 def test_text_is_scored_as_torch_scores_it(trained, dev):
     model = trained.model_
     counted, certainty = model.counted.log_probabilities_and_certainty(dev)
-    in_torch = score_on_device(model, dev, counted, certainty, None)
+    in_torch = score_on_device(model, dev, counted, gate_inputs(certainty, ages_of(dev)), None)
     parts = model.scores_by_part(dev)
     np.testing.assert_allclose(parts[""], in_torch.mixture, atol=1e-4)
     np.testing.assert_allclose(parts["network"], in_torch.trained, atol=1e-4)
@@ -106,16 +123,23 @@ def test_text_is_scored_as_defined(trained, dev):
     states = reference.hidden(weights, [EOD, *document.ids[: CONFIG.context - 1]])
     log_p = reference.log_probabilities(weights, states, trained.model_.counted.encoder.output_classes)
     network = log_p[np.arange(len(states)), document.ids[: len(states)]]
-    logit = reference.gate_logit(weights, states, certainty[: len(states)])
+    seen = gate_inputs(certainty, ages_of(document))
+    logit = reference.gate_logit(weights, states, seen[: len(states)])
     expected = reference.mixture(logit[None], network[None], counted[: len(states)])
     np.testing.assert_allclose(trained.model_.log_probabilities(document)[: len(states)], expected, atol=1e-4)
 
 
-def test_samples_follow_the_distribution(trained, dev):
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
+@pytest.mark.parametrize("class_first", [True, False])
+def test_samples_follow_the_distribution(trained, dev, temperature, class_first):
     model, rng = trained.model_, np.random.default_rng(0)
+    if not class_first:
+        arrays = {name: array for name, array in model.side.arrays().items() if ".class_" not in name}
+        model = model.with_side(Networks(arrays, CONFIG.context, model.counted.ranks))
     state = model.start(dev.ids[:9].tolist())
-    p = np.exp(model.next_log_probabilities([state])[0].astype(np.float64))
-    drawn = [model.sample(state, rng) for _ in range(5000)]
+    p = np.exp(model.next_log_probabilities([state])[0].astype(np.float64) / temperature)
+    p /= p.sum()
+    drawn = [model.sample(state, rng, temperature) for _ in range(5000)]
     counts = np.bincount([token for token, _ in drawn], minlength=len(p))
     likely = p > 0.01
     assert likely.sum() > 3
@@ -189,8 +213,8 @@ def test_without_its_cache(trained, dev, saffu, tmp_path):
     assert np.array_equal(trained.model_.without_cache().log_probabilities(dev), trained.model_.log_probabilities(dev))
     lm.save(tmp_path / "m")
     (tmp_path / "dev.txt").write_text("\n".join(texts(2, 50)))
-    shown = saffu(f"eval {tmp_path / 'm'} {tmp_path / 'dev.txt'} --no-cache")
-    assert shown.status == 0 and "this model, no cache" in shown.out
+    shown = saffu(f"eval {tmp_path / 'm'} {tmp_path / 'dev.txt'} --no-memory")
+    assert shown.status == 0 and "this model, no memory" in shown.out
 
 
 def test_a_folder_holds_all_of_it(trained, dev, tmp_path):
@@ -200,6 +224,30 @@ def test_a_folder_holds_all_of_it(trained, dev, tmp_path):
     assert again.parameters_ == trained.parameters_
     np.testing.assert_array_equal(again.model_.log_probabilities(dev), trained.model_.log_probabilities(dev))
     assert again.generate("ann saw", seed=1) == trained.generate("ann saw", seed=1)
+
+
+def test_int8_weights_predict_almost_alike_and_can_be_trained_further(trained, counted, dev, saffu, tmp_path):
+    trained.save(tmp_path / "model")
+    shown = saffu(f"export {tmp_path}/model --to int8 --out {tmp_path}/small")
+    assert shown.status == 0 and "MB instead of" in shown.out
+    assert "int8 weights" in saffu(f"info {tmp_path}/small").out
+    with pytest.raises(SaffuError, match="no trained network"):
+        copy.copy(counted).quantize()
+    small = load(tmp_path / "small", check=True)
+    assert trained.model_.side.weights[0].mlp.nbytes == 4 * small.model_.side.weights[0].mlp.nbytes
+    own, given = evaluate(small.model_, dev).bits_per_byte, evaluate(trained.model_, dev).bits_per_byte
+    assert 0 < abs(own - given) < 0.002
+    states = [small.model_.start(dev.ids[:length]) for length in (0, 7, 40)]
+    log_p = small.model_.next_log_probabilities(states)
+    np.testing.assert_allclose(np.exp(log_p.astype(np.float64)).sum(1), 1, atol=1e-5)
+    scores = small.model_.log_probabilities(dev)
+    assert log_p[1, dev.ids[7]] == pytest.approx(scores[7], abs=0.02)
+    counted_scores, certainty = small.model_.counted.log_probabilities_and_certainty(dev)
+    on_torch = score_on_device(small.model_, dev, counted_scores, gate_inputs(certainty, ages_of(dev)), None)
+    assert on_torch.mixture.mean() == pytest.approx(scores.mean(), abs=0.005)
+    assert copy.copy(small).quantize().score(texts(2, 24)) == small.score(texts(2, 24))
+    further = training(small, dev, epochs=1).run()
+    assert not further.side.weights[0].is_rounded
 
 
 def test_updating_counts_new_text_and_keeps_the_network(trained, dev):

@@ -63,13 +63,13 @@ def test_networks_side_by_side_share_nothing(classes):
     log_p = stack.target_log_probabilities(hidden, targets)
     gates = Gates(stack.width, 2)
     torch.nn.init.normal_(gates.weight)
-    certainty = torch.randn(2, targets.shape[1], 2)
+    certainty = torch.randn(2, targets.shape[1], 3)
     logits = gates(hidden, certainty)
     for place, single in enumerate(singles):
         alone = single.hidden(inputs[place], documents[place])
         assert torch.allclose(alone[0], hidden[place], atol=1e-5)
         assert torch.allclose(single.target_log_probabilities(alone, targets[place])[0], log_p[place], atol=1e-5)
-        of_state = alone[0] @ gates.weight[place, :-2] + certainty[place] @ gates.weight[place, -2:]
+        of_state = alone[0] @ gates.weight[place, :-3] + certainty[place] @ gates.weight[place, -3:]
         assert torch.allclose(of_state + gates.bias[place], logits[place], atol=1e-5)
     assert not torch.allclose(log_p[0], log_p[1], atol=0.1)
 
@@ -157,7 +157,7 @@ def test_the_state_of_an_optimizer_is_restored(kind):
             optimizer.set_rate(0.5)
             hidden = made.hidden(inputs, torch.zeros_like(inputs))
             trained = made.target_log_probabilities(hidden, inputs.flatten())
-            (gates(hidden, hidden[:, :, :2]) - trained).mean().backward()
+            (gates(hidden, hidden[:, :, :3]) - trained).mean().backward()
             optimizer.step()
         return [weight.detach() for weight in made.parameters()]
 

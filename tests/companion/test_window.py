@@ -5,12 +5,13 @@ import pickle
 import numpy as np
 import pytest
 
-from network_data import CLASS_OF, VOCABULARY, random_weights, stored
+from network_data import CLASS_OF, VOCABULARY, random_weights
 from saffu.calibrated.layout import Ranks
 from saffu.companion import reference
 from saffu.companion.kernels import NativeNetwork
 from saffu.companion.networks import Networks
 from saffu.companion.rows import window_start
+from saffu.companion.weights import stored
 from saffu.companion.window import Memory, moved, read, window_of
 from saffu.text.tokenizer import EOD
 
@@ -20,7 +21,7 @@ TOKENS = np.random.default_rng(0).integers(EOD, VOCABULARY, LENGTH).tolist()
 
 def made(seed: int) -> Networks:
     both = [random_weights(True, seed + k, context=CONTEXT) for k in range(2)]
-    return Networks(stored(*both), CONTEXT, Ranks(CLASS_OF.astype(np.uint16)))
+    return Networks(stored(both), CONTEXT, Ranks(CLASS_OF.astype(np.uint16)))
 
 
 @pytest.fixture(scope="module")

@@ -106,7 +106,12 @@ def test_finished_cells_are_not_repeated(text, tmp_path, monkeypatch):
     before = run_grid(tmp_path, small(), text)
     lines = (tmp_path / "results.jsonl").read_text()
     fitted, computed = count_calls(monkeypatch, units.FittedUnits, "fit"), count_calls(monkeypatch, scoring, "outputs")
+    (tmp_path / ".text.json.writing-0123456789ab").write_text("half")  # as a killed process leaves it
+    (tmp_path / ".text.json.lock").touch()
+    unit = next((tmp_path / "units").iterdir())
+    unit.with_name(f".{unit.name}.lock").touch()
     assert run_grid(tmp_path, small(), text) == before
+    assert not list(tmp_path.rglob(".*"))
     assert (fitted, computed) == ([], [])
     after = run_grid(tmp_path, small(radii=[2, 4, 3]), text)
     assert len(after) == len(before) * 3 // 2

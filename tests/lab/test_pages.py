@@ -8,12 +8,12 @@ import pytest
 
 from lab import companion_results
 from lab.__main__ import main
+from lab.claims import FAILS, HOLDS, IN_PART, OPEN
 from lab.pages import stale_pages
 from lab.search_results import grid_table, search_table, validation_table
 from lab.structure import printed_logs
 from lab.verdicts import Results, all_verdicts, cells_of, grid_verdicts, verdict_table
 from saffu.errors import SaffuError
-from saffu.experiments.claims import FAILS, HOLDS, IN_PART, OPEN
 
 TILTS = [(0.0, {"hidden_dimension": 128}), (0.1, {"hidden_dimension": 64})]
 STARTS = [("explicit", 8), ("explicit", 128), ("random", 8), ("random", 128)]

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lab import run_claims
-from saffu.experiments.claims import FAILS, HOLDS, IN_PART, OPEN
+from lab.claims import FAILS, HOLDS, IN_PART, OPEN
 
 
 def tuned(first, last, plain, seed=0, radius=8, tokens=10**6):

@@ -12,7 +12,7 @@ def test_what_a_small_model_cannot_do_has_a_default(fitted):
     model = fitted("toy").model_
     assert not (model.can_sample or model.has_network or model.hidden_size)
     assert model.counted_part is None and model.ngrams is None and model.without_network() is None
-    with pytest.raises(ValueError, match="no recency cache"):
+    with pytest.raises(ValueError, match="no memory of a document"):
         without_cache(model)
     corpus = corpus_of([[5, 6, 7]])
     assert list(model.scores_by_part(corpus)) == [""]

@@ -514,8 +514,8 @@ def test_model_card_of_a_trained_model(fitted):
     assert "perplexity" not in model_card(lm, "x")
 
 
-def test_only_known_presets(fitted, tmp_path):
-    with pytest.raises(SaffuError, match="preset toy cannot be exported"):
+def test_only_models_that_predict_without_their_counts(fitted, tmp_path):
+    with pytest.raises(SaffuError, match="cannot be exported without them"):
         fitted("toy").export_hf(tmp_path / "hf")
 
 
@@ -572,6 +572,6 @@ def test_checkpoints(saffu, tmp_path, monkeypatch):
     assert load_model("two/chck_3M")(ids).logits.shape == (1, ids.shape[1], len(lm.tokenizer_))
     assert "not empty" in saffu("export model --checkpoints text.txt --sizes 1 --out two").err
     assert saffu("export model --checkpoints text.txt --sizes 1 --out two --force").status == 0
-    assert "fewer than the first checkpoint" in saffu("export model --checkpoints text.txt --sizes 9 --out new").err
+    assert "the first checkpoint needs 900" in saffu("export model --checkpoints text.txt --sizes 9 --out new").err
     assert "invalid sizes" in saffu("export model --checkpoints text.txt --sizes 0 --out new").err
     assert "pass --checkpoints TEXT" in saffu("export model --sizes 1 --out new").err

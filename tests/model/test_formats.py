@@ -2,10 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from lab.golden_folders import GOLDEN, answers
 from saffu import SaffuError, SaffuLM, files
+from saffu.calibrated.memory import memory_parts, memory_slices
 from saffu.model import formats
 from saffu.model.formats import Migration
 
@@ -73,3 +75,15 @@ def test_a_format_that_is_too_old_or_too_new_is_an_error(fitted, tmp_path, monke
     monkeypatch.setattr(files, "OLDEST_FORMAT", files.FORMAT)
     with pytest.raises(SaffuError, match="newer than this saffu's"):
         SaffuLM.load(tmp_path / "model")
+
+
+def test_format_5_ignores_a_match_that_format_4_does_not_know(fitted):
+    exponents = fitted("calibrated").model_.encoder.memory
+    config = fitted("calibrated").config
+    match = memory_slices(config)[1 + memory_parts(config).index("document, longest match")]
+    manifest = {"format": 4, "settings": {"word_classes": config.word_classes}}
+    arrays = {"encoder.memory": np.delete(exponents, range(match.start, match.stop), axis=1)}
+    found = formats.migrated_arrays(manifest, "model.safetensors", arrays)["encoder.memory"]
+    expected = exponents.copy()
+    expected[:, match] = 0
+    assert found.tolist() == expected.tolist()

@@ -14,6 +14,7 @@ import saffu
 from conftest import CONFIGS, sentences
 from saffu import SaffuError, SaffuLM, Tokenizer, TokenizerConfig
 from saffu.errors import NotFittedError
+from saffu.files import FORMAT
 from saffu.text.corpus import TokenCorpus, lines_of
 from saffu.text.tokenizer import EOD
 from toy_model import ToyConfig
@@ -106,7 +107,7 @@ def test_config_is_plain_json(lm, tmp_path):
     lm.source_ = {"hold_out": 20}
     lm.save(str(tmp_path / "m"), {"notes.txt": b"mine"})
     config = json.loads((tmp_path / "m" / "config.json").read_text())
-    assert (config["format"], config["model_type"], config["preset"]) == (3, "saffu", lm.config.preset)
+    assert (config["format"], config["model_type"], config["preset"]) == (FORMAT, "saffu", lm.config.preset)
     assert type(lm.config).from_dict(config["settings"]) == lm.config
     assert config["parameters"] == lm.parameters_
     assert config["vocabulary"] == len(lm.tokenizer_)
@@ -314,7 +315,7 @@ def test_scikit_learn_can_clone_it(fitted):
 def test_presets():
     assert saffu.preset("paper", radius=5).radius == 5
     assert SaffuLM().config == saffu.preset("calibrated") == saffu.CalibratedConfig()
-    with pytest.raises(SaffuError, match="unknown preset 'foo'; choose one of calibrated, companion, paper"):
+    with pytest.raises(SaffuError, match="unknown preset 'foo'; choose one of calibrated, companion, mixture, paper"):
         saffu.preset("foo")
     with pytest.raises(SaffuError, match="unknown setting 'radios'"):
         saffu.preset("paper", radios=5)

@@ -70,6 +70,22 @@ def test_a_document_that_was_changed_is_not_forgotten(saffu, books, edit):
     assert counted - done["trained_on"]["lines"] == lines - done["held_out_lines"] - done["skipped_lines"]
 
 
+@pytest.mark.parametrize("hold_out", [20, 0])
+def test_a_changed_line_is_found_by_its_ngrams(saffu, tmp_path, monkeypatch, hold_out):
+    """The ledger knows parts of 1,900 lines as one hash, but the n-grams of the other lines are counted."""
+    monkeypatch.chdir(tmp_path)
+    lines = sentences(3, 800)
+    (tmp_path / "a.txt").write_text("\n".join(lines) + "\n")
+    assert saffu(f"train a.txt --split file --hold-out {hold_out} --quiet --out m --order 4 --slots 2").status == 0
+    for number in (0, 50, 799):
+        changed = [*lines[:number], f"{lines[number]} quux", *lines[number + 1 :]]
+        (tmp_path / "e.txt").write_text("\n".join(changed) + "\n")
+        refused = saffu("forget m e.txt")
+        assert refused.status == 2 and f"phrases in line {number + 1} " in refused.err, refused.err
+    (tmp_path / "e.txt").write_text("".join(f"quux {line} quux\n" for line in lines))
+    assert "n-grams" not in saffu("forget m e.txt").err
+
+
 def test_a_truncation_that_ends_with_a_part_is_refused_too(books):
     """Every line of it is known, but others of its document would stay."""
     lm, lines = package.load("m"), (books / "b.txt").read_text().splitlines()

@@ -1,6 +1,7 @@
 """The recipe: what `saffu train` does, step by step, from Python."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -63,3 +64,20 @@ def test_a_run_is_resumed_with_its_own_text(selection, tmp_path):
     assert found == selection and checkpoint.settings == training.to_dict()
     corpus, dev = stored_text(tmp_path / "network", found)
     assert (corpus.fingerprint(), dev.fingerprint()) == (corpora.train.fingerprint(), corpora.dev.fingerprint())
+
+
+def test_a_checkpoint_does_not_say_where_on_the_disk_the_text_lies(selection, tmp_path):
+    training = TrainingConfig(max_folds=1)
+    recipe = Recipe(selection, PAPER, TokenizerConfig(bpe_count="types"), tmp_path / "network", training=training)
+    lm, corpora, _ = counted(recipe)
+    recipe.train(lm, corpora, lambda row: None)
+    stored = (tmp_path / "network" / "checkpoint.json").read_text()
+    assert str(tmp_path) not in stored and "../" in stored
+    (tmp_path / "elsewhere").mkdir()
+    for path in [*tmp_path.iterdir()]:  # moved together, they are found again
+        if path.name != "elsewhere":
+            path.rename(tmp_path / "elsewhere" / path.name)
+    _, moved = stored_run(tmp_path / "elsewhere" / "network", [], [])
+    assert [Path(name).parent.name for name in moved.text] == ["elsewhere"]
+    corpus, _ = stored_text(tmp_path / "elsewhere" / "network", moved)
+    assert corpus.fingerprint() == corpora.train.fingerprint()

@@ -121,7 +121,7 @@ void print_table(const Rows &rows, const std::vector<uint16_t> &ids) {
         a.begin[contexts] = (uint32_t)followers;
         if (level < depth) a.child[contexts] = (uint32_t)sizes[2 * level + 2];
         view.level[level - 1] = {a.token.data(), a.child.data(), a.begin.data(), a.backoff.data(),
-                                 a.follow.data(), a.mass.data(), nullptr, nullptr};
+                                 a.follow.data(), a.mass.data(), nullptr, nullptr, nullptr, 0, 0};
     }
     saffu_build_levels(rows.offsets.data(), rows.keys.data, rows.count(), VOCABULARY, rows.columns, rows.width,
                        rank.data(), VOCABULARY, prune.data(), discounts.data(), statistics.data(), none.data(),

@@ -24,7 +24,7 @@ await page.keyboard.press("z");
 await page.keyboard.up("Control");
 const undone = await value();
 await page.waitForFunction(() => document.getElementById("why-title").textContent === "Why “crossed”?");
-await page.click("#documents li button");
+await page.$eval("#documents li button", (button) => button.click()); // at once: the list may be about to change
 await page.waitForSelector("#changes li.equal");
 const verdict = await text("#changes .verdict");
 await page.click("#undo");

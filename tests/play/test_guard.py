@@ -57,6 +57,8 @@ def test_every_answer_has_the_headers(page, path):
 def test_large_requests_are_refused_with_a_clear_message(page):
     answer = page.client.post("api/suggest", content=b" " * (LARGEST_REQUEST + 1))
     assert answer.status_code == 413 and "1 MB" in answer.json()["error"]
+    answer = page.client.post("api/suggest", content=b"{}", headers={"Content-Length": "1" * 5000})
+    assert answer.status_code == 413 and "1 MB" in answer.json()["error"]
     answer = page.client.post("api/count", content=b" " * (LARGEST_TEXT + 1))
     assert answer.status_code == 413 and "20 MB" in answer.json()["error"]
 
@@ -77,7 +79,7 @@ def test_large_requests_are_refused_with_a_clear_message(page):
         (b'{"model": 3}', 422, "`model` must be a string"),
         (b'{"model": "../../etc"}', 422, "`text` must be a string"),
         (b'{"model": "../../etc", "text": "", "page": "a", "number": 1}', 422, "model is no longer available"),
-        (b'{"model": "x", "text": "\\ud800", "page": "a", "number": 1}', 422, "`text` must be a string"),
+        (b'{"model": "x", "text": "\\ud800", "page": "a", "number": 1}', 422, "`text` is not valid Unicode"),
         (b'{"model": "x", "text": "", "page": "a", "number": true}', 422, "`number` must be a number"),
         (b'{"model": "x", "text": "", "page": "a", "number": NaN}', 422, "`number` must be a number"),
     ],

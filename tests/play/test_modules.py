@@ -1,31 +1,44 @@
-"""The script of the page: modules by panel, without circles, whose state is few variables each."""
+"""The scripts of the page, with and without a server: modules without circles, whose state is few variables each."""
 
 import re
 from importlib.resources import files
 
-STATIC = files("saffu.play") / "static"
-SCRIPTS = {path.name: path.read_text("utf-8") for path in STATIC.iterdir() if path.name.endswith(".js")}
+import pytest
+
+STATIC, WEB = (files("saffu.play") / name for name in ("static", "web"))
+
+
+def scripts_of(*folders):
+    return {
+        path.name: path.read_text("utf-8") for folder in folders for path in folder.iterdir() if path.name[-3:] == ".js"
+    }
+
+
+PAGES = [(scripts_of(STATIC), ["play.js"]), (scripts_of(STATIC, WEB), ["play.js", "engine.js"])]
+SCRIPTS = {**scripts_of(STATIC), **{f"web/{name}": script for name, script in scripts_of(WEB).items()}}
 IMPORT = re.compile(r'^import \{[^}]+\} from "\./([\w.]+)";$', re.MULTILINE)
 
 
-def imports(name: str) -> list[str]:
-    return IMPORT.findall(SCRIPTS[name])
-
-
-def test_modules_import_only_modules_of_the_page_and_no_circles():
+@pytest.mark.parametrize(("scripts", "roots"), PAGES, ids=["served", "static"])
+def test_modules_import_only_modules_of_the_page_and_no_circles(scripts, roots):
     done: set[str] = set()
 
     def visit(name: str, path: tuple[str, ...]) -> None:
         assert name not in path, f"circle: {' → '.join([*path, name])}"
         if name not in done:
-            for other in imports(name):
+            for other in IMPORT.findall(scripts[name]):
                 visit(other, (*path, name))
             done.add(name)
 
-    visit("play.js", ())
-    assert done == set(SCRIPTS)  # each is used
-    for name, script in SCRIPTS.items():
-        assert len(re.findall(r"^import ", script, re.MULTILINE)) == len(imports(name)), name
+    for root in roots:
+        visit(root, ())
+    assert done == set(scripts)  # each is used
+    for name, script in scripts.items():
+        assert len(re.findall(r"^import ", script, re.MULTILINE)) == len(IMPORT.findall(script)), name
+
+
+def test_only_the_server_is_replaced_on_a_page_without_one():
+    assert scripts_of(STATIC).keys() & scripts_of(WEB).keys() == {"server.js"}
 
 
 def test_modules_are_short_and_hold_little_state():

@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("patterns", "names"),
     [
-        (["."], ["a.txt.gz", "b.txt", "deep/er/c.txt", "deep/er/d.JSONL.zst"]),
+        (["."], ["a.txt.gz", "b.txt", "deep/er/c.txt", "deep/er/d.JSONL.zst", "notes.md"]),
         (["notes.md", "b.txt"], ["b.txt", "notes.md"]),
         (["b.txt", "./b.txt", "*.txt", "deep/../b.txt"], ["b.txt"]),
         (["**/*.txt"], ["b.txt", "deep/er/c.txt"]),
@@ -47,7 +47,7 @@ def test_other_files_of_a_folder(folder: Path) -> None:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).touch()
     (folder / "link.txt").symlink_to(folder / "b.txt")
-    assert other_files(["."]) == [Path("none/picture.png"), Path("notes.md")]
+    assert other_files(["."]) == [Path("none/picture.png")]
     assert other_files(["deep", "notes.md", "*.txt", "-", "missing"]) == []
     assert [str(path) for path in find_files(["deep"])] == ["deep/er/c.txt", "deep/er/d.JSONL.zst"]
 
@@ -63,7 +63,7 @@ def test_a_named_file_may_look_like_a_glob(folder: Path) -> None:
         ("", "empty file name"),
         ("missing.txt", r"no such file or folder: missing\.txt"),
         ("*.csv", r"no file matches \*\.csv"),
-        ("none", r"no text in the folder none \(files ending in \.txt, \.jsonl,"),
+        ("none", r"no text in the folder none \(files ending in \.txt, \.md, \.jsonl,"),
         ("x" * 5000, "cannot look up x+: File name too long"),
     ],
 )

@@ -50,7 +50,7 @@ def test_words_of_a_beam_add_up_to_a_line(lm):
             total += score
         ended, _ = words.score(last, rest[-1], is_last_word=True)
         assert total - score + ended == pytest.approx(lm.score([line]).nll * -1, rel=1e-5)
-        rows = lm.surprisals(line)
+        rows = lm.surprisals(line, memory=True)
         assert score == pytest.approx(-rows[-2].bits * math.log(2), rel=1e-4)
         assert words.score(state, "")[1] == state
     scaled = CtcLanguageModel(lm.scorer_, alpha=0.5, beta=2.0)

@@ -3,11 +3,24 @@
 import numpy as np
 import pytest
 
-from saffu import SaffuError, Sampling
+from saffu import CalibratedConfig, SaffuError, SaffuLM, Sampling
 from saffu.text.tokenizer import EOD
 from saffu.tools.generate import draw, encode_prompt, generate_tokens
 
 P = np.log(np.array([[0.3, 0.3, 0.3, 0.05, 0.5, 0.25, 0.15, 0.1]]))
+
+
+def test_samples_are_valid_text():
+    """Even of a model that has seen each character once, in bytes."""
+    lm = SaffuLM(CalibratedConfig(order=3, slots=2, word_classes=0, output_classes=4)).fit(
+        [f"{chr(0x4E00 + 7 * n)}é{chr(0x1F600 + n % 50)} {n}" for n in range(60)]
+    )
+    for options in ({}, {"temperature": 1.3}):
+        texts = [lm.generate(seed=seed, max_tokens=40, **options) for seed in range(30)]
+        assert not any("\ufffd" in text for text in texts) and any(ord(c) > 0x3000 for c in "".join(texts))
+        assert not any("\ufffd" in "".join(lm.stream(seed=seed, max_tokens=25, **options)) for seed in range(10))
+    batch = lm.generate_batch(["é", ""], seed=1, max_tokens=30)
+    assert not any("\ufffd" in text for text in batch)
 
 
 def test_generation_stops_at_the_end_and_repeats_with_a_seed(lm):

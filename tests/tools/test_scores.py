@@ -13,7 +13,7 @@ from toy_model import ToyConfig
 
 
 def test_lines_are_scored_as_documents(lm, dev_text):
-    rows = lm.score_lines(dev_text)
+    rows = lm.score_lines(dev_text, memory=True)
     assert len(rows) == len(dev_text) > FIRST_BATCH
     for row, text in zip(rows[::25], dev_text[::25], strict=True):
         score = lm.score([text])
@@ -26,10 +26,10 @@ def test_lines_are_scored_as_documents(lm, dev_text):
 
 def test_a_text_of_several_lines_is_one_row(fitted, dev_text):
     lm, text = fitted("calibrated"), "\n".join(dev_text[:3])
-    (row,) = lm.score_lines([text])
+    (row,) = lm.score_lines([text], memory=True)
     assert row.bits == pytest.approx(lm.score([text]).nll / math.log(2), rel=1e-12)
     assert row.bytes == len(text) + 1
-    words = lm.surprisals(text)
+    words = lm.surprisals(text, memory=True)
     assert [word.word for word in words].count("<eod>") == 3
     assert math.fsum(word.bits for word in words) == pytest.approx(row.bits, rel=1e-9)
 

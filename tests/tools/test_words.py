@@ -1,14 +1,17 @@
 """Surprisal of words: against sums over all continuations, and as parts of lines."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from saffu.text.tokenizer import EOD
-from saffu.tools.words import boundaries, word_ends
+from saffu import CalibratedConfig, SaffuLM
+from saffu.text.tokenizer import EOD, TokenizerConfig
+from saffu.tools.segments import segments
+from saffu.tools.words import Cut, boundaries, word_cuts
 
 TEXT = st.text(st.sampled_from("abc dog.,'é\t  "), max_size=30)
 
@@ -55,9 +58,9 @@ def test_a_word_is_scored_with_its_ending(fitted):
 
     (dog,) = encode(" dog")
     the, ended = after("the"), after("the dog")[begins].sum()
-    row = lm.surprisals("the dog saw")[1]
+    row = lm.surprisals("the dog saw", memory=True)[1]
     assert 2**-row.bits == pytest.approx(the[dog] / the[begins].sum() * ended, rel=1e-4)
-    first, *_, end = lm.surprisals("the")
+    first, *_, end = lm.surprisals("the", memory=True)
     assert 2**-first.bits == pytest.approx(after("")[encode("the")[0]] * the[begins].sum(), rel=1e-4)
     assert 2**-end.bits == pytest.approx(the[EOD] / the[begins].sum(), rel=1e-4)
 
@@ -72,5 +75,60 @@ def test_words_after_a_word_form_a_distribution(fitted):
 
 
 def test_word_ends():
-    assert word_ends([]) == [] and word_ends([b" ", b"  "]) == []
-    assert word_ends([b" a", b"b", b" ", b" c"]) == [2, 4]
+    assert word_cuts([]) == [] and word_cuts([b" ", b"  "]) == []
+    assert word_cuts([b" a", b"b", b" ", b" c"]) == [Cut(2), Cut(4)]
+
+
+@pytest.fixture
+def characters(monkeypatch):
+    """As if ICU were not installed."""
+    monkeypatch.setattr("saffu.tools.segments._icu", lambda: None)
+
+
+def japanese():
+    """A model whose tokens are frequent words, and single characters."""
+    nouns, verbs = ["東京", "天気", "猫", "水曜日"], ["が好きです。", "を見ました。", "は良い。"]
+    lines = [f"今日は{a}と{b}{verb}" for a in nouns for b in nouns for verb in verbs] * 4
+    config = CalibratedConfig(order=4, slots=4, word_classes=20, output_classes=8)
+    return SaffuLM(config, tokenizer=TokenizerConfig(bpe_kept_words=5)).fit(lines + [*nouns, "今日は"] * 30)
+
+
+def test_words_of_a_script_without_spaces(characters):
+    """Characters are words, also inside a token; rows add up to the line, and each is the ratio of two prefixes."""
+    lm = japanese()
+    text = "今日は天気と　東京が好きです。"
+    rows = lm.surprisals(text)
+    assert [row.word for row in rows] == [*"今日は天気と東京が好きです。", "<eod>"]
+    assert math.fsum(row.bits for row in rows) == pytest.approx(lm.score_lines([text])[0].bits, rel=1e-9)
+    assert sum(row.tokens for row in rows) == lm.score_lines([text])[0].tokens
+    assert min(row.bits for row in rows) > -1e-9 and max(row.tokens for row in rows) < len("　東".encode()) + 1
+    model = lm.model_.without_cache()
+    p = np.exp(model.next_log_probabilities([model.start([])])[0].astype(float))
+    begins = [lm.tokenizer_.decode_bytes([token]).startswith("今".encode()) for token in range(len(lm.tokenizer_))]
+    assert 2 ** -rows[0].bits == pytest.approx(p[begins].sum(), rel=1e-5)
+
+
+def test_completion_in_a_script_without_spaces(characters):
+    lm = japanese()
+    assert next(iter(lm.complete_word("今日は天"))).startswith("天気")
+    assert next(iter(lm.complete_word("今日は水"))).startswith("水曜日")
+    assert next(iter(lm.complete_word("今日は天気と猫が"))) == "が好きです"  # several tokens, each of which is certain
+
+
+def test_dictionary_words(monkeypatch):
+    """ICU counts in UTF-16 and yields places; white space joins what follows."""
+
+    class Breaks(list):
+        def setText(self, text):
+            self[:] = [2, 3, 4, 6]
+
+    names = {"createWordInstance": staticmethod(lambda locale: Breaks())}
+    icu = SimpleNamespace(BreakIterator=type("", (), names), Locale=SimpleNamespace(getRoot=lambda: None))
+    monkeypatch.setattr("saffu.tools.segments._icu", lambda: icu)
+    assert segments("今日　猫𠮷") == ["今日", "　猫", "𠮷"]
+
+
+def test_words_of_icu():
+    pytest.importorskip("icu", reason="pip install pyicu")
+    assert segments("今日は天気が良い") == ["今日", "は", "天気", "が", "良い"]
+    assert segments("สวัสดีชาวโลก") == ["สวัสดี", "ชาว", "โลก"]

@@ -17,11 +17,16 @@ from typing import Any
 
 ATTACKS = {
     "kills": 3,
+    "faults": 3,
     "interrupts": 1,
     "options": 1,
     "texts": 1,
     "crafted": 1,
     "races": 1,
+    "places": 1,
+    "escapes": 1,
+    "hostile_files": 1,
+    "threads": 1,
     "full_disk": 1,
     "low_memory": 1,
     "several_processes": 2,

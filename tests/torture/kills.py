@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -144,10 +145,18 @@ def left_behind(scratch: Path) -> str:
 
 
 def run_again(victim: Victim, out: Path, first: Ended) -> str:
-    """The same command, or its continuation, must now succeed; unless it had succeeded already."""
-    if first.status == 0 or (victim.name.startswith(("update", "forget")) and victim.done(out)):
+    """The same command, or its continuation, must now succeed, unless it had been done; either way, it cleans up.
+
+    What was done is done once: a second `forget` is refused, and what a second `update` adds is forgotten again.
+    """
+    done = victim.name.startswith(("update", "forget")) and victim.done(out)
+    if first.status == 0:
         return ""
     resumable = victim.again and (out / "checkpoint.json").exists()
     ended = command(victim.again if resumable else victim.line)
     left = [path.name for path in out.parent.glob(f".{out.name}.*")]
-    return ended.problem((0,)) or failed(victim.done, out) or (f"left behind: {left}" if left else "")
+    wrong = ended.problem((2,) if done and victim.name.startswith("forget") else (0,))
+    if not wrong and done and ended.status == 0:
+        undo = re.sub(" --.*", "", victim.line.replace("update", "forget", 1))
+        wrong = command(f"{undo} --drop-network").problem((0,))
+    return wrong or failed(victim.done, out) or (f"left behind: {left}" if left else "")

@@ -34,7 +34,8 @@ def vectors_of_pairs(near: Sequence[NgramCounts], dimensions: int = DIMENSIONS) 
     Tokens are described by the square roots of their neighbors' shares (one and two places before and after), and the
     descriptions are compressed to the subspace that holds most of them.
     """
-    blocks, vocabulary = [], near[0].vocabulary
+    blocks = []
+    vocabulary = near[0].vocabulary
     for pairs in near:
         before = np.repeat(np.arange(vocabulary, dtype=np.uint16), np.diff(pairs.offsets))
         for token, transposed in ((before, False), (pairs.keys, True)):

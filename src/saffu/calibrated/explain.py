@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 def explain(model: CalibratedModel, context: Sequence[int]) -> Explanation:
     """The prediction of the token after a context, which begins its document."""
     features, exponents = parts_of(model, context)
-    views, level = len(model.views), Levels(model)
-    prior, plain_scores, terms = features[0], np.zeros(features.shape[1]), []
+    views = len(model.views)
+    level = Levels(model)
+    prior = features[0]
+    plain_scores = np.zeros(features.shape[1])
+    terms = []
     gamma = level.spread(exponents[1 + views]) if model.config.cache else np.ones_like(prior)
 
     def add_term(name: str, values: Floats, seen: Sequence[int] = (), weight: float | None = None) -> None:
@@ -42,7 +45,8 @@ def explain(model: CalibratedModel, context: Sequence[int]) -> Explanation:
         evidence = level.spread(weights) * (shares - prior)
         plain_scores += evidence
         add_term(view.name, gamma * evidence, tokens_seen(view, context)[::-1], float(weights[0] * gamma[0]))
-    scores, normalizers = gamma * plain_scores, np.zeros_like(prior)
+    scores = gamma * plain_scores
+    normalizers = np.zeros_like(prior)
     if model.config.cache:
         plain = features[1 + views]
         normalizers += gamma * (plain - plain_scores)
@@ -63,7 +67,8 @@ class Levels:
     """Arrays over the classes (K) and then the predicted tokens by rank, (K + tokens)."""
 
     def __init__(self, model: CalibratedModel):
-        self.ranks, self.vocabulary = model.ranks, model.vocabulary
+        self.ranks = model.ranks
+        self.vocabulary = model.vocabulary
         self.widths = np.diff(self.ranks.first)
 
     def spread(self, weights: Array) -> Floats:
@@ -94,9 +99,11 @@ def parts_of(model: CalibratedModel, context: Sequence[int]) -> tuple[Floats, Fl
 
     The parts: ln of the shares of prior and views; ln p without the memory; what the parts of the memory add.
     """
-    width, parts = model.ranks.number + model.ranks.predicted, 1 + len(model.views)
+    width = model.ranks.number + model.ranks.predicted
+    parts = 1 + len(model.views)
     parts += 1 + len(memory_parts(model.config)) if model.config.cache else 0
-    features, exponents = np.empty((parts, width), dtype=np.float32), np.empty((parts, 2), dtype=np.float32)
+    features = np.empty((parts, width), dtype=np.float32)
+    exponents = np.empty((parts, 2), dtype=np.float32)
     with model._readers.at(model.start(context)) as (reader, *document):
         library.saffu_explain(reader.handle, *document, pointer(features, np.float32), pointer(exponents, np.float32))
     return features.astype(np.float64), exponents.astype(np.float64)
@@ -119,7 +126,8 @@ def tokens_seen(view: View, context: Sequence[int]) -> list[int]:
 
 def matches(model: CalibratedModel, number: int, context: Sequence[int]) -> list[int]:
     """The contexts of a view that were seen, one number per level, shortest first."""
-    tail, found = np.array(context[-model.lookback :], dtype=np.uint16), np.empty(MAX_LEVELS, dtype=np.uint32)
+    tail = np.array(context[-model.lookback :], dtype=np.uint16)
+    found = np.empty(MAX_LEVELS, dtype=np.uint32)
     levels = library.saffu_match(
         model.native.views[number], pointer(tail, np.uint16), len(tail), len(context), pointer(found, np.uint32)
     )
@@ -128,7 +136,9 @@ def matches(model: CalibratedModel, number: int, context: Sequence[int]) -> list
 
 def level_shares(model: CalibratedModel, number: int, context: Sequence[int]) -> list[Floats]:
     """What each level of a view adds to p_v(n | c), by rank, longest context first and unigrams last."""
-    table, weight, shares = model.tables[number], 1.0, []
+    table = model.tables[number]
+    weight = 1.0
+    shares = []
     found = matches(model, number, context)
     for level, at in zip(reversed(table.levels[: len(found)]), reversed(found), strict=True):
         mass = np.zeros(model.vocabulary)
@@ -144,7 +154,8 @@ def memory_shares(model: CalibratedModel, context: Sequence[int]) -> list[Term]:
     number = [view.name for view in model.views].index(NGRAM)
     shares = level_shares(model, number, context)
     seen = list(reversed(tokens_seen(model.views[number], context)))
-    total, terms = np.sum(shares, axis=0), []
+    total = np.sum(shares, axis=0)
+    terms = []
     for length, share in zip(range(len(shares) - 1, -1, -1), shares, strict=True):
         values = np.zeros(model.vocabulary)
         values[model.ranks.tokens[: model.ranks.predicted]] = share / total

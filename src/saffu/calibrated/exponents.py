@@ -74,7 +74,8 @@ def fit_exponents(
     `moments` returns those of every problem at the given exponents. Steps that would lose are halved; a problem is done
     once a step gains less than `tolerance` nats per target.
     """
-    a, now = start.copy(), moments(start)
+    a = start.copy()
+    now = moments(start)
     active = np.array([m.targets > 0 for m in now])
 
     def value(number: int, m: Moments, at: Floats) -> float:
@@ -97,6 +98,7 @@ def fit_exponents(
             steps[lost] = 0
             after = moments(a + steps)
         gained = [(m.log_likelihood - n.log_likelihood) / max(1, n.targets) for m, n in zip(after, now, strict=True)]
-        a, now = a + steps, after
+        a = a + steps
+        now = after
         active &= np.array(gained) > tolerance
     return a

@@ -70,7 +70,8 @@ def fit_encoder(
 
 def class_encoder(config: CalibratedConfig, near: Sequence[NgramCounts], frequencies: Array) -> Encoder:
     """Classes from pairs of tokens one and two apart, and the exponents that calibration starts from."""
-    views, vectors = views_of(config), vectors_of_pairs(near)
+    views = views_of(config)
+    vectors = vectors_of_pairs(near)
     before, after = Neighbors.before(near[0]), Neighbors.after(near[0])
     sizes = sorted({view.classes for view in views if view.classes}, reverse=True)
     classes = dict(
@@ -81,12 +82,13 @@ def class_encoder(config: CalibratedConfig, near: Sequence[NgramCounts], frequen
         start[where] = 0.7 if view.name == NGRAM else 0.1
     plain = np.tile(start, (2, 1))
     outputs = output_classes(vectors, frequencies, config.output_classes, before)
-    return Encoder(outputs, classes, plain, unfitted_exponents(config))
+    return Encoder(outputs, classes, plain, unfitted_exponents(config), tuple(views))
 
 
 def calibrated_encoder(model: CalibratedModel, corpus: TokenCorpus, held_out: Array) -> Encoder:
     """The model's encoder with exponents fitted to `held_out` ranges (n, 2), which its counts have not seen."""
-    trial, encoder = Calibration(model, corpus, held_out), model.encoder
+    trial = Calibration(model, corpus, held_out)
+    encoder = model.encoder
     encoder = replace(encoder, plain=trial.solve(encoder.plain, exponent_slices(model.views), of_memory=False))
     if model.config.cache:
         model.encoder = encoder  # the memory comes on top of these
@@ -120,7 +122,8 @@ class Calibration:
     """Fits exponents of a model on ranges of a corpus that its counts have not seen."""
 
     def __init__(self, model: CalibratedModel, corpus: TokenCorpus, ranges: Array):
-        self.model, self.corpus = model, corpus
+        self.model = model
+        self.corpus = corpus
         self.targets = np.concatenate([np.arange(a, b) for a, b in ranges])
         self.ids = checked_ids(corpus, model.vocabulary)
         self.starts = np.ascontiguousarray(corpus.starts, dtype=np.int64)
@@ -147,12 +150,14 @@ class Calibration:
 
     def moments(self, targets: Array, exponents: Floats, of_memory: bool) -> list[Moments]:
         """The moments of both levels at exponents (2, J)."""
-        encoder, J = self.model.encoder, exponents.shape[1]
+        encoder = self.model.encoder
+        J = exponents.shape[1]
         self.model.native.set_exponents(*((encoder.plain, exponents) if of_memory else (exponents, encoder.memory)))
         memory_starts = self.memory_starts if of_memory else None
 
         def work(share: Array) -> Floats:
-            share, sums = np.ascontiguousarray(share), np.zeros((2, 2 + J + J * J))
+            share = np.ascontiguousarray(share)
+            sums = np.zeros((2, 2 + J + J * J))
             library.saffu_moments(
                 self.model.native.structure, pointer(self.ids, np.uint16), pointer(self.starts, np.int64),
                 self.corpus.documents, pointer(share, np.int64), len(share), pointer(memory_starts, np.int64),
@@ -167,7 +172,8 @@ class Calibration:
 
 def exponents_by_part(model: CalibratedModel) -> dict[str, list[float]]:
     """The mean exponents of the prior, of each view, and of the memory, for classes and for tokens."""
-    encoder, parts = model.encoder, memory_parts(model.config)
+    encoder = model.encoder
+    parts = memory_parts(model.config)
     means = [encoder.plain[:, where].mean(1) for where in exponent_slices(model.views)]
     means += [encoder.memory[:, where].mean(1) for where in memory_slices(model.config)] if parts else []
     names = ["prior", *(view.name for view in model.views), *(["without memory", *parts] if parts else [])]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_uint32, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,9 @@ class Level(Structure):
         ("mass", c_void_p),
         ("heavy", c_void_p),
         ("rows", c_void_p),
+        ("before", c_void_p),
+        ("many", c_uint32),
+        ("heavies", c_uint32),
     ]
 
 
@@ -73,6 +76,7 @@ class MemoryContext(Structure):
         ("chained", c_int32),
         ("strength", c_float),
         ("keep", c_float),
+        ("longest", c_int32),
         ("distances", c_void_p),
         ("classes", c_void_p),
     ]
@@ -90,6 +94,7 @@ class MemoryShape(Structure):
         ("half_lives", c_void_p),
         ("age_limits", c_void_p),
         ("count_limits", c_void_p),
+        ("match_limits", c_void_p),
         ("context", POINTER(MemoryContext)),
     ]
 
@@ -116,19 +121,28 @@ class Model(Structure):
         ("remembered", c_void_p * 2),
         ("view", POINTER(View)),
         ("memory", MemoryShape),
+        ("archive", MemoryShape),
     ]
 
 
 def pointer(array: Array | None, dtype: npt.DTypeLike) -> c_void_p:
-    """The address of an array's data; the array must be contiguous, of this type, and outlive the call."""
+    """The address of an array's data, which must be contiguous and of this type.
+
+    The array lives as long as the pointer: during the call that it is an argument of, but not if it is stored in a
+    structure, which copies the address.
+    """
     if array is None:
         return c_void_p(None)
     if array.dtype != dtype or not array.flags.c_contiguous:
         raise TypeError(f"expected a contiguous array of {np.dtype(dtype)}, got {array.dtype}")
-    return c_void_p(array.ctypes.data)
+    address = c_void_p(array.ctypes.data)
+    address.array = array  # type: ignore[attr-defined]
+    return address
 
 
 def _load() -> ctypes.CDLL:
+    if sys.byteorder == "big":
+        raise SaffuError("saffu runs on little-endian processors only: its kernels would misread tables on this one")
     try:
         loaded = ctypes.CDLL(str(LIBRARY))
     except OSError as error:
@@ -140,6 +154,7 @@ def _load() -> ctypes.CDLL:
         "saffu_count_rows": (None, [p, p, i64, p, i64, p, i32, i32, i64, i64, p, POINTER(Buffer), POINTER(Buffer)]),
         "saffu_trim": (None, []),
         "saffu_limit": (None, [i64]),
+        "saffu_explain_lost_pages": (None, [i32]),
         "saffu_map": (p, [i32, i64]),
         "saffu_unmap": (None, [p]),
         "saffu_give_back": (None, []),
@@ -153,17 +168,18 @@ def _load() -> ctypes.CDLL:
         "saffu_score": (None, [POINTER(Model), p, p, i64, i64, i64, p, p]),
         "saffu_moments": (None, [POINTER(Model), p, p, i64, p, i64, p, i64, i32, p]),
         "saffu_plain_shares": (None, [POINTER(Model), p, p, i64, i64, i64, p]),
-        "saffu_reader": (p, [POINTER(Model)]),
+        "saffu_reader": (p, [POINTER(Model), i32]),
         "saffu_free_reader": (None, [p]),
-        "saffu_read_targets": (None, [p, p, p, i64, i64, i64, i32, p, p, p]),
+        "saffu_read_targets": (None, [p, p, p, i64, i64, i64, p, p, p]),
         "saffu_read": (None, [p, p, i64, i64, i64, p]),
         "saffu_distribution": (None, [p, p, i64, i64, p, p, p]),
-        "saffu_certainty": (None, [p, p, i64, i64, p, p]),
+        "saffu_certainty": (None, [p, p, i64, i64, p, p, p]),
+        "saffu_members": (None, [p, i32, p]),
         "saffu_sample": (i32, [p, p, i64, i64, p, p]),
         "saffu_explain": (None, [p, p, i64, i64, p, p, p]),
         "saffu_match": (i32, [POINTER(View), p, i64, i64, p]),
         "saffu_view_score": (None, [POINTER(View), p, p, p, i64, i64, i64, p]),
-        "saffu_class_rows": (None, [p, p, p, p, p, i64, i32, p]),
+        "saffu_class_rows": (None, [p, p, p, p, p, i64, i32, p, p]),
         "saffu_sparse_product": (None, [p, p, p, i64, p, i64, i32, p]),
         "saffu_exchange": (i64, [p, p, p, i64, i64, p, i64, i64, i32, p]),
     }

@@ -37,7 +37,8 @@ class KneserNey:
 
     def __init__(self, counts: NgramCounts, order: int | None = None) -> None:
         counts = counts.lower_order(counts.order if order is None else order)
-        self.order, self.vocabulary = counts.order, counts.vocabulary
+        self.order = counts.order
+        self.vocabulary = counts.vocabulary
         self.ranks = ranks_in_order(counts.vocabulary)
         self.table = Table.solve(counts, range(1, counts.order), self.ranks)
 
@@ -57,7 +58,8 @@ class KneserNey:
 
 def in_chunks(kernel: Callable[[Array, int, int, Array], None], corpus: TokenCorpus, progress: str | None) -> Floats:
     """Run a scoring kernel over all targets, chunk by chunk, on all cores."""
-    out, starts = np.empty(corpus.targets), np.ascontiguousarray(corpus.starts, dtype=np.int64)
+    out = np.empty(corpus.targets)
+    starts = np.ascontiguousarray(corpus.starts, dtype=np.int64)
     bounds = list(accumulate([CHUNK] * (corpus.targets // CHUNK), initial=0))
     with progress_bar(progress, total=corpus.targets) as bar:
 

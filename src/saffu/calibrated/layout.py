@@ -13,9 +13,10 @@ from saffu.calibrated import kernels, memory, storage
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.kernels import EVIDENCE, Array, library, pointer
 from saffu.calibrated.tables import Table
-from saffu.calibrated.views import View, views_of
+from saffu.calibrated.views import View
 from saffu.text.tokenizer import EOD
 
+MOST_TOKENS = 2**31 - 1  # that a memory can hold
 CLASS_SUMS_ABOVE = 64  # followers from which on sums by class are stored for a context
 
 
@@ -33,6 +34,7 @@ class Ranks:
         self.predicted = len(classes) - EOD
         bounds = np.searchsorted(self.classes[: self.predicted], np.arange(self.number + 1))
         self.first = bounds.astype(np.int32)  # (classes + 1,) rank at which each class begins
+        self.sizes = np.diff(bounds)  # (classes,)
 
     def by_class(self, shares: Array) -> Array:
         """Sums over classes (…, classes) of what is given by rank (…, ≥ predicted)."""
@@ -58,6 +60,7 @@ class NativeModel:
     def __init__(
         self,
         config: CalibratedConfig,
+        views: Sequence[View],
         tables: Sequence[Table],
         ranks: Ranks,
         frequencies: Array,
@@ -66,18 +69,18 @@ class NativeModel:
         remembered: Array,
     ):
         """Exponents (2, J) of classes and tokens: of prior and views, and of the memory."""
-        prior, views = log_prior(frequencies, ranks), views_of(config)
+        prior = log_prior(frequencies, ranks)
         of_classes = np.log(ranks.by_class(np.exp(prior)))
         self.ranks, self.views = ranks, (kernels.View * len(views))()
         self.structure = kernels.Model(len(frequencies), ranks.number, len(views))
-        self.structure.kept = [tables, ranks]
+        self.structure.kept = [tables, ranks, context_classes]
         for number, (view, table) in enumerate(zip(views, tables, strict=True)):
             classes = context_classes[view.classes] if view.classes else None
             native = table.native(classes, view.exact)
             class_unigram = ranks.by_class(table.unigram).astype(np.float32)
             native.class_unigram = pointer(class_unigram, np.float32)
             self.structure.kept += [classes, class_unigram]
-            for level, native_level in zip(table.levels[:2], native.level, strict=False):
+            for level, native_level in zip(table.levels, native.level, strict=False):
                 self._add_class_rows(level, native_level, ranks)
             self.views[number] = native
         arrays: dict[str, Array] = {
@@ -99,51 +102,62 @@ class NativeModel:
         self.set_exponents(plain, remembered)
 
     def _add_class_rows(self, level: dict[str, Array], native: kernels.Level, ranks: Ranks) -> None:
-        """Sums by class of contexts with many followers: reading them beats adding up the followers."""
-        followers = np.diff(level["begin"].astype(np.int64))
-        chosen = np.flatnonzero(followers > CLASS_SUMS_ABOVE).astype(np.uint32)
-        if not len(chosen):
-            return
-        heavy = np.full(len(followers), -1, dtype=np.int32)
-        heavy[chosen] = np.arange(len(chosen))
-        rows = storage.empty((len(chosen), ranks.number), np.float32)
+        """Sums by class of contexts with many followers, and where each class begins among them: both save time."""
+        heavy = np.flatnonzero(np.diff(level["begin"]) > CLASS_SUMS_ABOVE).astype(np.uint32)
+        rows = storage.empty((len(heavy), ranks.number), np.float32)
+        before = storage.empty((len(heavy), ranks.number + 1), np.uint16)
         library.saffu_class_rows(
             pointer(level["begin"], np.uint32), pointer(level["follow"], np.uint16), pointer(level["mass"], np.float32),
-            pointer(ranks.classes, np.uint16), pointer(chosen, np.uint32), len(chosen), ranks.number,
-            pointer(rows, np.float32),
+            pointer(ranks.classes, np.uint16), pointer(heavy, np.uint32), len(heavy), ranks.number,
+            pointer(rows, np.float32), pointer(before, np.uint16),
         )  # fmt: skip
-        native.heavy, native.rows = pointer(heavy, np.int32), pointer(rows, np.float32)
-        self.structure.kept += [heavy, rows]
+        native.heavy, native.many, native.heavies = pointer(heavy, np.uint32), CLASS_SUMS_ABOVE, len(heavy)
+        native.rows, native.before = pointer(rows, np.float32), pointer(before, np.uint16)
+        self.structure.kept += [heavy, rows, before]
 
     def _set_memory(self, config: CalibratedConfig, context_classes: dict[int, Array]) -> None:
         """How the memory of a document is made."""
+        self.structure.memory = self._shape(
+            config.cache, memory.HALF_LIVES, memory.memory_contexts(config), context_classes
+        )
+        self.structure.archive = self._shape(
+            min(memory.ARCHIVE * config.cache, MOST_TOKENS), memory.ARCHIVE_HALF_LIVES, memory.ARCHIVE_CONTEXTS, {}
+        )
+
+    def _shape(
+        self,
+        window: int,
+        half_lives: Sequence[float],
+        contexts: Sequence[memory.MemoryContext],
+        context_classes: dict[int, Array],
+    ) -> kernels.MemoryShape:
         kept: list[Array] = []
 
         def pointer_to(values: Sequence[float], dtype: npt.DTypeLike) -> c_void_p:
             kept.append(np.array(values, dtype=dtype))
             return pointer(kept[-1], dtype)
 
-        contexts = memory.memory_contexts(config)
-        self.contexts = (kernels.MemoryContext * len(contexts))()
-        for native, context in zip(self.contexts, contexts, strict=True):
+        natives = (kernels.MemoryContext * len(contexts))()
+        for native, context in zip(natives, contexts, strict=True):
             native.length, native.exact, native.chained = len(context.distances), context.exact, context.chained
-            native.strength, native.keep = context.strength, context.keep
+            native.strength, native.keep, native.longest = context.strength, context.keep, context.longest
             native.distances = pointer_to(context.distances, np.int32)
             native.classes = pointer(context_classes[context.classes] if context.classes else None, np.uint16)
-        self.structure.memory = kernels.MemoryShape(
-            window=config.cache,
-            decays=len(memory.HALF_LIVES),
+        self.structure.kept += [kept, natives]
+        return kernels.MemoryShape(
+            window=window,
+            decays=len(half_lives),
             contexts=len(contexts),
             ages=len(memory.AGES),
             strength=memory.STRENGTH,
             rate=memory.RATE,
             smallest_share=memory.SMALLEST_SHARE,
-            half_lives=pointer_to(memory.HALF_LIVES, np.float32),
+            half_lives=pointer_to(half_lives, np.float32),
             age_limits=pointer_to(memory.AGES, np.int64),
             count_limits=pointer_to([*memory.ONE_FOLLOWER, memory.SEVERAL_FOLLOWERS], np.float32),
-            context=self.contexts,
+            match_limits=pointer_to(memory.MATCHES, np.int32),
+            context=natives,
         )
-        self.structure.kept += [kept, self.contexts]
 
     def set_exponents(self, plain: Array, remembered: Array) -> None:
         """Replace the exponents (2, J), for calibration, which tries many."""

@@ -20,7 +20,8 @@ exponent of a view depends on how much of its context it has seen, and with how 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -33,13 +34,14 @@ from saffu.calibrated.explain import explain
 from saffu.calibrated.kernels import Array, library, pointer
 from saffu.calibrated.kneser_ney import in_chunks
 from saffu.calibrated.layout import NativeModel, Ranks, exponent_slices, log_prior
-from saffu.calibrated.memory import first_remembered, memory_slices
+from saffu.calibrated.memory import first_remembered, memory_contexts, memory_slices
 from saffu.calibrated.ngrams import NgramCounts
-from saffu.calibrated.reading import Readers, initial_learning, read_corpus
+from saffu.calibrated.reading import Reader, Readers, initial_learning, read_corpus
 from saffu.calibrated.rows import checked_ids
 from saffu.calibrated.tables import Table
-from saffu.calibrated.views import CalibratedSums, views_of
-from saffu.errors import SaffuError
+from saffu.calibrated.tempered import Prediction, sample_at
+from saffu.calibrated.views import CalibratedSums, View, fits, stored_views, views_array
+from saffu.errors import SaffuError, require
 from saffu.interface import Arrays, Capabilities, Explanation, Floats
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
@@ -58,25 +60,30 @@ class Encoder:
     context_classes: dict[int, Array]  # (N,) uint16, by how many classes there are
     plain: Floats  # (2, J) exponents of classes and of tokens, as `exponent_slices` orders them
     memory: Floats  # (2, J) exponents of the parts of the memory, as `memory_slices` orders them
+    views: tuple[View, ...]
 
     def arrays(self) -> dict[str, Array]:
         stored = {f"context_classes.{number}": classes for number, classes in self.context_classes.items()}
-        return stored | {"output_classes": self.output_classes, "plain": self.plain, "memory": self.memory}
+        stored |= {"output_classes": self.output_classes, "plain": self.plain, "memory": self.memory}
+        return stored | {"views": views_array(self.views)}
 
     @classmethod
     def from_arrays(cls, config: CalibratedConfig, arrays: Arrays) -> Encoder:
-        views = views_of(config)
-        classes = {view.classes: arrays[f"context_classes.{view.classes}"] for view in views if view.classes}
-        encoder = cls(arrays["output_classes"], classes, arrays["plain"], arrays["memory"])
-        vocabulary, outputs = len(encoder.output_classes), encoder.output_classes
-        sound = all(c.shape == (vocabulary,) and c.dtype == np.uint16 for c in [outputs, *classes.values()])
-        sound = sound and all(int(c.max()) < vocabulary for c in [outputs, *classes.values()])
-        sound = sound and set(np.unique(outputs[EOD:])) == set(range(int(outputs.max()) + 1))
+        views = stored_views(arrays["views"])
+        sizes = {view.classes for view in views} | {context.classes for context in memory_contexts(config)}
+        classes = {size: arrays[f"context_classes.{size}"] for size in sorted(sizes - {0}, reverse=True)}
+        encoder = cls(arrays["output_classes"], classes, arrays["plain"], arrays["memory"], views)
+        outputs = encoder.output_classes
+        vocabulary = len(outputs)
+        damaged = "the model's classes or exponents are damaged; restore the folder or train again"
+        require(fits(config, views), damaged)
+        for numbers in (outputs, *classes.values()):
+            require(numbers.shape == (vocabulary,) and numbers.dtype == np.uint16, damaged)
+            require(int(numbers.max()) < vocabulary, damaged)
+        require(set(np.unique(outputs[EOD:])) == set(range(int(outputs.max()) + 1)), damaged)
         for exponents, slices in ((encoder.plain, exponent_slices(views)), (encoder.memory, memory_slices(config))):
-            sound = sound and exponents.shape == (2, slices[-1].stop)
-            sound = sound and exponents.dtype == np.float64 and bool((np.abs(exponents) <= LARGEST_WEIGHT).all())
-        if not sound:
-            raise SaffuError("the model's classes or exponents are damaged; restore the folder or train again")
+            require(exponents.shape == (2, slices[-1].stop) and exponents.dtype == np.float64, damaged)
+            require(bool((np.abs(exponents) <= LARGEST_WEIGHT).all()), damaged)
         return encoder
 
 
@@ -95,16 +102,16 @@ class CalibratedModel(Capabilities):
         """`counts`: the number of distinct counts; `sums`: these counts, or a function that reads them when needed."""
         self.config, self.encoder, self.tables, self.frequencies = config, encoder, list(tables), frequencies
         self.counts, self._sums = counts, sums
-        self.views = views_of(config)
+        self.views = encoder.views
         self.vocabulary = len(frequencies)
-        self.is_online = False
+        self.stream: Reader | None = None  # of all documents, if they are read online
 
     @classmethod
     def from_sums(cls, config: CalibratedConfig, encoder: Encoder, sums: CalibratedSums) -> CalibratedModel:
         """The model with this encoder that follows from these counts."""
         ranks, tables, frequencies = Ranks(encoder.output_classes), [], sums.memory.frequencies()
         prior = np.exp(log_prior(frequencies, ranks))
-        for view in reversed(views_of(config)):  # the largest intermediate counts while there are few tables yet
+        for view in reversed(encoder.views):  # the largest intermediate counts while there are few tables yet
             classes = encoder.context_classes[view.classes] if view.classes else None
             unigram = prior if view.is_slot else None  # so that an unseen slot is uninformative
             tables.append(Table.solve(sums.of(view, classes), view.distances, ranks.ranks, config.prune, unigram))
@@ -119,9 +126,8 @@ class CalibratedModel(Capabilities):
             self._sums = self._sums()
         return self._sums
 
-    @sums.setter
-    def sums(self, sums: CalibratedSums | None) -> None:
-        self._sums = sums
+    def without_counts(self) -> CalibratedModel:
+        return CalibratedModel(self.config, self.encoder, self.tables, self.frequencies, self.counts, None)
 
     can_sample = True
 
@@ -157,6 +163,7 @@ class CalibratedModel(Capabilities):
         encoder = self.encoder
         return NativeModel(
             self.config,
+            self.views,
             self.tables,
             self.ranks,
             self.frequencies,
@@ -181,7 +188,7 @@ class CalibratedModel(Capabilities):
 
     def _scored(self, corpus: TokenCorpus, progress: str | None, certainty: Array | None) -> Floats:
         if self.config.cache:
-            return read_corpus(self.native, corpus, self.vocabulary, progress, certainty, self.is_online)
+            return read_corpus(self.native, corpus, self.vocabulary, progress, certainty, self.stream)
         ids, native = checked_ids(corpus, self.vocabulary), self.native  # laid out before threads need it
 
         def kernel(starts: Array, lo: int, hi: int, out: Array) -> None:
@@ -232,7 +239,7 @@ class CalibratedModel(Capabilities):
 
     def _tail(self, tokens: Array, age: int) -> bytes:
         """Those of the last tokens of a document that can affect a prediction."""
-        remembered = age - first_remembered(self.config, age) if self.config.cache else 0
+        remembered = age - first_remembered(self.config.cache, age) if self.config.cache else 0
         return tokens[-max(remembered, self.lookback) :].tobytes()
 
     def next_log_probabilities(self, states: Sequence[DocumentState]) -> Array:
@@ -254,11 +261,38 @@ class CalibratedModel(Capabilities):
         """The model's certainty after one state, (2,)."""
         out = np.empty(2, dtype=np.float32)
         with self._readers.at(state) as (reader, *document):
-            library.saffu_certainty(reader.handle, *document, pointer(out, np.float32))
+            library.saffu_certainty(reader.handle, *document, pointer(out, np.float32), None)
         return out
 
-    def sample(self, state: DocumentState, rng: np.random.Generator) -> tuple[int, DocumentState]:
+    @contextmanager
+    def prediction(self, state: DocumentState) -> Iterator[tuple[Prediction, Array]]:
+        """The prediction after a state, class by class, and the model's certainty (2,)."""
+        classes, certainty = np.empty(self.ranks.number, dtype=np.float32), np.empty(2, dtype=np.float32)
+        with self._readers.at(state) as (reader, *document):
+            library.saffu_certainty(
+                reader.handle, *document, pointer(certainty, np.float32), pointer(classes, np.float32)
+            )
+
+            def tokens(k: int) -> Array:
+                out = np.empty(self.ranks.sizes[k], dtype=np.float32)
+                library.saffu_members(reader.handle, k, pointer(out, np.float32))
+                return out
+
+            yield Prediction(classes, tokens), certainty
+
+    def sampled_at(self, temperature: float, prediction: Prediction, rng: np.random.Generator) -> int:
+        """A token from a prediction class by class."""
+        k, place = sample_at(temperature, prediction, self.ranks.sizes, rng)
+        return int(self.ranks.tokens[self.ranks.first[k] + place])
+
+    def sample(
+        self, state: DocumentState, rng: np.random.Generator, temperature: float = 1.0
+    ) -> tuple[int, DocumentState]:
         """A token drawn from the distribution after a state, and the state after it."""
+        if temperature != 1:
+            with self.prediction(state) as (prediction, _):
+                chosen = self.sampled_at(temperature, prediction, rng)
+            return chosen, self.advance(state, chosen)
         age, tail, learned = state
         tokens, after, uniform = (
             np.frombuffer(tail, np.uint16),
@@ -278,11 +312,11 @@ class CalibratedModel(Capabilities):
         return CalibratedModel(config, self.encoder, self.tables, self.frequencies, self.counts, self._sums)
 
     def online(self) -> CalibratedModel:
-        """The same model, whose memory continues from one document of a corpus to the next."""
+        """The same model, which remembers all documents that it has scored, also those of earlier calls."""
         if not self.config.cache:
             raise SaffuError("this model has no memory of a document (`cache` is 0), so it cannot read online")
         model = CalibratedModel(self.config, self.encoder, self.tables, self.frequencies, self.counts, self._sums)
-        model.is_online = True
+        model.stream = Reader(model.native, is_online=True)
         return model
 
     def explain(self, context: Sequence[int]) -> Explanation:
@@ -294,13 +328,13 @@ class CalibratedModel(Capabilities):
         """Token vectors by the company that tokens keep, (N, 100)."""
         if self.sums is None:
             raise SaffuError(
-                "this model was loaded without its counts, from which vectors are made; load the whole folder"
+                "vectors are made from counts, which exports do not have; use the model that `saffu train` saved"
             )
         return {"company": token_vectors(self.sums.memory)}
 
     def count(self, corpus: TokenCorpus) -> CalibratedSums:
         """The counts of a corpus."""
-        return CalibratedSums.count(corpus, self.config, self.vocabulary)
+        return CalibratedSums.count(corpus, self.config, self.vocabulary, views=self.views)
 
     def solved(self, sums: CalibratedSums) -> CalibratedModel:
         """The model with this one's classes and exponents that follows from these counts."""
@@ -332,16 +366,16 @@ class CalibratedModel(Capabilities):
         vocabulary = len(encoder.output_classes)
         if not are_counts(frequencies, vocabulary) or counts < 0:
             raise SaffuError("the model's frequencies are damaged; restore the folder or train again")
-        views = views_of(config)
+        views = encoder.views
         parts = [part(f"table {number}.") for number in range(len(views))]
         tables = in_parallel(lambda arrays: Table.from_arrays(arrays, vocabulary), parts)
         if any(table.distances != view.distances for table, view in zip(tables, views, strict=True)):
             raise SaffuError("the model's tables do not fit its settings; restore the folder or train again")
-        held = None if sums is None else partial(CalibratedSums.from_arrays, config, sums)
+        held = None if sums is None else partial(CalibratedSums.from_arrays, config.order, views, sums)
         return cls(config, encoder, tables, frequencies, counts, held)
 
     @property
     def size(self) -> int:
         """The number of distinct counts, from which all tables follow, of classes, prior, and exponents."""
-        encoder = sum(array.size for array in self.encoder.arrays().values())
+        encoder = sum(array.size for name, array in self.encoder.arrays().items() if name != "views")
         return self.counts + encoder + self.vocabulary

@@ -72,7 +72,8 @@ class NgramCounts:
             )
         ids = checked_ids(corpus, vocabulary)
         corpus = TokenCorpus(ids, corpus.starts, corpus.sizes)
-        sizes, width = bucket_sizes(corpus, vocabulary, order, (distances or [1])[0]), key_width(order)
+        sizes = bucket_sizes(corpus, vocabulary, order, (distances or [1])[0])
+        width = key_width(order)
 
         def work(buckets: tuple[int, int]) -> Rows:
             return count_rows(corpus, order, vocabulary, buckets, distances, ranges)
@@ -118,7 +119,8 @@ class NgramCounts:
         """
         if not columns:
             return NgramCounts.of_tokens(self.frequencies())
-        whole, order = self.in_buckets(), len(columns) + 1
+        whole = self.in_buckets()
+        order = len(columns) + 1
         width = key_width(order) + COUNT
 
         def work(buckets: tuple[int, int]) -> Rows:
@@ -142,6 +144,14 @@ class NgramCounts:
         if not 1 <= order <= self.order:
             raise SaffuError(f"order {order} is not within 1 to {self.order}, the orders counted; count again")
         return self if order == self.order else self.marginal(range(1, order))
+
+    def holds(self, other: NgramCounts) -> bool:
+        """Whether every row of other counts, of the same order up to 5, is counted here, however often."""
+        for bucket in np.flatnonzero(np.diff(other.offsets)).tolist():
+            own, asked = (counts.keys[counts.offsets[bucket] : counts.offsets[bucket + 1]] for counts in (self, other))
+            if not len(own) or (own[np.minimum(np.searchsorted(own, asked), len(own) - 1)] != asked).any():
+                return False
+        return True
 
     def frequencies(self) -> Array:
         """How often each token is a target: (vocabulary,) int64."""

@@ -15,18 +15,23 @@ import numpy as np
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.memory import (
     AGES,
-    EVIDENCE,
+    ARCHIVE,
+    ARCHIVE_CONTEXTS,
+    ARCHIVE_HALF_LIVES,
     HALF_LIVES,
+    MATCHES,
+    MEMORY_EVIDENCE,
     MOST_FOLLOWERS,
     ONE_FOLLOWER,
     RATE,
     SEVERAL_FOLLOWERS,
     SMALLEST_SHARE,
     STRENGTH,
+    MemoryContext,
     first_remembered,
     memory_contexts,
 )
-from saffu.calibrated.views import View, views_of
+from saffu.calibrated.views import View
 from saffu.interface import Floats
 from saffu.text.tokenizer import EOD, PAD
 
@@ -114,12 +119,14 @@ class KneserNey:
     def __init__(
         self, counts: Counts, vocabulary: int, prune: int = 0, unigram: Mapping[int, float] | None = None
     ):  # `unigram` takes the place of the unigram distribution
-        self.depth, self.unigram = len(next(iter(counts), (PAD, PAD))) - 1, unigram
+        self.depth = len(next(iter(counts), (PAD, PAD))) - 1
+        self.unigram = unigram
         self.predicted = vocabulary - EOD  # the markers before EOD are never predicted
         self.adjusted: list[dict[Row, dict[int, int]]] = [{} for _ in range(self.depth + 1)]
         for row, count in counts.items():
             for level in range(self.depth + 1):
-                context, token = row[:level], row[-1]
+                context = row[:level]
+                token = row[-1]
                 if PAD in context[1:]:  # the document begins within it: a shorter context says the same
                     break
                 followers = self.adjusted[level].setdefault(context, {})
@@ -132,7 +139,8 @@ class KneserNey:
         found = [
             discounts(count for followers in level.values() for count in followers.values()) for level in self.adjusted
         ]
-        self.discounts, self.estimated = [d for d, _ in found], [estimated for _, estimated in found]
+        self.discounts = [d for d, _ in found]
+        self.estimated = [estimated for _, estimated in found]
         self.mass: list[dict[Row, dict[int, float]]] = []
         for level, contexts in enumerate(self.adjusted):
             limit = prune if level > 1 else 0
@@ -167,14 +175,28 @@ class KneserNey:
 
 
 class DocumentMemory:
-    """What a document has said so far, and the exponents learned while reading it; see `saffu.calibrated.memory`."""
+    """What a document, or all of them so far, said; see `saffu.calibrated.memory`."""
 
-    def __init__(self, config: CalibratedConfig, encoder: Encoder, context: Sequence[int]):
-        self.encoder, self.contexts, self.age = encoder, memory_contexts(config), len(context)
-        self.past = context[first_remembered(config, self.age) :]
+    def __init__(
+        self,
+        encoder: Encoder,
+        context: Sequence[int],
+        half_lives: Sequence[float],
+        contexts: Sequence[MemoryContext],
+        window: int,
+    ):
+        self.encoder = encoder
+        self.half_lives = half_lives
+        self.contexts = contexts
+        self.age = len(context)
+        self.past = context[first_remembered(window, self.age) :]
         self.followers: list[dict[int, float]] = []  # of the contexts at the end
         for number, part in enumerate(self.contexts):
-            now, counts = self.key(number, len(self.past)), dict[int, float]()
+            now = self.key(number, len(self.past))
+            counts = dict[int, float]()
+            if part.longest:
+                self.followers.append(self.match(number))
+                continue
             for place in range(part.distances[-1], len(self.past)):
                 if self.key(number, place) == now:
                     counts = {token: part.keep * count for token, count in counts.items()}
@@ -183,6 +205,19 @@ class DocumentMemory:
                         counts.pop(min(counts, key=lambda token: counts[token]))
                     counts[token] = counts.get(token, 0) + 1
             self.followers.append(counts)
+
+    def match(self, number: int) -> dict[int, float]:
+        """What followed the latest occurrence of a context, and how many tokens agree there, at most `longest`."""
+        length = self.contexts[number].distances[-1]
+        end = len(self.past)
+        for place in range(end - 1, length - 1, -1):
+            if self.key(number, place) == self.key(number, end):
+                while length < min(self.contexts[number].longest, place):
+                    if self.past[place - length - 1] != self.past[end - length - 1]:
+                        break
+                    length += 1
+                return {self.past[place]: length}
+        return {}
 
     def key(self, number: int, place: int) -> Row | None:
         """What the context of a part is before a place; None near the start."""
@@ -198,13 +233,13 @@ class DocumentMemory:
     def features(
         self, plain: Mapping[int, float], prior: Mapping[int, float], output: Mapping[int, int]
     ) -> tuple[list[dict[int, float]], list[int]]:
-        """For the outputs of a decision: the features of each part, and the numbers of their exponents.
+        """For the outputs of a decision: the features of each part, and the numbers of their exponents, from 0 on.
 
         `plain` and `prior`: their shares without the memory, and f; `output` maps tokens to outputs.
         """
-        plain = {o: max(p, SMALLEST_SHARE) for o, p in plain.items()}
-        features, numbers = [{o: math.log(p) for o, p in plain.items()}], [0]
-        for half_life in HALF_LIVES:
+        features: list[dict[int, float]] = []
+        numbers: list[int] = []
+        for half_life in self.half_lives:
             weights: defaultdict[int, float] = defaultdict(float)
             for since, token in enumerate(reversed(self.past)):
                 weights[output.get(token, PAD)] += 0.5 ** (since / half_life)
@@ -217,14 +252,18 @@ class DocumentMemory:
             for token, count in followers.items():
                 if output.get(token, PAD) in plain:
                     counts[output[token]] += count
-            shares, s, total = shares if part.chained else plain, part.strength, sum(counts.values())
+            shares = shares if part.chained else plain
+            s = part.strength
+            total = sum(counts.values())
             features.append({o: math.log(1 + counts.get(o, 0) / (s * shares[o])) for o in plain})
             shares = {o: (counts.get(o, 0) + s * p) / (total + s) for o, p in shares.items()}
-            if len(counts) <= 1:
+            if part.longest:
+                numbers.append(sum(total >= limit for limit in MATCHES))
+            elif len(counts) <= 1:
                 numbers.append(sum(total >= limit for limit in ONE_FOLLOWER))
             else:
                 numbers.append(len(ONE_FOLLOWER) + 1 + int(total >= SEVERAL_FOLLOWERS))
-        return features, [0, *(1 + EVIDENCE * part + number for part, number in enumerate(numbers[1:]))]
+        return features, [MEMORY_EVIDENCE * part + number for part, number in enumerate(numbers)]
 
 
 class CalibratedReference:
@@ -239,7 +278,9 @@ class CalibratedReference:
     """
 
     def __init__(self, documents: Sequence[Sequence[int]], vocabulary: int, config: CalibratedConfig, encoder: Encoder):
-        self.config, self.encoder, self.views = config, encoder, views_of(config)
+        self.config = config
+        self.encoder = encoder
+        self.views = encoder.views
         frequencies = Counter(token for document in documents for token in document)
         total = sum(frequencies.values()) + 0.5 * (vocabulary - EOD)
         self.prior = {token: (frequencies[token] + 0.5) / total for token in range(EOD, vocabulary)}
@@ -269,7 +310,8 @@ class CalibratedReference:
 
         A view has four for each length of context it has seen: for at most 1, 8, 64, and more followers.
         """
-        chosen, first = [0], 1
+        chosen = [0]
+        first = 1
         for view, table in zip(self.views, self.tables, strict=True):
             looked_up = self.context(view, context)
             length = max(1, table.length(looked_up))
@@ -282,7 +324,7 @@ class CalibratedReference:
         """ln p of every token that can follow a context, which begins its document."""
         of_classes, of_tokens = self.plain(context)
         if self.config.cache:
-            memory, (exponents, _) = DocumentMemory(self.config, self.encoder, context), self.after(context)
+            memory, (exponents, _) = [self.memory(context)], self.after(context)
             of_classes = self.remembered(memory, 0, exponents, of_classes)[0]
             of_tokens = {
                 token: p
@@ -295,13 +337,29 @@ class CalibratedReference:
         """What is given for the tokens of a class."""
         return {token: p for token, p in of_tokens.items() if self.class_of[token] == k}
 
+    def memory(self, context: Sequence[int]) -> DocumentMemory:
+        """The memory of a document that began like this."""
+        return DocumentMemory(self.encoder, context, HALF_LIVES, memory_contexts(self.config), self.config.cache)
+
+    def archive(self, text: Sequence[int]) -> DocumentMemory:
+        """The memory of all text so far, when documents are read online."""
+        return DocumentMemory(self.encoder, text, ARCHIVE_HALF_LIVES, ARCHIVE_CONTEXTS, ARCHIVE * self.config.cache)
+
     def remembered(
-        self, memory: DocumentMemory, level: int, exponents: Floats, plain: Mapping[int, float]
+        self, memories: Sequence[DocumentMemory], level: int, exponents: Floats, plain: Mapping[int, float]
     ) -> tuple[dict[int, float], list[dict[int, float]], list[int]]:
-        """ln p of the outputs of a decision with the memory, its features, and the numbers of their exponents."""
+        """ln p of the outputs of a decision with memories, their features, and the numbers of their exponents."""
         prior = self.prior if level else self.by_class(self.prior)
         output = {token: token for token in self.prior} if level else self.class_of
-        features, numbers = memory.features({o: math.exp(p) for o, p in plain.items()}, prior, output)
+        shares = {o: max(math.exp(p), SMALLEST_SHARE) for o, p in plain.items()}
+        features = [{o: math.log(p) for o, p in shares.items()}]
+        numbers = [0]
+        first = 1
+        for memory in memories:
+            more, own = memory.features(shares, prior, output)
+            features += more
+            numbers += [first + number for number in own]
+            first += MEMORY_EVIDENCE * len(more)
         factors = [{o: math.exp(x) for o, x in feature.items()} for feature in features]
         return product(exponents[level, numbers], factors, plain), features, numbers
 
@@ -314,18 +372,42 @@ class CalibratedReference:
             return self.encoder.memory, np.ones_like(self.encoder.memory)
         if tuple(context) in self.learned:
             return self.learned[tuple(context)]
-        before, token = context[:-1], context[-1]
-        (exponents, squares), (of_classes, of_tokens) = self.after(before), self.plain(before)
-        memory, k = DocumentMemory(self.config, self.encoder, before), self.class_of[token]
-        new, sums = exponents.copy(), squares.copy()
+        before = context[:-1]
+        token = context[-1]
+        _, *learned = self.learn([self.memory(before)], before, token, *self.after(before))
+        self.learned[tuple(context)] = learned[0], learned[1]
+        return self.learned[tuple(context)]
+
+    def learn(
+        self, memories: Sequence[DocumentMemory], before: Sequence[int], token: int, exponents: Floats, squares: Floats
+    ) -> tuple[float, Floats, Floats]:
+        """ln p of a token after a document's start, and the exponents and sums of squares after it."""
+        (of_classes, of_tokens), k, total = self.plain(before), self.class_of[token], 0.0
+        new = exponents.copy()
+        sums = squares.copy()
         for level, target, plain in ((0, k, of_classes), (1, token, self.members(of_tokens, k))):
-            log_p, features, numbers = self.remembered(memory, level, exponents, plain)
+            log_p, features, numbers = self.remembered(memories, level, exponents, plain)
+            total += log_p[target]
             for number, feature in zip(numbers, features, strict=True):
                 gradient = feature[target] - sum(math.exp(p) * feature[o] for o, p in log_p.items())
                 sums[level, number] += gradient**2
                 new[level, number] += RATE * gradient / math.sqrt(sums[level, number])
-        self.learned[tuple(context)] = new, sums
-        return new, sums
+        return total, new, sums
+
+    def online(self, documents: Sequence[Sequence[int]]) -> list[float]:
+        """ln p of every token of documents that are read one after the other."""
+        parts = len(ARCHIVE_HALF_LIVES) + len(ARCHIVE_CONTEXTS)
+        exponents = np.concatenate([self.encoder.memory, np.zeros((2, MEMORY_EVIDENCE * parts))], axis=1)
+        squares = np.ones_like(exponents)
+        scores = list[float]()
+        text = list[int]()
+        for document in documents:
+            for place, token in enumerate(document):
+                memories = [self.memory(document[:place]), self.archive(text)]
+                log_p, exponents, squares = self.learn(memories, document[:place], token, exponents, squares)
+                scores.append(log_p)
+                text.append(token)
+        return scores
 
     def plain(self, context: Sequence[int]) -> tuple[dict[int, float], dict[int, float]]:
         """ln p of the classes, and of tokens given their class, without a memory."""

@@ -70,7 +70,8 @@ def count_rows(
     A context is the `order − 1` tokens before its target, or those at other `distances`, nearest first. Ids must have
     been checked (`checked_ids`).
     """
-    ids, starts = np.ascontiguousarray(corpus.ids, np.uint16), np.ascontiguousarray(corpus.starts, np.int64)
+    ids = np.ascontiguousarray(corpus.ids, np.uint16)
+    starts = np.ascontiguousarray(corpus.starts, np.int64)
     chosen = np.array(range(1, order) if distances is None else distances, dtype=np.int32)
     ranges = np.array([[0, corpus.targets]]) if ranges is None else ranges
     ranges = np.ascontiguousarray(ranges, dtype=np.int64).reshape(-1, 2)
@@ -105,7 +106,8 @@ def regroup_rows(
     The first `exact` columns keep their tokens. Only what falls into the given buckets; the results of several ranges
     of source buckets add up (`merge_rows`).
     """
-    order, chosen = len(columns) + 1, np.array(columns, dtype=np.int32)
+    order = len(columns) + 1
+    chosen = np.array(columns, dtype=np.int32)
     if not columns or any(not 1 <= column < rows.order for column in columns):
         raise ValueError(f"columns {list(columns)} of rows of order {rows.order}")
     classes = None if classes is None else np.ascontiguousarray(classes, dtype=np.uint16)
@@ -148,7 +150,8 @@ def merged(rows: Rows, other: Rows, sign: int = 1) -> Rows:
         raise ValueError("rows of different order or buckets")
     room = rows.distinct + (other.distinct if sign > 0 else 0)
     dtype, shape = key_type(rows.order)
-    keys, counts = np.empty((room, *shape[1:]), dtype=dtype), np.empty(room, dtype=np.uint32)
+    keys = np.empty((room, *shape[1:]), dtype=dtype)
+    counts = np.empty(room, dtype=np.uint32)
     offsets = np.empty_like(rows.offsets)
     number = library.saffu_merge_rows(
         pointer(rows.offsets, np.int64), pointer(rows.keys, dtype), pointer(rows.counts, np.uint32),

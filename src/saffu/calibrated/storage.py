@@ -66,7 +66,8 @@ def memory_limit(size: int | None, folder: str | Path | None = None) -> Iterator
         return
     if not isinstance(size, int):
         raise SaffuError(f"`memory_limit` is {size!r}; pass a number of bytes, such as 500_000_000")
-    before, stop = _limit, threading.Event()
+    before = _limit
+    stop = threading.Event()
     used, files = memory_in_use()
     if used + files >= size:
         raise too_small(used + files + (64 << 20))
@@ -113,7 +114,8 @@ def plan(rows: Array, bytes_per_row: int, scratch: int = 0) -> tuple[list[int], 
     if _limit is None:
         return parts, len(parts)
     library.saffu_trim()
-    left, largest = _limit.left(), int(rows.max(initial=0))
+    left = _limit.left()
+    largest = int(rows.max(initial=0))
     alone = largest * (bytes_per_row + scratch)
     if alone > left:
         raise too_small(_limit.size + math.ceil((alone - left) / FILLED))
@@ -121,7 +123,8 @@ def plan(rows: Array, bytes_per_row: int, scratch: int = 0) -> tuple[list[int], 
     most = (left // workers - largest * scratch) // bytes_per_row
     if int(rows.sum()) <= most:
         return parts, workers
-    cuts, total = [0], 0
+    cuts = [0]
+    total = 0
     for bucket, number in enumerate(rows.tolist()):
         if total and total + number > most:
             cuts.append(bucket)
@@ -174,7 +177,9 @@ class Growing:
     """An array that grows at its end; use it in a `with` statement."""
 
     def __init__(self, dtype: npt.DTypeLike, columns: Sequence[int] = ()) -> None:
-        self.dtype, self.columns, self.length = np.dtype(dtype), tuple(columns), 0
+        self.dtype = np.dtype(dtype)
+        self.columns = tuple(columns)
+        self.length = 0
         self.pieces: list[Array] = []
         self.file = None if _limit is None else tempfile.TemporaryFile(dir=_limit.folder)  # noqa: SIM115
 
@@ -203,7 +208,8 @@ class Growing:
             return np.frombuffer(self.file.read(), dtype=self.dtype).reshape(shape)
         if len(self.pieces) == 1:
             return self.pieces.pop()
-        whole, end = np.empty(shape, dtype=self.dtype), 0
+        whole = np.empty(shape, dtype=self.dtype)
+        end = 0
         self.pieces.reverse()
         while self.pieces:  # each is freed as soon as it is copied, so that no two copies of everything exist
             piece = self.pieces.pop()

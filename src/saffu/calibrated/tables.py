@@ -1,4 +1,4 @@
-"""Tables: Kneser–Ney models solved from rows, in two phases over ranges of buckets (see native/tables.cpp).
+"""Tables: modified Kneser–Ney models (Chen & Goodman 1998) solved from rows, in two phases over ranges of buckets.
 
 First the statistics of every range, whose sum gives the discounts and the space that each range needs; then the levels,
 each range written to its own place.
@@ -16,19 +16,47 @@ from operator import add
 import numpy as np
 
 from saffu.calibrated import kernels, storage
-from saffu.calibrated.discounts import FALLBACK, discounts, unigrams
 from saffu.calibrated.kernels import Array, library, pointer
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.rows import CHUNK, Rows, key_width
-from saffu.errors import SaffuError
+from saffu.errors import SaffuError, require
 from saffu.text.tokenizer import EOD
 from saffu.threads import in_parallel
 
+FALLBACK = (0.5, 1.0, 1.5)  # discounts where counts of counts give none, as `lmplz --discount_fallback`
 LEVEL_ARRAYS = {
     "token": np.uint16, "child": np.uint32, "begin": np.uint32, "backoff": np.float32, "follow": np.uint16,
     "mass": np.float32,
 }  # fmt: skip
 Levels = Sequence[Mapping[str, Array]]
+
+
+def discounts(counts_of_counts: Sequence[int] | Array) -> tuple[float, float, float] | None:
+    """The discounts of counts of 1, 2, and 3 or more, from the numbers of n-grams with count 1, 2, 3, and 4 (eq. 26).
+
+    None if they cannot be estimated: too little text, or text whose counts do not fall.
+
+    >>> discounts([100, 40, 20, 12])
+    (0.5555555555555556, 1.1666666666666665, 1.6666666666666665)
+    >>> discounts([3, 0, 1, 0]) is None
+    True
+    """
+    n1, n2, n3, n4 = (int(n) for n in counts_of_counts[:4])
+    if 0 in (n1, n2, n3):
+        return None
+    y = n1 / (n1 + 2 * n2)
+    found = 1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3
+    return found if all(0 < d <= k for k, d in enumerate(found, 1)) else None
+
+
+def unigrams(adjusted: Array, discount: Array) -> Array:
+    """The unigram distribution (N,) float32 from adjusted counts by rank; the three markers, ranked last, get none."""
+    total = adjusted.sum()
+    predicted = len(adjusted) - EOD
+    taken = discount[np.minimum(adjusted, 3)]
+    shares = (adjusted - taken) / total + taken.sum() / total / predicted
+    shares[predicted:] = 0
+    return np.asarray(shares, dtype=np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +72,12 @@ class TableStatistics:
 
 def discounts_of(statistics: TableStatistics) -> tuple[Array, Array]:
     """The discounts of counts of 0, 1, 2, and 3 or more, (levels + 1, 4), and whether they were estimated."""
-    found, estimated = np.zeros((len(statistics.sizes), 4)), np.zeros(len(statistics.sizes), dtype=bool)
+    found = np.zeros((len(statistics.sizes), 4))
+    estimated = np.zeros(len(statistics.sizes), dtype=bool)
     for level in range(1, len(found)):
         estimate = discounts(statistics.counts_of_counts[level])
-        found[level, 1:], estimated[level] = estimate or FALLBACK, estimate is not None
+        found[level, 1:] = estimate or FALLBACK
+        estimated[level] = estimate is not None
     return found, estimated
 
 
@@ -101,7 +131,8 @@ def level_lengths(sizes: Array, closed: bool) -> list[dict[str, int]]:
     """The lengths of the arrays of each level."""
     if int(sizes.max()) >= 1 << 32:
         raise SaffuError("there are more than four billion n-grams; raise `prune`")
-    lengths, depth = [], len(sizes) - 1
+    lengths = []
+    depth = len(sizes) - 1
     for level in range(1, depth + 1):
         contexts, followers = (int(n) for n in sizes[level])
         room = {"token": contexts, "child": contexts + closed, "begin": contexts + closed, "backoff": contexts}
@@ -133,6 +164,25 @@ def close_levels(levels: Levels, sizes: Array) -> None:
             level["child"][-1] = sizes[number + 1, 0]
 
 
+class Draft:
+    """A table between the phases: what the statistics of its ranges, in order, give."""
+
+    def __init__(self, distances: Sequence[int], ranges: Sequence[TableStatistics]):
+        self.distances = tuple(distances)
+        self.total = reduce(add, ranges)
+        self.discounts, self.estimated = discounts_of(self.total)
+        sizes = np.stack([statistics.sizes for statistics in ranges])
+        self.places = np.cumsum(sizes, axis=0) - sizes  # (ranges, levels + 1, 2) the sizes of all ranges before
+
+    def table(self, levels: list[dict[str, Array]], adjusted: Array, unigram: Array | None = None) -> Table:
+        """The table of closed levels. Unigrams follow from `adjusted` counts (vocabulary,) by rank, unless given."""
+        estimate = discounts(np.bincount(np.minimum(adjusted, 5), minlength=6)[1:5])
+        self.discounts[0, 1:] = estimate or FALLBACK
+        self.estimated[0] = estimate is not None or unigram is not None
+        solved = unigrams(adjusted, self.discounts[0]) if unigram is None else unigram.astype(np.float32)
+        return Table(self.distances, levels, solved, self.discounts, self.estimated)
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """A solved model: see native/tables.cpp. Followers are known by their rank."""
@@ -159,41 +209,24 @@ class Table:
         """
         if not counts.distinct and unigram is None:
             raise SaffuError("no n-gram has been counted; pass some text")
-        vocabulary, parts = counts.vocabulary, list(pairwise(storage.plan(np.diff(counts.offsets), 1)[0]))
+        vocabulary = counts.vocabulary
+        parts = list(pairwise(storage.plan(np.diff(counts.offsets), 1)[0]))
         each = in_parallel(lambda part: table_statistics(counts.in_buckets(*part), vocabulary, ranks, prune), parts)
-        total = reduce(add, each)
-        found, estimated = discounts_of(total)
-        levels = empty_levels(total.sizes, closed=True)
+        draft = Draft(distances, each)
+        levels = empty_levels(draft.total.sizes, closed=True)
         if not levels:
             adjusted = np.empty(vocabulary, dtype=np.int64)
             adjusted[ranks] = counts.frequencies()
-            return cls.assembled(distances, levels, found, estimated, adjusted, unigram)
-        sizes = np.stack([statistics.sizes for statistics in each])
-        places = np.cumsum(sizes, axis=0) - sizes
+            return draft.table(levels, adjusted, unigram)
 
         def build(number: int) -> None:
-            where = level_slices(levels, places[number], sizes[number])
-            build_levels(counts.in_buckets(*parts[number]), vocabulary, ranks, prune, found, places[number], where)
+            places = draft.places[number]
+            where = level_slices(levels, places, each[number].sizes)
+            build_levels(counts.in_buckets(*parts[number]), vocabulary, ranks, prune, draft.discounts, places, where)
 
         in_parallel(build, range(len(parts)))
-        close_levels(levels, total.sizes)
-        return cls.assembled(distances, levels, found, estimated, adjusted_counts(levels, vocabulary), unigram)
-
-    @classmethod
-    def assembled(
-        cls,
-        distances: Sequence[int],
-        levels: list[dict[str, Array]],
-        discount: Array,
-        estimated: Array,
-        adjusted: Array,
-        unigram: Array | None = None,
-    ) -> Table:
-        """A table of closed levels. Unigrams follow from `adjusted` counts (vocabulary,) by rank, unless given."""
-        estimate = discounts(np.bincount(np.minimum(adjusted, 5), minlength=6)[1:5])
-        discount[0, 1:], estimated[0] = estimate or FALLBACK, estimate is not None or unigram is not None
-        solved = unigrams(adjusted, discount[0]) if unigram is None else unigram.astype(np.float32)
-        return cls(tuple(distances), levels, solved, discount, estimated)
+        close_levels(levels, draft.total.sizes)
+        return draft.table(levels, adjusted_counts(levels, vocabulary), unigram)
 
     @property
     def ngrams(self) -> int:
@@ -217,24 +250,15 @@ class Table:
                 missing = ["token"] * (number == 1) + ["child"] * (number == depth)
                 names = [name for name in LEVEL_ARRAYS if name not in missing]
                 level = {name: arrays[f"{number}.{name}"] for name in names}
-                contexts, followers = len(level["backoff"]), len(level["follow"])
-                sound = all(level[name].dtype == LEVEL_ARRAYS[name] and level[name].ndim == 1 for name in names)
-                sound = sound and len(level["begin"]) == contexts + 1 and len(level["mass"]) == followers
-                sound = sound and len(level.get("token", level["backoff"])) == contexts
-                sound = sound and (number > 1 or contexts == vocabulary)
-                sound = sound and len(level.get("child", level["begin"])) == contexts + 1
                 deeper = len(arrays[f"{number + 1}.backoff"]) if number < depth else 0
-                sound = sound and level_is_sound(level, deeper, levels[-1]["child"] if levels else None, vocabulary)
-                if not sound:
-                    raise ValueError(f"level {number}")
+                parent = levels[-1]["child"] if levels else None
+                require(level_is_sound(level, deeper, parent, vocabulary), f"level {number}")
                 levels.append(level)
             unigram = arrays["unigram"]
-            if unigram.shape != (vocabulary,) or unigram.dtype != np.float32 or depth >= kernels.MAX_LEVELS:
-                raise ValueError("unigram")
-            if not within(unigram[: vocabulary - EOD], 1e-30) or arrays["discounts"].shape != (depth + 1, 4):
-                raise ValueError("unigram")
-            if arrays["estimated"].shape != (depth + 1,) or arrays["estimated"].dtype != np.bool_:
-                raise ValueError("unigram")
+            require(unigram.shape == (vocabulary,) and unigram.dtype == np.float32, "unigram")
+            require(within(unigram[: vocabulary - EOD], 1e-30), "unigram")
+            require(depth < kernels.MAX_LEVELS and arrays["discounts"].shape == (depth + 1, 4), "discounts")
+            require(arrays["estimated"].shape == (depth + 1,) and arrays["estimated"].dtype == np.bool_, "discounts")
         except (KeyError, ValueError, TypeError, IndexError) as error:
             raise SaffuError(f"a table of n-grams is damaged ({error}); restore the folder or train again") from None
         return cls(distances, levels, unigram, arrays["discounts"], arrays["estimated"])
@@ -247,7 +271,8 @@ class Table:
     def native(self, classes: Array | None = None, exact: int = 0) -> kernels.View:
         """The table for kernels, which see contexts by class if classes are given; the arrays must outlive it."""
         view = kernels.View(len(self.levels), exact)
-        view.distances, view.classes = pointer(self._distances, np.int32), pointer(classes, np.uint16)
+        view.distances = pointer(self._distances, np.int32)
+        view.classes = pointer(classes, np.uint16)
         view.unigram = pointer(self.unigram, np.float32)
         for number, level in enumerate(self.levels):
             for name, array in level.items():
@@ -257,10 +282,18 @@ class Table:
 
 def level_is_sound(level: Mapping[str, Array], deeper: int, parent: Array | None, vocabulary: int) -> bool:
     """Whether kernels can follow a level that has `deeper` contexts below it, and `parent` offsets into it."""
-    pointers = [pointer(level.get(name), dtype) for name, dtype in LEVEL_ARRAYS.items()]
-    contexts, parents = len(level["backoff"]), 0 if parent is None else len(parent) - 1
-    above = pointer(parent, np.uint32)
+    contexts = len(level["backoff"])
     followers = len(level["follow"])
+    lengths = {"token": contexts, "child": contexts + 1, "begin": contexts + 1, "mass": followers}
+    if any(array.dtype != LEVEL_ARRAYS[name] or array.ndim != 1 for name, array in level.items()):
+        return False
+    if any(len(level[name]) != length for name, length in lengths.items() if name in level):
+        return False
+    if parent is None and contexts != vocabulary:
+        return False
+    pointers = [pointer(level.get(name), dtype) for name, dtype in LEVEL_ARRAYS.items()]
+    parents = 0 if parent is None else len(parent) - 1
+    above = pointer(parent, np.uint32)
     return bool(library.saffu_check_level(*pointers, contexts, followers, deeper, above, parents, vocabulary))
 
 
@@ -271,7 +304,8 @@ def within(numbers: Array, least: float) -> bool:
 
 def adjusted_counts(levels: Levels, vocabulary: int) -> Array:
     """The number of distinct tokens before each token, (vocabulary,) int64 by rank; those of several ranges add up."""
-    followers, total = levels[0]["follow"], np.zeros(vocabulary, dtype=np.int64)
+    followers = levels[0]["follow"]
+    total = np.zeros(vocabulary, dtype=np.int64)
     for begin in range(0, len(followers), CHUNK):
         total += np.bincount(followers[begin : begin + CHUNK], minlength=vocabulary)
     return total

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -29,9 +30,15 @@ class View:
     def is_slot(self) -> bool:
         return len(self.distances) == 1 and not self.classes
 
+    def is_whole(self, order: int) -> bool:
+        """Whether it sees all that is counted together, exactly."""
+        return self.distances == tuple(range(1, order)) and not self.classes
+
 
 NGRAM = "memory"
 COARSER = 5  # fine classes per coarse one
+MOST_VIEWS = 32  # that kernels can hold
+MOST_DISTANT = 256  # no view sees tokens this far away
 FEW_STARTS = 64  # different tokens near the starts of documents
 
 
@@ -47,7 +54,9 @@ def views_of(config: CalibratedConfig) -> list[View]:
     memory of 6 classes (1, 2, 3)
     nearest token and 6 classes (1, 2, 3)
     """
-    nearest, fine, coarse = tuple(range(1, config.order)), config.word_classes, config.word_classes // COARSER
+    nearest = tuple(range(1, config.order))
+    fine = config.word_classes
+    coarse = config.word_classes // COARSER
     views = [View(f"slot {k}", (k,)) for k in range(1, config.slots + 1)]
     views.append(View(NGRAM, nearest))
     if fine:
@@ -57,6 +66,46 @@ def views_of(config: CalibratedConfig) -> list[View]:
         if len(nearest) > 1:
             views.append(View(f"nearest token and {coarse} classes", nearest, coarse, exact=1))
     return views
+
+
+def far_distances(views: Iterable[View], order: int) -> list[int]:
+    """The distances of slots that are counted as pairs, because n-grams of this order do not reach them."""
+    return [view.distances[0] for view in views if view.is_slot and view.distances[0] >= order]
+
+
+def views_array(views: Iterable[View]) -> Array:
+    """Views as they are stored: JSON in bytes, (n,) uint8."""
+    return np.frombuffer(json.dumps([asdict(view) for view in views]).encode(), dtype=np.uint8)
+
+
+def stored_views(array: Array) -> tuple[View, ...]:
+    """The views that `views_array` stored."""
+    try:
+        entries = json.loads(array.tobytes())
+        views = tuple(View(**entry | {"distances": tuple(entry["distances"])}) for entry in entries)
+        sound = 0 < len(views) <= MOST_VIEWS and all(map(is_sound, views))
+    except (ValueError, TypeError, KeyError):
+        sound = False
+    if not sound:
+        raise SaffuError("the model's views are damaged; restore the folder or train again")
+    return views
+
+
+def is_sound(view: View) -> bool:
+    """Whether kernels can follow a view that was stored."""
+    if not isinstance(view.name, str) or any(type(n) is not int for n in (*view.distances, view.classes, view.exact)):
+        return False
+    farthest = max(view.distances, default=0)
+    ascending = sorted({*view.distances, 0, MOST_DISTANT}) == [0, *view.distances, MOST_DISTANT]
+    return ascending and farthest > 0 and 0 <= view.exact <= len(view.distances) and 0 <= view.classes < 1 << 16
+
+
+def fits(config: CalibratedConfig, views: Iterable[View]) -> bool:
+    """Whether stored views have the slots and the n-grams of these settings, and see no more than these count."""
+    slots = [view.name for view in views if view.name.startswith("slot ")]
+    has_ngrams = any(view.name == NGRAM and view.is_whole(config.order) for view in views)
+    within_reach = all(view.is_slot or view.distances[-1] < config.order for view in views)
+    return has_ngrams and within_reach and slots == [f"slot {k}" for k in range(1, config.slots + 1)]
 
 
 def rows_for_view(view: View, rows: Rows) -> Rows:
@@ -77,11 +126,16 @@ class CalibratedSums:
 
     @classmethod
     def count(
-        cls, corpus: TokenCorpus, config: CalibratedConfig, vocabulary: int, ranges: Array | None = None
+        cls,
+        corpus: TokenCorpus,
+        config: CalibratedConfig,
+        vocabulary: int,
+        ranges: Array | None = None,
+        views: Iterable[View] | None = None,
     ) -> CalibratedSums:
-        """The counts of a corpus, or of some `ranges` (n, 2) of its targets."""
+        """What `views` follow from in a corpus, or in some `ranges` (n, 2) of its targets."""
         memory = NgramCounts.count(corpus, config.order, vocabulary, ranges=ranges)
-        far = range(config.order, config.slots + 1)
+        far = far_distances(views_of(config) if views is None else views, config.order)
         return cls(memory, {d: NgramCounts.count(corpus, 2, vocabulary, [d], ranges) for d in far})
 
     @property
@@ -96,7 +150,7 @@ class CalibratedSums:
             pairs = self.memory.marginal(view.distances) if near else self.pairs[view.distances[0]]
             seen = rows_for_view(view, pairs.in_buckets())
             return NgramCounts(2, pairs.vocabulary, seen.offsets, seen.keys, seen.counts)
-        if view.distances == tuple(range(1, self.memory.order)) and classes is None:
+        if view.is_whole(self.memory.order):
             return self.memory
         return self.memory.marginal(view.distances, classes, view.exact)
 
@@ -113,15 +167,13 @@ class CalibratedSums:
         return stored
 
     @classmethod
-    def from_arrays(cls, config: CalibratedConfig, arrays: Mapping[str, Array]) -> CalibratedSums:
+    def from_arrays(cls, order: int, views: Iterable[View], arrays: Mapping[str, Array]) -> CalibratedSums:
         def part(prefix: str) -> NgramCounts:
             own = {name.removeprefix(f"{prefix}."): a for name, a in arrays.items() if name.startswith(f"{prefix}.")}
             return NgramCounts.from_arrays(own)
 
         memory = part("memory")
-        pairs = {distance: part(f"pairs {distance}") for distance in range(config.order, config.slots + 1)}
-        if memory.order != config.order or any(
-            (n.order, n.vocabulary) != (2, memory.vocabulary) for n in pairs.values()
-        ):
+        pairs = {distance: part(f"pairs {distance}") for distance in far_distances(views, order)}
+        if memory.order != order or any((n.order, n.vocabulary) != (2, memory.vocabulary) for n in pairs.values()):
             raise SaffuError("the model's counts do not fit its settings; restore the folder or train again")
         return cls(memory, pairs)

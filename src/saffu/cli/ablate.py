@@ -38,8 +38,8 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     help = "results; finished cells are not recomputed"
     parser.add_argument("--out", type=named_path, required=True, metavar="DIR", help=help)
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda, or cuda:N [cpu]")
-    help = "memory to use: 500M, 6G, … [6G; on a GPU, 90%% of free memory]"
-    parser.add_argument("--memory-limit", type=count, metavar="BYTES", help=help)
+    help = "fit within this much memory (500M, 2G) [6G; on a GPU, 90%% of free memory]"
+    parser.add_argument("--memory-limit", type=count, metavar="SIZE", help=help)
     add_output_options(parser)
     group = add_text_options(parser, "line")
     group.add_argument("--dev", nargs="+", metavar="FILE", help="held-out text")

@@ -11,6 +11,7 @@ from saffu.cli import (
     ablate,
     check,
     compare,
+    complete,
     completion,
     download,
     embed,
@@ -30,8 +31,14 @@ from saffu.cli import (
 from saffu.cli.options import Parser
 from saffu.errors import SaffuError
 
-MODELS = (train.COMMAND, living.UPDATE, living.FORGET, living.MERGE, info.COMMAND, check.COMMAND, export.COMMAND)
-USES = (eval.COMMAND, score.COMMAND, generate.COMMAND, explain.COMMAND, embed.COMMAND, pairs.COMMAND, play.COMMAND)
+MODELS = (
+    train.COMMAND, living.UPDATE, living.FORGET, living.MERGE, living.MIX, info.COMMAND, check.COMMAND,
+    export.COMMAND,
+)  # fmt: skip
+USES = (
+    eval.COMMAND, score.COMMAND, generate.COMMAND, complete.COMMAND, explain.COMMAND, embed.COMMAND, pairs.COMMAND,
+    play.COMMAND,
+)  # fmt: skip
 EXPERIMENTS = (download.COMMAND, reproduce.COMMAND, ablate.COMMAND, report.COMMAND, compare.COMMAND)
 SHELL = (completion.command_for([*MODELS, *USES, *EXPERIMENTS]),)
 GROUPS = {"make and change models": MODELS, "use models": USES, "experiments": EXPERIMENTS, "the shell": SHELL}

@@ -30,7 +30,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("--x-axis", choices=choices, default="both", metavar="|".join(choices), help=help)
     parser.add_argument("--force", action="store_true", help="replace figures that exist")
     parser.add_argument("--title", default="", help="figure title")
-    parser.add_argument("--json", action="store_true", help="print one JSON object to stdout")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 FIGURES = {".png": r"\x89PNG", ".svg": r"<\?xml"}  # how those begin that we write
@@ -79,7 +79,8 @@ def require_comparable(runs: Sequence[Path]) -> bool:
     """Fail if the runs were scored on different text; return whether they share a vocabulary."""
     from saffu.files import read_file, read_manifest
 
-    texts, vocabularies = set(), set()
+    texts = set()
+    vocabularies = set()
     for run in runs:
         folder = run if run.is_dir() else run.parent
         if not (folder / "config.json").exists():  # a log alone

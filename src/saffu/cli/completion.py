@@ -54,6 +54,7 @@ def command_for(others: Sequence[Command]) -> Command:
         "print a shell completion script",
         "bash|zsh|fish",
         "saffu completion bash > ~/.local/share/bash-completion/completions/saffu\n"
+        "saffu completion zsh > ~/.saffu-completion && echo 'source ~/.saffu-completion' >> ~/.zshrc\n"
         "saffu completion fish > ~/.config/fish/completions/saffu.fish",
         add_options,
         lambda options: run(options, [*others, completion]),

@@ -15,7 +15,8 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument(
         "--out", type=named_path, required=True, metavar="DIR", help="destination of train/, dev/, and test/"
     )
-    years, sizes = (2023, 2024), ("10M", "100M")
+    years = (2023, 2024)
+    sizes = ("10M", "100M")
     help = "year of the challenge [2023]"
     parser.add_argument("--year", type=int, choices=years, default=2023, metavar="2023|2024", help=help)
     help = "words of training text [10M]"

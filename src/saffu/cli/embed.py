@@ -64,7 +64,8 @@ def run(options: argparse.Namespace) -> None:
         for neighbor in fact["neighbors"]:
             print(f"  {neighbor['cosine']:6.3f}  {show_token(neighbor['token'])}")
     if options.out:
-        number, size = len(options.words) or len(listed(lm)), vectors.vectors.shape[1]
+        number = len(options.words) or len(listed(lm))
+        size = vectors.vectors.shape[1]
         print(f"wrote {plural(number, 'vector')} of {size} numbers to {options.out}")
 
 

@@ -79,7 +79,8 @@ def occurrences(facts: Mapping[str, Any], width: int) -> list[str]:
     lines = []
     for candidate in facts["candidates"]:
         if places := candidate["earlier"]:
-            times, back = plural(len(places), "time"), plural(len(facts["context"]) - places[-1], "token")
+            times = plural(len(places), "time")
+            back = plural(len(facts["context"]) - places[-1], "token")
             head = f"{clipped(show_token(candidate['token']), 21):<22}{times}, last {back} back: "
             lines.append(head + ending(facts["context"][: places[-1] + 1], max(20, width - len(head))))
     return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from saffu.cli.options import (
     reading_of,
     require_output,
 )
-from saffu.cli.output import model_facts, print_json
+from saffu.cli.output import model_facts, print_json, warn
 from saffu.errors import SaffuError
 
 if TYPE_CHECKING:
@@ -26,11 +27,15 @@ if TYPE_CHECKING:
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
     add_model(parser)
-    help = "hf: a folder for transformers and lm_eval; arpa: the n-gram counts as a file for KenLM [hf]"
-    parser.add_argument("--to", choices=("hf", "arpa"), default="hf", metavar="hf|arpa", help=help)
+    help = (
+        "hf: a folder for transformers and lm_eval; arpa: the n-gram counts as a file for KenLM; int8: the same model, "
+        "the weights of whose network are rounded to int8, which makes it smaller and faster; web: a page that runs in "
+        "the browser, without a server [hf]"
+    )
+    parser.add_argument("--to", choices=("hf", "arpa", "int8", "web"), default="hf", metavar="FORMAT", help=help)
     parser.add_argument("--out", type=named_path, required=True, metavar="PATH", help="output folder, or ARPA file")
     parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
-    parser.add_argument("--json", action="store_true", help="print one JSON object to stdout")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     help = "instead of MODEL, export models fitted to the first million words of TEXT, and so on: DIR/chck_1M, …"
     parser.add_argument("--checkpoints", nargs="+", metavar="TEXT", help=help)
     help = "sizes of the checkpoints, in millions of words [1,2,…,10,20,…,100]"
@@ -39,6 +44,9 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     arpa.add_argument("--order", type=integer(2, 6), metavar="N", help="longest n-grams to write [all, up to 6]")
     help = "omit n-grams of three or more tokens that were counted at most N times [0]"
     arpa.add_argument("--prune", type=integer(0, 2**32 - 1), metavar="N", help=help)
+    web = parser.add_argument_group("web")
+    help = "all text that the model was made from, so that the page can show its documents and forget them"
+    web.add_argument("--text", nargs="+", metavar="TEXT", help=help)
     add_text_options(parser)
 
 
@@ -58,17 +66,27 @@ def run(options: argparse.Namespace) -> None:
     from saffu import load
 
     require_original(options.model, "export the original model")
+    if options.to == "web":
+        export_web(options)
+        return
+    if options.text:
+        raise SaffuError("--text needs --to web; add it, or remove --text")
     if options.to == "arpa":
         export_arpa(load(options.model), options)
         return
     if options.order is not None or options.prune is not None:
         raise SaffuError("--order and --prune need --to arpa; add it, or remove those options")
+    if options.to == "int8" and (options.checkpoints or options.sizes):
+        raise SaffuError("--checkpoints and --sizes need --to hf; remove --to int8, or those options")
     if options.checkpoints:
         export_checkpoints(load(options.model), options)
         return
     if options.sizes:
         raise SaffuError("--sizes needs the training text; pass --checkpoints TEXT")
     require_output(options, options.model)
+    if options.to == "int8":
+        export_int8(load(options.model), options)
+        return
     lm = load(options.model)
     lm.export_hf(options.out)
     size = sum(path.stat().st_size for path in options.out.iterdir())
@@ -78,6 +96,17 @@ def run(options: argparse.Namespace) -> None:
     print(f"wrote {options.out} ({size / 1e6:.1f} MB); load it with")
     for loader in ("AutoModelForCausalLM", "AutoTokenizer"):
         print(f'  {loader}.from_pretrained("{options.out.as_posix()}", trust_remote_code=True)')
+
+
+def export_int8(lm: SaffuLM, options: argparse.Namespace) -> None:
+    """Write the same model with a network of int8 weights."""
+    lm.quantize().save(options.out)
+    size = (options.out / "model.safetensors").stat().st_size
+    if options.json:
+        print_json(model_facts(lm) | {"out": options.out, "bytes": size})
+        return
+    before = (options.model / "model.safetensors").stat().st_size
+    print(f"wrote {options.out}; without its counts, the model takes {size / 1e6:.1f} MB instead of {before / 1e6:.1f}")
 
 
 def export_arpa(lm: SaffuLM, options: argparse.Namespace) -> None:
@@ -93,6 +122,39 @@ def export_arpa(lm: SaffuLM, options: argparse.Namespace) -> None:
         print_json(model_facts(lm) | {"out": options.out, "bytes": options.out.stat().st_size, "ngrams": sizes})
         return
     print(f"wrote {options.out} ({options.out.stat().st_size / 1e6:.1f} MB): {sum(sizes):,} n-grams of tokens")
+
+
+def export_web(options: argparse.Namespace) -> None:
+    """Write a page that shows the counted model."""
+    from saffu import load
+    from saffu.model.checking import counted_text
+    from saffu.play.web_page import MODEL, export_web
+    from saffu.text.corpus import TokenCorpus
+    from saffu.text.selection import Text
+
+    if options.checkpoints or options.sizes or options.order is not None or options.prune is not None:
+        raise SaffuError("--checkpoints and --sizes need --to hf, --order and --prune --to arpa; remove them")
+    require_output(options, options.model, *(options.text or ()))
+    lm, counted = load(options.model), None
+    if options.text:
+        with Text(options.text, reading_of(options, lm.source_)) as text:
+            corpus = TokenCorpus.build(text, lm.tokenizer_, progress="tokenize")
+            text.warn_of_skipped()
+        try:
+            counted = counted_text(lm, corpus)
+        except SaffuError:
+            differs = f"saffu check {options.model} TEXT shows what differs"
+            raise SaffuError(f"`text` must be all text that the model was made from; {differs}") from None
+    export_web(lm, options.out, options.model.resolve().name, counted)
+    size = sum(path.stat().st_size for path in options.out.iterdir())
+    if options.json:
+        print_json(model_facts(lm) | {"out": options.out, "bytes": size})
+        return
+    if lm.model_.has_network:
+        warn("the page has the counted part of this model, without its network")
+    holds = "the counts" if counted is None else "the counts and the text"
+    print(f"wrote {options.out} ({size / 1e6:.1f} MB); {MODEL} holds {holds} of the model. Try it with")
+    print(f"  python -m http.server --bind 127.0.0.1 --directory {shlex.quote(str(options.out))}")
 
 
 def export_checkpoints(lm: SaffuLM, options: argparse.Namespace) -> None:
@@ -113,10 +175,12 @@ def export_checkpoints(lm: SaffuLM, options: argparse.Namespace) -> None:
 
 COMMAND = Command(
     "export",
-    "export a model for transformers and lm_eval, or for KenLM",
+    "export a model for transformers and lm_eval, for KenLM, with int8 weights, or as a page",
     "MODEL --out PATH [options]",
     "saffu export model --out model-hf\n"
     "saffu export model --to arpa --out model.arpa\n"
+    "saffu export model --to int8 --out model-int8\n"
+    "saffu export model --to web --text notes.txt --out page\n"
     "saffu export model --checkpoints text/*.txt --sizes 1,2,5,10 --out checkpoints",
     add_options,
     run,

@@ -58,9 +58,10 @@ def run(options: argparse.Namespace) -> None:
 
 def preset_of(lm: SaffuLM) -> str:
     """The preset as `saffu train` names it: a network next to counts is an option of the calibrated one."""
-    if lm.config.preset != "companion":
-        return lm.config.preset
-    return "calibrated" if getattr(lm.model_, "side", None) is None else "calibrated, with a trained network"
+    from saffu.model.solutions import offered_as
+
+    network = ", with a trained network" if lm.model_.has_network else ""
+    return offered_as(lm.config.preset) + network + (" of int8 weights" if lm.model_.has_int8_weights else "")
 
 
 def fit_facts(lm: SaffuLM) -> dict[str, Any]:
@@ -74,7 +75,8 @@ def fit_facts(lm: SaffuLM) -> dict[str, Any]:
 def print_scores(lm: SaffuLM) -> None:
     for row in lm.log_:
         if "dev_perplexity" in row:
-            perplexity, bits = row["dev_perplexity"], row["dev_bits_per_byte"]
+            perplexity = row["dev_perplexity"]
+            bits = row["dev_bits_per_byte"]
             print(f"{escape_controls(row['stage']):<12} dev perplexity {perplexity:.2f}, {bits:.3f} bits/byte")
         elif "documents" in row:
             print(f"{escape_controls(row['stage']):<12} {plural(row['documents'], 'document')}")

@@ -41,7 +41,7 @@ ENCODER_STAYS = "note: the encoder stays as it was fitted, on text that may have
 
 def add_change_options(parser: Parser, _: Sequence[str]) -> None:
     add_model(parser)
-    parser.add_argument("text", nargs="+", metavar="TEXT", help="files, folders, globs, or - for standard input")
+    parser.add_argument("text", nargs="+", metavar="TEXT", help="files, folders, globs, or - for stdin")
     add_device(parser)
     add_output_options(parser)
     add_text_options(parser)
@@ -74,10 +74,22 @@ def add_merge_options(parser: Parser, _: Sequence[str]) -> None:
     add_output_options(parser)
 
 
+def add_mix_options(parser: Parser, _: Sequence[str]) -> None:
+    help = "model folders with the same tokenizer; text that is added later becomes part of the first"
+    parser.add_argument("models", nargs="+", type=named_path, metavar="MODEL", help=help)
+    help = "text like that to be predicted, which no model has counted, to fit the weights on"
+    parser.add_argument("--dev", nargs="+", required=True, metavar="FILE", help=help)
+    parser.add_argument("--out", type=named_path, required=True, metavar="DIR", help="output folder")
+    parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
+    add_output_options(parser)
+    add_text_options(parser)
+
+
 def update(options: argparse.Namespace) -> None:
     trains = bool(options.minutes or options.epochs)
     if trains and not options.dev:
-        raise SaffuError("--minutes and --epochs need held-out text, to keep only what improves it; pass --dev FILE")
+        option = "--minutes" if options.minutes else "--epochs"
+        raise SaffuError(f"{option} needs --dev FILE: held-out text, by which training is judged")
     if options.dev and not trains:
         raise SaffuError("--dev is for training the network further; pass --minutes N too, or remove --dev")
     with changed_model(options) as (lm, corpus):
@@ -96,11 +108,19 @@ def update(options: argparse.Namespace) -> None:
     )
 
 
+def add_documents(options: argparse.Namespace) -> None:
+    """Add the text to the model's counts after it was read online, and say so on standard error."""
+    with changed_model(options) as (lm, corpus):
+        lm.update(corpus)
+    added = plural(corpus.documents, "document")
+    warn(f"added {added} ({corpus.targets:,} tokens) to {options.model}")
+
+
 def held_out_text(options: argparse.Namespace, lm: SaffuLM, corpus: TokenCorpus) -> TokenCorpus:
     """The text of --dev, which training on new documents needs."""
     from saffu.text.selection import Text, same_text
 
-    if lm.config.preset != "companion":
+    if lm.model_.without_network() is None:
         raise SaffuError(f"{options.model} has no network to train; make one with saffu train --minutes")
     with Text(options.dev, reading_of(options, lm.source_)) as text:
         dev = lm.tokenize(list(text))
@@ -191,6 +211,33 @@ def merge(options: argparse.Namespace) -> None:
     say(options, f"merged {len(options.models)} models: {documents} ({tokens:,} tokens), saved in {options.out}")
 
 
+def mix(options: argparse.Namespace) -> None:
+    from saffu import load
+    from saffu.files import changing
+    from saffu.text.selection import Text
+
+    if len({folder.resolve() for folder in options.models}) < len(options.models):
+        raise SaffuError("the same model is listed twice; list each model once")
+    require_output(options, *options.models, *options.dev)
+    with changing(options.out, wait=False):
+        first, *others = [load(folder, check=True) for folder in options.models]
+        with Text(options.dev, reading_of(options, first.source_)) as text:
+            lm = first.mix(*others, dev=list(text))
+            text.warn_of_skipped()
+        lm.save(options.out)
+    if options.json:
+        print_json(model_facts(lm) | {"out": options.out, "members": lm.log_[-1]["members"]})
+        return
+    say(options, mixture_sentence(lm))
+    say(options, f"saved in {options.out}")
+
+
+def mixture_sentence(lm: SaffuLM) -> str:
+    """What a mixture is made of, and how it predicts the text that its weights were fitted on."""
+    members, bits = " and ".join(lm.log_[-1]["members"]), lm.log_[-1]["dev_bits_per_byte"]
+    return f"mixed {members}: {bits:.3f} bits per byte of the text that the weights were fitted on"
+
+
 def require_original(model: Path, remedy: str) -> None:
     """Fail if a folder was exported for transformers, which leaves out the counts."""
     if (model / "modeling_saffu.py").exists():
@@ -249,4 +296,13 @@ MERGE = Command(
     "saffu train shard1.txt --out one\nsaffu train shard2.txt --encoder one --out two\nsaffu merge one two --out both",
     add_merge_options,
     merge,
+)
+MIX = Command(
+    "mix",
+    "mix models of different texts, weighted by held-out text",
+    "MODEL MODEL [MODEL ...] --dev FILE [FILE ...] --out DIR [options]",
+    "saffu train letters.txt --tokenizer general --out letters\n"
+    "saffu mix letters general --dev more-letters.txt --out mine",
+    add_mix_options,
+    mix,
 )

@@ -10,7 +10,8 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn, TextIO, cast
 
 if TYPE_CHECKING:
@@ -20,13 +21,17 @@ INTERRUPTED = "interrupted; no partial output was left behind"
 NO_MEMORY = "out of memory|allocate memory|size calculation overflow|start new thread|thread pool|map segment"
 INSTALL = {"torch": "torch", "matplotlib": "matplotlib", "transformers": "transformers", "tensorboard": "tensorboard"}
 INSTALL |= {"starlette": "starlette uvicorn", "uvicorn": "starlette uvicorn"}
+received: list[int] = []  # signals that end the command; what they raise may end up as another error, or vanish
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit: 0 success, 2 user error, 130 interrupted, 143 terminated."""
-    status, previous, hook = 130, {}, sys.unraisablehook
+    status = 130
+    previous = {}
+    hook = sys.unraisablehook
     try:  # around the imports too, so that Ctrl-C never shows a traceback
         sys.unraisablehook = _send_again
+        received.clear()
         if "saffu.writing" in sys.modules:  # when called from Python
             sys.modules["saffu.writing"].written.clear()
         for number, handler in ((signal.SIGTERM, _terminate), (signal.SIGINT, _interrupt)):
@@ -35,11 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         status = run(sys.argv[1:] if arguments is None else list(arguments))
     except KeyboardInterrupt as interrupt:
         complain(str(interrupt) or interrupted())
-    except Exception as error:
-        stop = _stop_behind(error)
-        if stop is None:
+    except Exception:
+        if not received:
             raise
-        if isinstance(stop, KeyboardInterrupt):
+        if received[-1] == signal.SIGINT:  # which led to this error
             complain(interrupted())
         else:
             status = 143
@@ -72,37 +76,53 @@ def run(words: Sequence[str]) -> int:
     try:
         options = parse(words)
         if options is not None:
-            options.command.run(options)
+            with lost_pages_explained(options):
+                options.command.run(options)
         sys.stdout.flush()
     except SaffuError as error:
-        return complain(as_typed(str(error), options))
+        return fail(as_typed(str(error), options))
     except BrokenPipeError:  # the reader of our output has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except MemoryError:
-        return complain("out of memory; use less text or smaller settings, or train with --memory-limit")
+        return fail("out of memory; use less text or smaller settings, or train with --memory-limit")
     except ImportError as error:
         if re.search(NO_MEMORY, str(error)):
-            return complain("not enough memory to load a library; raise the limit on memory")
+            return fail("not enough memory to load a library; raise the limit on memory")
         if error.name not in INSTALL or not isinstance(error, ModuleNotFoundError):
             raise
-        return complain(f"this needs the package {error.name}; install it with: pip install {INSTALL[error.name]}")
+        return fail(f"this needs the package {error.name}; install it with: pip install {INSTALL[error.name]}")
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
         reason = error.strerror or error
-        return complain(f"cannot read or write{where}: {reason}; check the path, permissions, and free disk space")
+        return fail(f"cannot read or write{where}: {reason}; check the path, permissions, and free disk space")
     except RuntimeError as error:
         if not re.search(NO_MEMORY, str(error)):
             raise
-        return complain("not enough memory on the device; use smaller settings or less text")
+        return fail("not enough memory on the device; use smaller settings or less text")
     except SystemError as error:  # how Python reports that a library, out of memory, has not reported it
         if not re.search("without (setting an )?exception", str(error)):
             raise
-        return complain("a library failed without a reason, most likely for lack of memory; raise the limit on memory")
+        return fail("a library failed without a reason, most likely for lack of memory; raise the limit on memory")
     except BaseException as error:  # how the tokenizers library reports that it cannot start its threads
         if type(error).__name__ != "PanicException" or not re.search(NO_MEMORY, str(error)):
             raise
-        return complain("not enough memory for threads; raise the limit on memory or processes")
+        return fail("not enough memory for threads; raise the limit on memory or processes")
     return 0
+
+
+@contextmanager
+def lost_pages_explained(options: argparse.Namespace) -> Iterator[None]:
+    """End with one line if a file of the model, which is mapped into memory, is cut while it is in use."""
+    if not hasattr(options, "model"):
+        yield
+        return
+    from saffu.calibrated.kernels import library
+
+    library.saffu_explain_lost_pages(1)
+    try:
+        yield
+    finally:
+        library.saffu_explain_lost_pages(0)
 
 
 class Notes(logging.Handler):
@@ -112,12 +132,23 @@ class Notes(logging.Handler):
         complain(record.getMessage())
 
 
+def fail(message: str) -> int:
+    """Print why a command has failed, and what it had written before; return the status of a user error."""
+    return complain(f"{message}; {already}" if (already := already_written()) else message)
+
+
 def interrupted() -> str:
     """What an interrupted command has left."""
+    already = already_written()
+    return f"interrupted, but {already}" if already else INTERRUPTED
+
+
+def already_written() -> str:
+    """What this process has written before it failed; empty if nothing."""
     writing = sys.modules.get("saffu.writing")
     if writing is None or not writing.written:
-        return INTERRUPTED
-    return f"interrupted, but {writing.written[-1]} had been written: it holds the new version"
+        return ""
+    return f"{writing.written[-1]} had been written: it holds the new version"
 
 
 def complain(message: str) -> int:
@@ -150,6 +181,7 @@ def as_typed(message: str, options: argparse.Namespace | None) -> str:
 
 def _interrupt(*_: object) -> None:
     """Raise KeyboardInterrupt on SIGINT."""
+    received.append(signal.SIGINT)
     if _importing_torch():
         complain(interrupted())
         os._exit(130)
@@ -162,17 +194,9 @@ def _importing_torch() -> bool:
     return torch is not None and getattr(torch.__spec__, "_initializing", False)
 
 
-def _stop_behind(error: BaseException) -> BaseException | None:
-    """The KeyboardInterrupt or SystemExit of a signal that led to an error.
-
-    Python wraps an exception raised while a class is created, and interrupted code may fail while it cleans up.
-    """
-    cause = error.__cause__ or error.__context__
-    return cause if cause is None or isinstance(cause, KeyboardInterrupt | SystemExit) else _stop_behind(cause)
-
-
 def _terminate(*_: object) -> NoReturn:
     """Exit on SIGTERM, removing scratch folders; a second SIGTERM kills at once."""
+    received.append(signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if _importing_torch():
         os._exit(143)

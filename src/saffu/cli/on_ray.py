@@ -25,8 +25,10 @@ def score(options: argparse.Namespace) -> Tally:
     from saffu.text.sources import Sources
     from saffu.tools.score_table import Tally
 
-    if not (options.ray and options.out):
-        raise SaffuError("scoring on a cluster needs both --ray and --out DIR; pass both, or neither to print the rows")
+    if not options.out:
+        raise SaffuError("--ray needs --out DIR, the folder that the rows are written to")
+    if not options.ray:
+        raise SaffuError("--out is for scoring on a cluster; add --ray, or redirect the rows to a file with > FILE")
     require_usable(options.ray)
     out: Path = options.out
     names = (
@@ -37,7 +39,8 @@ def score(options: argparse.Namespace) -> Tally:
         "json",
         "field",
         "split",
-        "no_cache",
+        "memory",
+        "online",
         "repetition",
         "keep_best",
         "quantiles",

@@ -153,7 +153,8 @@ def add_settings(parser: argparse._ActionsContainer, settings: type[Settings], s
     for entry in own_settings(settings):
         if entry.name in skip:
             continue
-        kind, meaning = plain_kind(kinds[entry.name]), f"{entry.metadata['meaning']} [{shown(entry.default)}]"
+        kind = plain_kind(kinds[entry.name])
+        meaning = f"{entry.metadata['meaning']} [{shown(entry.default)}]"
         meaning = meaning.replace("%", "%%")
         if kind is bool:
             action = argparse.BooleanOptionalAction
@@ -253,9 +254,11 @@ def add_text_options(parser: Parser, split: str | None = None) -> argparse._Argu
 def add_record_options(group: argparse._ActionsContainer) -> None:
     help = "field of JSON or table records that holds the text [text]"
     group.add_argument("--field", metavar="NAME", help=help)
-    choices, help = ("strict", "replace"), "invalid UTF-8: strict (stop) or replace [strict]"
+    choices = ("strict", "replace")
+    help = "invalid UTF-8: strict (stop) or replace [strict]"
     group.add_argument("--encoding-errors", choices=choices, default="strict", metavar="HOW", help=help)
-    choices, help = ("error", "skip"), "malformed records: error (stop) or skip [error]"
+    choices = ("error", "skip")
+    help = "malformed records: error (stop) or skip [error]"
     group.add_argument("--bad-records", choices=choices, default="error", metavar="HOW", help=help)
     help = "skip files that are corrupt or not UTF-8, and list them"
     group.add_argument("--skip-bad-files", action="store_true", help=help)
@@ -303,6 +306,20 @@ def device_of(options: argparse.Namespace) -> str:
     from saffu.paper.devices import usable_device
 
     return str(usable_device(options.device))
+
+
+def add_online_options(parser: Parser, help: str) -> None:
+    parser.add_argument("--online", action="store_true", help=f"{help}; the folder does not change")
+    help = "with --online: afterward, add the text to the counts of the folder, as saffu update does"
+    parser.add_argument("--update", action="store_true", help=help)
+
+
+def require_online(options: argparse.Namespace) -> None:
+    """Fail if the options of online reading do not fit together."""
+    if options.update and not options.online:
+        raise SaffuError("--update adds text after it was read online; pass --online too, or use saffu update")
+    if options.online and (getattr(options, "no_memory", False) or getattr(options, "memory", None) is False):
+        raise SaffuError("--online needs the memory that --no-memory leaves out; omit one of them")
 
 
 def add_output_options(parser: Parser) -> None:

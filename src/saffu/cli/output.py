@@ -96,7 +96,8 @@ class Log:
 
     def __init__(self, options: argparse.Namespace, backprop: bool, visible: bool = True, network: bool = False):
         """`network`: whether what is trained is a network next to counts."""
-        self.options, self.visible = options, visible
+        self.options = options
+        self.visible = visible
         self.columns = [("stage", "<14", "stage")]
         if network:
             self.columns += [("step", ">7,", "step"), ("counted_bits_per_byte", ">9.3f", "counted")]

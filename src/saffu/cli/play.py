@@ -39,7 +39,8 @@ def run(options: argparse.Namespace) -> None:
     with listening(options.port) as listener, TemporaryDirectory(prefix="saffu-play-") as private:
         if options.model is None:
             studio.count_demo("story")
-        token, port = new_token(), listener.getsockname()[1]
+        token = new_token()
+        port = listener.getsockname()[1]
         address = f"http://{LOOPBACK}:{port}/{token}/"
         print(f"open {address}\nKeep this address to yourself; press Ctrl-C to stop.", flush=True)
         if not options.no_browser:

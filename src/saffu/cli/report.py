@@ -1,4 +1,4 @@
-"""saffu report: tables, figures, verdicts, and an HTML page of an ablation."""
+"""saffu report: tables, figures, and an HTML page of an ablation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from saffu.format import plural
 def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("folder", type=named_path, metavar="DIR", help="folder made by saffu ablate")
     parser.add_argument("--out", type=named_path, metavar="DIR", help="folder of the report [DIR/report]")
-    parser.add_argument("--json", action="store_true", help="print one JSON object to stdout; notes go to stderr")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -35,8 +35,6 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         print_json(report.to_dict() | {"out": out})
         return
-    for verdict in report.verdicts:
-        print(f"{verdict.number:>2} {verdict.verdict + ':':<17} {verdict.claim}\n{'':<21}{verdict.evidence}")
     print(f"{plural(len(results.cells), 'cell')}; wrote {out / 'index.html'}, with tables and figures next to it")
 
 

@@ -8,16 +8,19 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from saffu.cli.living import add_documents
 from saffu.cli.options import (
     Command,
     Parser,
     add_cluster_option,
     add_device,
     add_model,
+    add_online_options,
     add_text_options,
     device_of,
     finite,
     named_path,
+    require_online,
 )
 from saffu.cli.output import print_json, table, warn
 from saffu.errors import SaffuError
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 def add_options(parser: Parser, _: Sequence[str]) -> None:
     add_model(parser)
     parser.add_argument(
-        "text", nargs="*", metavar="TEXT", help="files, folders, globs, or - [standard input]; each line on its own"
+        "text", nargs="*", metavar="TEXT", help="files, folders, globs, or - for stdin [stdin]; each line on its own"
     )
     help = "print one row per word: surprisal of the word and its ending; <eod> is the end of the line"
     unit = parser.add_mutually_exclusive_group()
@@ -46,14 +49,13 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("--keep-best", type=share, metavar="SHARE", help=help)
     help = "print the distribution of the scores instead of rows, to choose a threshold by"
     parser.add_argument("--quantiles", action="store_true", help=help)
-    help = "predict without what the line itself has said so far: repetitive lines are not cheap"
-    parser.add_argument("--no-cache", action="store_true", help=help)
-    help = (
-        "add repetition, the bits per byte that memory of the line itself saves, and cost: --no-cache's bits plus these"
-    )
+    help = "whether to predict with memory of what the text itself has said so far [only with --split file]"
+    parser.add_argument("--memory", action=argparse.BooleanOptionalAction, help=help)
+    help = "add repetition, the bits per byte that memory of the line itself would save, and cost: the sum of both"
     parser.add_argument("--repetition", action="store_true", help=help)
     parser.add_argument("--json", action="store_true", help="print JSON Lines")
     parser.add_argument("--quiet", action="store_true", help="print no histogram")
+    add_online_options(parser, "remember each text in those after it, as a reader of a stream would")
     add_device(parser)
     help = "with --ray, write one file of rows per text file to this folder"
     parser.add_argument("--out", type=named_path, metavar="DIR", help=help)
@@ -81,6 +83,7 @@ def run(options: argparse.Namespace) -> None:
     from saffu.cli import scoring
 
     measures = scoring.measures_of(options)
+    require_stream(options)
     if options.keep_best is not None and (options.quantiles or options.ray or options.out):
         raise SaffuError("--keep-best prints lines of one run; remove --quantiles, --ray, and --out")
     if options.ray or options.out:
@@ -93,6 +96,8 @@ def run(options: argparse.Namespace) -> None:
         scorer, *others = scoring.scorers_of(options, lambda path: load(path, device_of(options)).scorer_)
         with scoring.chosen_sources(options) as (sources, live):
             tally = scoring.write_scores(options, sources, scorer, others, sys.stdout, live)
+        if options.update:
+            add_documents(options)
     if not tally.records and options.text not in ([], ["-"]):  # a pipe may well be empty
         raise SaffuError("there is no text to score; pass at least one line that is not blank")
     for source, malformed in tally.skipped.items():
@@ -106,6 +111,15 @@ def run(options: argparse.Namespace) -> None:
         print_quantiles(options, measures.main, tally)
     elif tally.rows and sys.stderr.isatty() and not options.quiet:
         print(histogram(options, measures.main, tally), file=sys.stderr)
+
+
+def require_stream(options: argparse.Namespace) -> None:
+    """Fail if --online or --update cannot be done."""
+    require_online(options)
+    if options.online and (options.repetition or options.ray or options.out):
+        raise SaffuError("--online reads one text after the other, with memory; remove --repetition, --ray, and --out")
+    if options.update and options.text in ([], ["-"]):
+        raise SaffuError("--update reads the text twice, and standard input can be read once; pass files")
 
 
 def print_quantiles(options: argparse.Namespace, measure: str, tally: Tally) -> None:

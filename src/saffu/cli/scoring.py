@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from saffu.errors import SaffuError
 from saffu.text.documents import bad_sources, read_records
 from saffu.text.selection import warn_of_bad_files
 from saffu.text.sources import Source, Sources
@@ -52,9 +53,14 @@ def write_scores(
 def scorers_of(options: argparse.Namespace, load: Callable[[Path], Scorer]) -> list[Scorer]:
     """Those of the model and of the models that it is compared with."""
     scorers = [load(path) for path in (options.model, *options.against)]
+    if options.repetition and options.memory is not None:
+        raise SaffuError("--repetition compares scores with and without memory; remove --memory and --no-memory")
+    if options.online:
+        return [scorer.online() for scorer in scorers]
     if options.repetition:
-        return [scorers[0].without_cache(), scorers[0]]
-    return [scorer.without_cache() for scorer in scorers] if options.no_cache else scorers
+        return [scorers[0].without_memory(), scorers[0]]
+    memory = options.split == "file" if options.memory is None else options.memory
+    return scorers if memory else [scorer.without_memory() for scorer in scorers]
 
 
 def measures_of(options: argparse.Namespace) -> Measures:

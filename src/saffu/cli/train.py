@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,49 +37,25 @@ from saffu.settings import Settings
 if TYPE_CHECKING:
     from saffu.model.language_model import OnRow, SaffuLM
     from saffu.model.recipe import Corpora, Executor, Recipe
-    from saffu.paper.training import TrainingConfig
     from saffu.processes import ProcessGroup
     from saffu.text.corpus import TokenCorpus
     from saffu.text.selection import TrainingText
     from saffu.text.tokenizer import TokenizerConfig
 
-PRESETS = ("calibrated", "paper")
-USUAL_SPLIT = {"calibrated": "file", "paper": "line"}
-BACKPROP = ("backprop", "resume", "tensorboard", "device")  # options of the paper's preset that are not settings
+BACKPROP = ("backprop", "tensorboard")  # options of presets whose own weights are trained
 MAY_CHANGE = ("max_folds", "checkpoint_seconds")  # when a run is resumed
-FIXED: dict[str, Any] = dict.fromkeys(("out", "encoder", "tokenizer", "max_tokens", "split", "field", "memory_limit"))
+FIXED: dict[str, Any] = dict.fromkeys(
+    ("out", "base", "encoder", "tokenizer", "max_tokens", "split", "field", "memory_limit")
+)
 FIXED |= dict.fromkeys(("force", "preset_given", "skip_bad_files"), False)
 FIXED |= {"hold_out": 20, "encoding_errors": "strict", "bad_records": "error"}  # options that may not, by default
 DEV_SAMPLE = 100_000  # held-out tokens; of more, only a sample is scored
 
 
-def config_class(preset: str) -> type[Settings]:
-    """The settings that a preset has."""
-    if preset == "paper":
-        from saffu.paper.config import PaperConfig
-
-        return PaperConfig
-    from saffu.calibrated.config import CalibratedConfig
-
-    return CalibratedConfig
-
-
-def training_settings() -> type[Settings]:
-    """The settings of a network that is trained next to the counts."""
-    from saffu.companion.config import CompanionConfig
-
-    return CompanionConfig
-
-
-def usual_tokenizer(preset: str) -> TokenizerConfig:
-    """The settings of a preset's tokenizer."""
-    from saffu.text.tokenizer import TokenizerConfig
-
-    return TokenizerConfig(bpe_count="types" if preset == "paper" else "tokens")
-
-
 def add_options(parser: Parser, words: Sequence[str]) -> None:
     """Find the preset first, then add the options that it has."""
+    from saffu.model.solutions import offered_presets, solution
+
     preset = chosen_preset(parser, words)
     parser.set_defaults(preset_given=any(word.split("=")[0] == "--preset" for word in words))
     help = "files, folders, globs, or - for stdin [the English text that ships with Python]"
@@ -90,23 +66,25 @@ def add_options(parser: Parser, words: Sequence[str]) -> None:
         "--dev", nargs="+", metavar="FILE", help="held-out text [every 20th document, or stretch of a file]"
     )
     help = "calibrated, or paper, which adds --backprop; each has its own options [calibrated]"
-    parser.add_argument("--preset", choices=PRESETS, default=preset, metavar="NAME", help=help)
+    parser.add_argument("--preset", choices=offered_presets(), default=preset, metavar="NAME", help=help)
     parser.add_argument("--tokenizer", type=named_path, metavar="DIR", help="use the tokenizer of this model")
     help = "use the tokenizer and encoder of this model, so that the two can be merged"
     parser.add_argument("--encoder", type=named_path, metavar="DIR", help=help)
     add_output_options(parser)
-    group = add_text_options(parser, USUAL_SPLIT[preset])
     add_cluster_option(parser)
+    add_model_options(parser, preset)
+    group = add_text_options(parser, solution(preset).split)
     help = "without --dev, hold out every Nth document, or stretch of a file; 0 for none [20]"
     group.add_argument("--hold-out", type=integer(0), default=20, metavar="N", help=help)
     help = "use only the first N tokens, to the end of a line (1e6, 500k, 2M)"
     group.add_argument("--max-tokens", type=count, metavar="N", help=help)
-    add_model_options(parser, preset)
 
 
 def chosen_preset(parser: Parser, words: Sequence[str]) -> str:
+    from saffu.model.solutions import DEFAULT_PRESET, offered_as, offered_presets
+
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    first.add_argument("--preset", choices=PRESETS)
+    first.add_argument("--preset", choices=offered_presets())
     first.add_argument("--resume", nargs="?")
     try:
         chosen, _ = first.parse_known_args(list(words))
@@ -116,53 +94,62 @@ def chosen_preset(parser: Parser, words: Sequence[str]) -> str:
         from saffu.files import read_manifest
 
         try:
-            found = read_manifest(named_path(chosen.resume)).get("preset")
+            return offered_as(read_manifest(named_path(chosen.resume))["preset"])
         except SaffuError:  # which is reported once all options have been read
-            found = "paper"
-        return "calibrated" if found == "companion" else "paper"
-    return chosen.preset or "calibrated"
+            return "paper"
+    return chosen.preset or DEFAULT_PRESET
 
 
 def add_model_options(parser: Parser, preset: str) -> None:
-    from saffu.paper.training import TrainingConfig
+    from saffu.model.solutions import solution
 
-    config, other = config_class(preset), next(name for name in PRESETS if name != preset)
-    title = "backpropagation" if preset == "paper" else "training a network next to the counts"
-    group = parser.add_argument_group(title)
-    add_settings(parser.add_argument_group(f"model (--preset {preset})"), config)
-    usual: list[Settings] = [config(), usual_tokenizer(preset)]
-    add_settings(parser.add_argument_group("tokenizer"), type(usual[1]))
-    counted = {entry.name for entry in own_settings(config)}
+    own = solution(preset)
+    group = parser.add_argument_group(own.training_title)
+    add_settings(parser.add_argument_group(f"model (--preset {preset})"), own.config)
+    usual: list[Settings] = [own.config(), own.tokenizer]
+    add_settings(parser.add_argument_group("tokenizer"), type(own.tokenizer))
     group.add_argument("--device", metavar="NAME", help="cpu, cuda, or cuda:N [cpu]")
     group.add_argument("--resume", type=named_path, metavar="DIR", help="resume the interrupted run in DIR")
-    if preset == "paper":
+    parser.set_defaults(backprop=False, tensorboard=None, memory_limit=None, base=None)
+    if own.train is not None:
         group.add_argument("--backprop", action="store_true", help="continue with Adam after the closed-form fit")
         group.add_argument("--tensorboard", type=named_path, metavar="DIR", help="also write TensorBoard logs to DIR")
-        add_settings(group, TrainingConfig, skip=counted)
-        usual.append(TrainingConfig())
-        parser.set_defaults(memory_limit=None)
-    else:
+    if own.mixes:
+        help = "a model of much other text: use its tokenizer and settings, and mix it with the model of this text"
+        parser.add_argument("--base", type=named_path, metavar="DIR", help=help)
+    if own.scales:
         help = "fit within this much memory (500M, 2G), using temporary files next to --out"
         parser.add_argument("--memory-limit", type=count, metavar="SIZE", help=help)
-        add_settings(group, training_settings(), skip=counted)
-        usual.append(training_settings()())
-        parser.set_defaults(backprop=False, tensorboard=None)
+    if own.training is not None:
+        add_settings(group, own.training, skip={entry.name for entry in own_settings(own.config)})
+        usual.append(own.training())
     add_set_option(parser, usual)
-    foreign = [config_class(other), training_settings() if preset == "paper" else TrainingConfig]
-    names = [entry.name for kind in foreign for entry in own_settings(kind)] + [*BACKPROP, "memory_limit"]
-    parser.foreign = {
-        flag(name): f"{flag(name)} belongs to --preset {other}; add that, or remove {flag(name)}" for name in names
-    }
-    if preset == "calibrated":
-        parser.foreign["--backprop"] = "--backprop trains the network of the paper's preset; add --preset paper"
-    for kind in (*map(type, usual), *foreign):
-        for entry in own_settings(kind, rare=True):
-            parser.foreign[flag(entry.name)] = (
-                f"{flag(entry.name)} is not an option of its own; use --set {entry.name}=VALUE"
-            )
+    parser.foreign = foreign_options(preset)
+
+
+def foreign_options(preset: str) -> dict[str, str]:
+    """What to say of options that other presets have, and of settings that are not options."""
+    from saffu.model.solutions import offered_presets, solution
+
+    foreign: dict[str, str] = {}
+    for name in sorted(offered_presets(), key=lambda name: name == preset):
+        other = solution(name)
+        kinds = [kind for kind in (other.config, other.training, type(other.tokenizer)) if kind is not None]
+        options = [entry.name for kind in kinds[:-1] for entry in own_settings(kind)]
+        options += [*BACKPROP] if other.train else []
+        options += ["memory_limit"] if other.scales else []
+        if name != preset:
+            for option in map(flag, options):
+                foreign[option] = f"{option} belongs to --preset {name}; add that, or remove {option}"
+        for entry in [entry for kind in kinds for entry in own_settings(kind, rare=True)]:
+            option = flag(entry.name)
+            foreign[option] = f"{option} is not an option of its own; use --set {entry.name}=VALUE"
+    return foreign
 
 
 def run(options: argparse.Namespace) -> None:
+    from saffu.model.solutions import solution
+
     if "help" in options.set:
         print(rare_help(options))
         return
@@ -175,33 +162,58 @@ def run(options: argparse.Namespace) -> None:
         what = "--backprop" if options.backprop else "training"
         raise SaffuError(f"{what} needs held-out text for early stopping; pass --dev FILE or --hold-out N")
     config, tokenizer, training = settings(options)
-    if options.ray and (config.preset != "calibrated" or options.resume):
+    chosen = solution(config.preset)
+    if options.ray and (not chosen.scales or options.resume):
         raise SaffuError(
             "--ray counts only; the paper's preset and training a network use torchrun; remove --ray, or count first"
         )
-    if config.preset != "calibrated" and find_spec("torch") is None:  # fail before all text has been read
+    if chosen.train is not None and find_spec("torch") is None:  # fail before all text has been read
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
+    if options.base:
+        config = base_settings(options, config)
     with nullcontext() if options.ray else bounded(options):
         make(options, config, tokenizer, training)
 
 
-def make(
-    options: argparse.Namespace, config: Settings, tokenizer: TokenizerConfig, training: TrainingConfig | None
-) -> None:
+def base_settings(options: argparse.Namespace, config: Settings) -> Settings:
+    """The settings of the model that --base names. Fails if what else was asked for does not go with it."""
+    from saffu.files import read_manifest
+    from saffu.model.solutions import solution
+
+    if options.encoder or options.tokenizer or given_settings(options, type(config)):
+        raise SaffuError(
+            "--base determines the tokenizer and the settings; remove --encoder, --tokenizer, and settings"
+        )
+    if not solution(config.preset).mixes or options.ray:
+        raise SaffuError(
+            "--base makes a counted model on this machine; remove --ray, --preset, --minutes, and --epochs"
+        )
+    if not (options.dev or options.hold_out):
+        raise SaffuError("--base needs held-out text, to fit the weights; pass --dev FILE or --hold-out N")
+    manifest = read_manifest(options.base)
+    if not solution(manifest["preset"]).mixes:
+        raise SaffuError(f"{options.base} has the preset {manifest['preset']}; pass a calibrated model to --base")
+    return config.from_dict(manifest["settings"])
+
+
+def make(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConfig, training: Settings | None) -> None:
     """Fit a model to the text, save it in --out after every stage, and train it if asked to."""
     from saffu.model.folder import read_tokenizer
     from saffu.model.recipe import Recipe, locked, processes
+    from saffu.model.solutions import solution
     from saffu.text.selection import TrainingText
 
     with processes(config.preset, options.device or "cpu") as group:
         if group.is_first:
-            require_output(options, options.encoder, options.tokenizer, *options.text, *(options.dev or []))
+            models = options.encoder, options.tokenizer, options.base
+            require_output(options, *models, *options.text, *(options.dev or []))
         with locked(options.out, group):
             encoder = read_encoder(options, group) if options.encoder else None
             usual = encoder.source_ if encoder else None
-            learned = read_tokenizer(options.tokenizer) if options.tokenizer else encoder and encoder.tokenizer_
+            given = options.tokenizer or options.base
+            learned = read_tokenizer(given) if given else encoder and encoder.tokenizer_
             recipe = Recipe(
-                selection_of(options, reading_of(options, usual, USUAL_SPLIT[options.preset])),
+                selection_of(options, reading_of(options, usual, solution(options.preset).split)),
                 config,
                 learned or tokenizer,
                 options.out,
@@ -209,7 +221,7 @@ def make(
                 training=training,
                 device=device_of(options),
             )
-            log = Log(options, recipe.trains, group.is_first, config.preset == "companion")
+            log = Log(options, recipe.trains, group.is_first, solution(config.preset).always_trains)
             with TrainingText(recipe.selection) as text, executor(options, recipe, text) as place:
                 if not recipe.selection.text and not options.quiet:
                     warn("no TEXT is given; reading the English text that ships with Python")
@@ -219,6 +231,8 @@ def make(
                 if recipe.trains:
                     with training_log(options, log, corpora.dev) as on_row:
                         recipe.train(lm, corpora, on_row, group)
+                if options.base:
+                    lm = recipe.mix(lm, options.base, corpora, log.row)
             if group.is_first:
                 finish(lm, options.out, options, log)
 
@@ -250,31 +264,29 @@ def resume(options: argparse.Namespace) -> None:
     """Continue an interrupted run; only its length and the location of its text may change."""
     from saffu.model.language_model import SaffuLM
     from saffu.model.recipe import locked, stored_run, stored_text
-    from saffu.paper.training import TrainingConfig
+    from saffu.model.solutions import solution
     from saffu.processes import together
 
     for name, usual in FIXED.items():
         if getattr(options, name) != usual:
             option = flag(name.removesuffix("_given"))
             raise SaffuError(f"--resume continues with the run's own folder, text, and settings; remove {option}")
-    changed = given_settings(options, TrainingConfig)
-    for name in [
-        *given_settings(options, config_class("paper") if options.preset == "paper" else training_settings()),
-        *changed,
-    ]:
+    own = solution(options.preset)
+    changed = given_settings(options, own.training) if own.training else {}
+    for name in [*given_settings(options, own.config), *changed]:
         if name not in MAY_CHANGE:
             raise SaffuError(f"`{name}` cannot change when a run is resumed; remove it")
     folder: Path = options.resume
     checkpoint, selection = stored_run(folder, options.text, options.dev or [])
     with together(options.device or checkpoint.device) as group, locked(folder, group):
-        log = Log(options, True, group.is_first, options.preset != "paper")
+        log = Log(options, True, group.is_first, own.trained_as is not None)
         corpus, dev = stored_text(folder, selection)
         progress = checkpoint.progress
         where = f"in fold {progress['fold']} " if "fold" in progress else ""
         log.say(f"resuming {where}after {progress['steps']:,} steps")
-        training = None
-        if checkpoint.settings is not None:
-            training = TrainingConfig.from_dict({**checkpoint.settings, **changed})
+        training: Any = None
+        if checkpoint.settings is not None and own.training is not None:
+            training = own.training.from_dict({**checkpoint.settings, **changed})
         with training_log(options, log, dev) as on_row:
             lm = SaffuLM.resume(
                 folder, corpus, dev, training=training, device=options.device, on_fold=on_row, group=group
@@ -285,7 +297,8 @@ def resume(options: argparse.Namespace) -> None:
 
 def announce(log: Log, corpora: Corpora) -> None:
     """State what will be counted and what is held out."""
-    corpus, dev = corpora.train, corpora.dev
+    corpus = corpora.train
+    dev = corpora.dev
     log.say(
         f"training on {corpus.described()}, {corpus.targets:,} tokens, vocabulary {len(corpora.tokenizer):,}; "
         f"tokenized in {corpora.seconds:.1f} s"
@@ -369,34 +382,37 @@ def trains(options: argparse.Namespace) -> bool:
     return bool(options.backprop or getattr(options, "minutes", None) or getattr(options, "epochs", None))
 
 
-def settings(options: argparse.Namespace) -> tuple[Settings, TokenizerConfig, TrainingConfig | None]:
+def settings(options: argparse.Namespace) -> tuple[Settings, TokenizerConfig, Settings | None]:
     """Settings of the model, of its tokenizer, and, with --backprop, of the training."""
-    from saffu.paper.training import TrainingConfig
+    from saffu.model.solutions import solution
     from saffu.text.tokenizer import TokenizerConfig
 
-    kind = training_settings() if trains(options) and not options.backprop else config_class(options.preset)
-    if options.preset == "calibrated" and not trains(options):
-        for name in given_settings(options, training_settings()):
-            if name not in {"minutes", "epochs", *(entry.name for entry in fields(kind))}:
-                raise SaffuError(f"`{name}` requires --minutes or --epochs; add one of them, or remove `{name}`")
-        if options.device not in (None, "cpu"):
-            raise SaffuError("--device requires --minutes or --epochs: counting runs on the CPU; remove it")
-    chosen, of_tokenizer = given_settings(options, kind), given_settings(options, TokenizerConfig)
-    of_training = given_settings(options, TrainingConfig)
-    if not options.backprop:
-        shared = {entry.name for entry in fields(kind)}
-        for name in [*of_training, *(["tensorboard"] if options.tensorboard else [])]:
-            if name not in shared:
-                raise SaffuError(f"`{name}` requires --backprop; add it, or remove `{name}`")
+    own = solution(options.preset)
+    kind = solution(own.trained_as).config if own.trained_as and trains(options) else own.config
+    given = given_settings(options, kind)
+    of_tokenizer = given_settings(options, TokenizerConfig)
+    of_training = given_settings(options, own.training) if own.training else {}
+    if not trains(options):
+        require_no_training(options, own.trained_as, [name for name in of_training if name not in given])
     if options.encoder:
         switches = [name for name in ("backprop", "tokenizer") if getattr(options, name)]
-        for name in [*switches, *chosen, *of_tokenizer]:
+        for name in [*switches, *given, *of_tokenizer]:
             raise SaffuError(f"`{name}` cannot be combined with --encoder, which fixes all settings; remove it")
     if options.tokenizer:
         for name in of_tokenizer:
             raise SaffuError(f"`{name}` cannot be combined with --tokenizer, which is learned already; remove it")
-    tokenizer = replace(usual_tokenizer(options.preset), **of_tokenizer)
-    return kind(**chosen), tokenizer, TrainingConfig(**of_training) if options.backprop else None
+    training = own.training(**of_training) if own.training and options.backprop else None
+    return kind(**given), replace(own.tokenizer, **of_tokenizer), training
+
+
+def require_no_training(options: argparse.Namespace, trained_as: str | None, names: Sequence[str]) -> None:
+    """Raise SaffuError for options that only training has."""
+    switches = "--minutes or --epochs" if trained_as else "--backprop"
+    for name in [*names, *(["tensorboard"] if options.tensorboard else [])]:
+        if not (trained_as and name in ("minutes", "epochs")):
+            raise SaffuError(f"`{name}` requires {switches}; add it, or remove `{name}`")
+    if trained_as and options.device not in (None, "cpu"):
+        raise SaffuError(f"--device requires {switches}: counting runs on the CPU; remove it")
 
 
 COMMAND = Command(

@@ -80,7 +80,8 @@ def surveyed(cluster: Cluster, shards: list[Shard], skip_bad: bool) -> tuple[lis
     """Shards with their positions; files that cannot be read are removed if they are to be skipped."""
     far = 100 * STRETCH  # lines after which stretches no longer depend on the number of lines before
     found = cluster.map("survey", survey, [(shard, far, skip_bad) for shard in shards], "look through text")
-    position, placed = (0, 0), []
+    position = (0, 0)
+    placed = []
     for number, (shard, seen) in enumerate(zip(shards, found, strict=True)):
         if position[0] < far:
             (seen,) = cluster.map(f"survey-{number}", survey, [(shard, position[0], skip_bad)], None)
@@ -92,12 +93,15 @@ def surveyed(cluster: Cluster, shards: list[Shard], skip_bad: bool) -> tuple[lis
 
 def survey(shard: Shard, lines: int, skip_bad: bool) -> dict[str, Any]:
     """Count the lines and stretches of a shard, given the lines before it; which files cannot be read, and why."""
-    first, number, bad = lines, 0, {}
+    first = lines
+    number = 0
+    bad = {}
     for source in shard.sources:
         position = lines, number
         try:
             for stretch, _ in stretches(Shard((source,), shard.how).lines(), after=position):
-                lines, number = lines + 1, stretch
+                lines = lines + 1
+                number = stretch
         except SaffuError as error:
             if not skip_bad:
                 raise
@@ -144,10 +148,12 @@ def tokenized(cluster: Cluster, shards: Sequence[Shard], tokenizer: Tokenizer, m
         ends = list(accumulate(sizes["train"]["ids"] for sizes in found))
         reached = next((n for n, end in enumerate(ends) if end >= max_tokens), None)
         if reached is not None:
-            shard, path = shards[reached], path_of(cluster, "last", 0)
+            shard = shards[reached]
+            path = path_of(cluster, "last", 0)
             limit = max_tokens - (ends[reached - 1] if reached else 0)
             (last,) = cluster.map("last", tokenize, [(shard, str(place), str(path), limit)], None)
-            kept, paths[reached] = kept[: reached + 1], path
+            kept = kept[: reached + 1]
+            paths[reached] = path
             found[reached]["train"] = last["train"]
     skipped = {name: Skipped(*counts) for sizes in found for name, counts in sizes["skipped"].items()}
     corpus = joined(cluster, "train", [paths[n] for n in kept], [found[n]["train"] for n in kept])
@@ -184,7 +190,8 @@ def joined(cluster: Cluster, part: str, paths: Sequence[Path], sizes: Sequence[M
     if not (cluster.folder / part).exists():  # or earlier tasks have written to them
         for name, path in files.items():
             create_sparse(path, total[name] * np.dtype(PARTS[name]).itemsize)
-    items, at = [], dict.fromkeys(PARTS, 0)
+    items = []
+    at = dict.fromkeys(PARTS, 0)
     for path, size in zip(paths, sizes, strict=True):
         items.append((str(path), part, {name: str(file) for name, file in files.items()}, dict(at)))
         at = {name: at[name] + size[name] for name in PARTS}

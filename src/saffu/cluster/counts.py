@@ -19,6 +19,7 @@ import numpy as np
 from saffu.arrays import Array, map_arrays
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.rows import Rows, count_rows, even_cuts, merge_rows, regroup_rows
+from saffu.calibrated.views import View, far_distances
 from saffu.cluster.corpus import PARTS, mapped, path_of
 from saffu.cluster.engine import Cluster, write_arrays
 from saffu.text.corpus import TokenCorpus
@@ -34,19 +35,20 @@ class Plan:
     """How work is divided into tasks. It is kept, so that a resumed run divides it the same way."""
 
     config: CalibratedConfig
+    views: tuple[View, ...]
     vocabulary: int
     rows: int  # that a task may hold
 
     @property
     def tables(self) -> list[int]:
         """The rows that are counted: those of the memory, and pairs at distances that it does not reach."""
-        return [NGRAM, *range(self.config.order, self.config.slots + 1)]
+        return [NGRAM, *far_distances(self.views, self.config.order)]
 
     @property
     def near(self) -> list[int]:
         """Distances of the pairs that follow from the memory: those of slots, and those that classes are made of."""
-        slots = range(1, min(self.config.order - 1, self.config.slots) + 1)
-        return sorted({*slots, *range(1, min(3, self.config.order))})
+        slots = {view.distances[0] for view in self.views if view.is_slot}
+        return sorted((slots | {1, 2}) & set(range(1, self.config.order)))
 
     def order(self, distance: int) -> int:
         return self.config.order if distance == NGRAM else 2
@@ -54,7 +56,7 @@ class Plan:
     @property
     def reach(self) -> int:
         """The number of tokens before a target that are counted with it."""
-        return max(self.config.order - 1, self.config.slots)
+        return max(distance for view in self.views for distance in view.distances)
 
 
 def remembered(cluster: Cluster, name: str, made: Callable[[], Any]) -> Any:
@@ -122,7 +124,8 @@ def count(cluster: Cluster, plan: Plan, corpus: TokenCorpus, held_out: Array) ->
     cluster.map("merged", merge_range, merging, "merge counts")
     for run in runs:
         run.unlink(missing_ok=True)
-    found, at = {}, 0
+    found = {}
+    at = 0
     for d in plan.tables:
         size = len(cuts[str(d)]) - 1
         paths = [path_of(cluster, "merged", number) for number in range(at, at + size)]
@@ -193,24 +196,31 @@ def regrouped(
     plan: Plan,
     memory: Merged,
     counts: str,
-    views: Sequence[Mapping[str, Any]],
+    views: Sequence[View],
+    classes: Mapping[int, Array],
     title: str,
 ) -> list[Path]:
     """Coarser views of every range of the memory, each over all buckets: runs that `merge_rows` can add up."""
     paths = [path_of(cluster, stage, number) for number in range(len(memory.paths))]
-    items = [(plan, memory, number, counts, views, str(path)) for number, path in enumerate(paths)]
+    items = [(plan, memory, number, counts, views, classes, str(path)) for number, path in enumerate(paths)]
     cluster.map(stage, regroup_range, items, title)
     return paths
 
 
 def regroup_range(
-    plan: Plan, memory: Merged, number: int, counts: str, views: Sequence[Mapping[str, Any]], path: str
+    plan: Plan,
+    memory: Merged,
+    number: int,
+    counts: str,
+    views: Sequence[View],
+    classes: Mapping[int, Array],
+    path: str,
 ) -> None:
     rows = memory.rows(number, counts)
     arrays: dict[str, Array] = {}
     for view in views:
-        made = regroup_rows(rows, view["columns"], (0, plan.vocabulary), view["classes"], view["exact"])
-        arrays |= rows_arrays(view["name"], made)
+        made = regroup_rows(rows, view.distances, (0, plan.vocabulary), classes.get(view.classes), view.exact)
+        arrays |= rows_arrays(view.name, made)
     write_arrays(Path(path), arrays)
 
 

@@ -44,7 +44,8 @@ class Cluster:
     """A Ray cluster and the folder that all of its nodes share."""
 
     def __init__(self, ray: Any, folder: Path) -> None:
-        self._ray, self.folder = ray, folder
+        self._ray = ray
+        self.folder = folder
         self._task = ray.remote(num_cpus=1, max_retries=RETRIES, scheduling_strategy="SPREAD")(on_node())
 
     @property

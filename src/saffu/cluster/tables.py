@@ -15,18 +15,17 @@ from saffu.calibrated.model import CalibratedModel, Encoder
 from saffu.calibrated.rows import Rows, regroup_rows
 from saffu.calibrated.tables import (
     LEVEL_ARRAYS,
+    Draft,
     Table,
     TableStatistics,
     adjusted_counts,
     build_levels,
     close_levels,
-    discounts_of,
     empty_levels,
     level_lengths,
     table_statistics,
 )
-from saffu.calibrated.views import NGRAM as NGRAM_VIEW
-from saffu.calibrated.views import View, rows_for_view, views_of
+from saffu.calibrated.views import View, rows_for_view
 from saffu.cluster.corpus import create_sparse, mapped, path_of, write_at
 from saffu.cluster.counts import (
     NGRAM,
@@ -58,13 +57,13 @@ class ViewRows:
     @property
     def is_merged(self) -> bool:
         """Whether its rows are those that were counted."""
-        return self.merged is not None and (self.view.name == NGRAM_VIEW or self.merged.distance != NGRAM)
+        return self.merged is not None and (self.merged.distance != NGRAM or self.view.is_whole(self.merged.order))
 
     def rows(self, number: int, counts: str, classes: Array | None) -> Rows:
         """The rows of the view in a range."""
         lo, hi = self.cuts[number], self.cuts[number + 1]
         if self.merged is None:
-            rows = summed_rows(self.runs, self.view.name, self.order, lo, hi)
+            rows = summed_rows(self.runs, pairs(self.view).name, self.order, lo, hi)
         else:
             rows = self.merged.rows(number, counts)
             if not self.is_merged:
@@ -72,66 +71,61 @@ class ViewRows:
         return rows_for_view(self.view, rows)
 
 
+def pairs(view: View) -> View:
+    """A view by its name in runs: a slot goes by its distance, because classes are made of the same pairs."""
+    return View(f"slot {view.distances[0]}", view.distances) if view.is_slot else view
+
+
 def near_runs(cluster: Cluster, plan: Plan, memory: Merged, counts: str) -> list[Path]:
     """The pairs of tokens within reach of the memory, for each of its ranges."""
-    views = [{"name": f"slot {d}", "columns": [d], "classes": None, "exact": 0} for d in plan.near]
-    return regrouped(cluster, f"{counts}-near", plan, memory, counts, views, "pair tokens")
+    views = [View(f"slot {distance}", (distance,)) for distance in plan.near]
+    return regrouped(cluster, f"{counts}-near", plan, memory, counts, views, {}, "pair tokens")
+
+
+def keeps_buckets(view: View) -> bool:
+    """Whether the rows of a range of the memory make up that range of the view: both begin with the same token."""
+    return view.distances[0] == 1 and not view.is_slot and (not view.classes or view.exact > 0)
 
 
 def solved(
     cluster: Cluster, plan: Plan, counts: str, merged: Mapping[int, Merged], near: list[Path], encoder: Encoder
 ) -> tuple[list[Table], Array]:
     """The tables of all views that follow from the `known` or the `whole` counts, and how often each token occurs."""
-    ranks, views = Ranks(encoder.output_classes), views_of(plan.config)
+    ranks = Ranks(encoder.output_classes)
     frequencies = merged[NGRAM].frequencies(counts, plan.vocabulary)
     shared = cluster.folder / f"{counts}.encoder"
     classes = {f"classes.{number}": array for number, array in encoder.context_classes.items()}
     write_arrays(shared, {"ranks": ranks.ranks, **classes})
-    of_classes = [view for view in views if view.classes and not view.exact]
-    asked = [
-        {"name": v.name, "columns": v.distances, "classes": encoder.context_classes[v.classes], "exact": 0}
-        for v in of_classes
-    ]
-    runs = regrouped(cluster, f"{counts}-classes", plan, merged[NGRAM], counts, asked, "count classes")
-    found = [placed(cluster, plan, counts, view, merged, near, runs) for view in views]
-    places = [(number, part) for number, rows in enumerate(found) for part in range(len(rows.cuts) - 1)]
+    moved = [view for view in plan.views if not view.is_slot and not keeps_buckets(view)]
+    runs = regrouped(
+        cluster, f"{counts}-classes", plan, merged[NGRAM], counts, moved, encoder.context_classes, "count classes"
+    )
+    sources = [placed(cluster, plan, counts, view, merged, near, runs) for view in plan.views]
+    places = [(source, part) for source in sources for part in range(len(source.cuts) - 1)]
     stage = f"{counts}-rows"
     files = [path_of(cluster, stage, number) for number in range(len(places))]
     items = [
-        (plan, found[v], part, counts, str(shared), str(path)) for (v, part), path in zip(places, files, strict=True)
+        (plan, source, part, counts, str(shared), str(path)) for (source, part), path in zip(places, files, strict=True)
     ]
-    measured = cluster.map(stage, measure, items, "measure tables")
+    measured = iter(cluster.map(stage, measure, items, "measure tables"))
     for path in runs:
         path.unlink(missing_ok=True)
-    tables, building, unfinished = [], [], []
-    for number, rows in enumerate(found):
-        own = [n for n, (v, _) in enumerate(places) if v == number]
-        statistics = [TableStatistics(*(np.array(part) for part in measured[n])) for n in own]
-        total = statistics[0]
-        for more in statistics[1:]:
-            total = total + more
-        discounts, estimated = discounts_of(total)
-        layout = level_files(cluster, counts, number, total.sizes)
-        at = np.zeros_like(total.sizes)
-        for n, part in zip(own, statistics, strict=True):
-            where = at.copy(), part.sizes
-            building.append((plan, rows, places[n][1], counts, str(shared), str(files[n]), discounts, where, layout))
-            at = at + part.sizes
-        unfinished.append((rows.view, layout, discounts, estimated, total.sizes))
+    statistics = [[TableStatistics(*map(np.array, next(measured))) for _ in source.cuts[1:]] for source in sources]
+    drafts = [Draft(source.view.distances, each) for source, each in zip(sources, statistics, strict=True)]
+    layouts = [level_files(cluster, f"{counts}.{number}", draft.total.sizes) for number, draft in enumerate(drafts)]
+    building = [
+        (*item, draft.discounts, (draft.places[item[2]], each[item[2]].sizes), layout)
+        for source, draft, each, layout in zip(sources, drafts, statistics, layouts, strict=True)
+        for item in items
+        if item[1] is source
+    ]
     cluster.map(f"{counts}-tables", build, building, "build tables")
     prior = np.exp(log_prior(frequencies, ranks))
-    for view, layout, discounts, estimated, sizes in unfinished:
-        closed = [{name: np.empty(1, LEVEL_ARRAYS[name]) for name in level} for level in layout]
-        close_levels(closed, sizes)
-        for level, last in zip(layout, closed, strict=True):
-            for name in {"begin", "child"} & level.keys():
-                write_at(Path(level[name][0]), level[name][1] - 1, last[name])
-        levels = [
-            {name: mapped(Path(file), LEVEL_ARRAYS[name]) for name, (file, _) in level.items()} for level in layout
-        ]
-        adjusted = adjusted_counts(levels, plan.vocabulary)
-        unigram = prior if view.is_slot else None
-        tables.append(Table.assembled(view.distances, levels, discounts, estimated, adjusted, unigram))
+    tables = []
+    for source, draft, layout in zip(sources, drafts, layouts, strict=True):
+        levels = closed_levels(layout, draft.total.sizes)
+        unigram = prior if source.view.is_slot else None
+        tables.append(draft.table(levels, adjusted_counts(levels, plan.vocabulary), unigram))
     for path in files:
         path.unlink(missing_ok=True)
     return tables, frequencies
@@ -150,11 +144,11 @@ def placed(
     if view.is_slot and view.distances[0] in merged:
         source = merged[view.distances[0]]
         return ViewRows(view, source.cuts, source, [])
-    if view.distances[0] == 1 and (not view.classes or view.exact):
+    if keeps_buckets(view):
         return ViewRows(view, merged[NGRAM].cuts, merged[NGRAM], [])
     pieces = near if view.is_slot else runs
-    name = f"{counts}-cuts of {view.name}"
-    return ViewRows(view, remembered(cluster, name, lambda: range_cuts(plan, pieces, [view.name])), None, pieces)
+    cuts = remembered(cluster, f"{counts}-cuts of {view.name}", lambda: range_cuts(plan, pieces, [pairs(view).name]))
+    return ViewRows(view, cuts, None, pieces)
 
 
 def measure(plan: Plan, source: ViewRows, part: int, counts: str, shared: str, path: str) -> list[Any]:
@@ -172,20 +166,28 @@ Layout = list[dict[str, tuple[str, int]]]
 """For each level, the file of each array and the number of its entries."""
 
 
-def level_files(cluster: Cluster, counts: str, number: int, sizes: Array) -> Layout:
+def level_files(cluster: Cluster, table: str, sizes: Array) -> Layout:
     """Files for the levels of a table."""
     layout: Layout = []
     for level, lengths in enumerate(level_lengths(sizes, closed=True), 1):
         layout.append({})
         for name, length in lengths.items():
-            path, size = (
-                cluster.folder / f"{counts}.{number}.{level}.{name}",
-                length * np.dtype(LEVEL_ARRAYS[name]).itemsize,
-            )
+            path = cluster.folder / f"{table}.{level}.{name}"
+            size = length * np.dtype(LEVEL_ARRAYS[name]).itemsize
             if not path.exists() or path.stat().st_size != size:
                 create_sparse(path, size)
             layout[-1][name] = str(path), length
     return layout
+
+
+def closed_levels(layout: Layout, sizes: Array) -> list[dict[str, Array]]:
+    """The levels in finished files, after their last entries have been written."""
+    last = [{name: np.empty(1, LEVEL_ARRAYS[name]) for name in level} for level in layout]
+    close_levels(last, sizes)
+    for level, entries in zip(layout, last, strict=True):
+        for name in {"begin", "child"} & level.keys():
+            write_at(Path(level[name][0]), level[name][1] - 1, entries[name])
+    return [{name: mapped(Path(file), LEVEL_ARRAYS[name]) for name, (file, _) in level.items()} for level in layout]
 
 
 def build(

@@ -20,7 +20,7 @@ from saffu.calibrated.fit import calibrated_encoder, class_encoder, finished_sta
 from saffu.calibrated.model import Encoder
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.storage import memory_limit
-from saffu.calibrated.views import CalibratedSums
+from saffu.calibrated.views import CalibratedSums, views_of
 from saffu.cluster.corpus import learned_tokenizer, shards_of, surveyed, tokenized
 from saffu.cluster.counts import BYTES, KNOWN, LEAST_LIMIT, NGRAM, WHOLE, Merged, Plan, count, remembered, summed_rows
 from saffu.cluster.engine import Cluster, connected, require_usable, write_arrays
@@ -31,6 +31,7 @@ from saffu.interface import Stage
 from saffu.model.language_model import SaffuLM
 from saffu.model.living import fingerprints
 from saffu.model.recipe import Recipe
+from saffu.model.solutions import solution
 from saffu.text.corpus import TokenCorpus
 from saffu.text.selection import TrainingText, warn_of_bad_files
 from saffu.text.sources import Source
@@ -47,7 +48,7 @@ def on_cluster(address: str, recipe: Recipe, text: TrainingText, limit: int | No
     Tasks hold at most `limit` bytes. Raises SaffuError if the recipe does more than count.
     """
     encoder = recipe.encoder
-    if encoder and encoder.config.preset != "calibrated":
+    if encoder and not solution(encoder.config.preset).scales:
         raise SaffuError(f"--ray counts only, but the encoder has the preset {encoder.config.preset}; remove --ray")
     require_usable(address)
     known = recipe.tokenizer if isinstance(recipe.tokenizer, Tokenizer) else None
@@ -67,12 +68,14 @@ class OnCluster:
     """Tokenizes and counts in tasks of a cluster."""
 
     def __init__(self, cluster: Cluster, limit: int | None = None) -> None:
-        self.cluster, self.limit = cluster, limit
+        self.cluster = cluster
+        self.limit = limit
 
     def tokenize(
         self, text: TrainingText, tokenizer: Tokenizer | TokenizerConfig
     ) -> tuple[Tokenizer, TokenCorpus, TokenCorpus]:
-        selection, cluster = text.selection, self.cluster
+        selection = text.selection
+        cluster = self.cluster
         how = selection.reading.arguments | ({} if text.text.sources else {"split": "file"})
         shards = shards_of(sources_of(text, cluster.folder), how, selection.hold_out)
         if selection.hold_out or selection.reading.skip_bad_files:
@@ -87,9 +90,9 @@ class OnCluster:
         return learned, *text.checked(parts.corpus, parts.dev)
 
     def stages(self, lm: SaffuLM, corpus: TokenCorpus) -> Iterator[Stage]:
-        assert isinstance(lm.config, CalibratedConfig)
+        config: Any = lm.config
         model: Any = lm.encoder.model_ if lm.encoder else None
-        return stages(self.cluster, corpus, len(lm.tokenizer_), lm.config, self.limit, model and model.encoder)
+        return stages(self.cluster, corpus, len(lm.tokenizer_), config, self.limit, model and model.encoder)
 
 
 def sources_of(text: TrainingText, folder: Path) -> list[Source]:
@@ -110,7 +113,9 @@ def stages(
     encoder: Encoder | None = None,
 ) -> Iterator[Stage]:
     """Count a corpus in the cluster's folder and solve its model, in one stage; an encoder, if given, is kept."""
-    plan = Plan(config, vocabulary, remembered(cluster, "rows", lambda: rows_of(cluster, corpus, config, limit)))
+    views = encoder.views if encoder else tuple(views_of(config))
+    rows = remembered(cluster, "rows", lambda: rows_of(cluster, corpus, config, limit))
+    plan = Plan(config, views, vocabulary, rows)
     held_out = np.zeros((0, 2), dtype=np.int64) if encoder else held_out_ranges(corpus)
     merged = count(cluster, plan, corpus, held_out)
     with memory_limit(limit or USUAL_LIMIT, cluster.folder):

@@ -45,12 +45,13 @@ class CompanionConfig(CalibratedConfig):
 SPEED = {"cpu": {2: 20e3, 4: 4e3, 6: 1.3e3}, "cuda": {2: 3e6, 4: 1.5e6, 6: 0.85e6, 8: 0.52e6}}
 """Tokens per second of training by device and depth: two cores, or one H200. The rule needs only rough values."""
 TRAINING_SHARE = 0.85  # of the minutes; the rest is for counting
-MOST_EPOCHS = {"cpu": 16.0, "cuda": 60.0}  # of each network; more does not help
+MOST_EPOCHS = {"cpu": 16.0, "cuda": 30.0}  # of each network; more does not help
 MANY_EPOCHS = 8  # after which weight decay keeps a text from being memorized
 MIN_TOKENS = {6: 15e6, 8: 60e6}  # read in a run, for this many layers to pay off on a GPU …
 LONG_TEXT = 5e6  # … eight only for a text of this many tokens
 MIN_EPOCHS, MIN_STEPS = 12, 3000  # of each network, for several to pay off
 MOST_NETWORKS = 4
+MOST_DROPOUT = 0.4
 DECAY, DECAY_TOKENS = 3.0, 6e6  # weight decay over many epochs, and its product with the tokens of a longer text
 FEW_EPOCHS_DECAY = 0.5
 RATE, RATE_STEPS, RATE_WIDTH = 0.3, 3000, 384  # the factor of the learning rates at this number of steps and width
@@ -113,7 +114,7 @@ def chosen_dropout(epochs: float, tokens: int, depth: int) -> float:
     [0.12, 0.21, 0.29, 0.0]
     """
     dropout = 0.115 * math.log2(1 + epochs * 1e6 / tokens / 6) * min(1.0, depth / 6)
-    return round(min(0.5, dropout), 2) if dropout >= 0.05 else 0.0
+    return round(min(MOST_DROPOUT, dropout), 2) if dropout >= 0.05 else 0.0
 
 
 def chosen_rate(steps: float, depth: int) -> float:

@@ -42,7 +42,8 @@ def counted_start(networks: NetworkStack, counted: CalibratedModel, start: str =
     parts = STARTS.index(start)
     if parts < 1:
         return
-    width, sums = networks.width, sums_of(counted)
+    width = networks.width
+    sums = sums_of(counted)
     vectors = np.zeros((counted.vocabulary, width), dtype=np.float32)
     found = token_vectors(sums.memory, width)
     vectors[:, : found.shape[1]] = found
@@ -64,7 +65,8 @@ def counted_start(networks: NetworkStack, counted: CalibratedModel, start: str =
             return
         across = association(vectors, pairs) @ undo * (HEADS_EXPONENT * EMBEDDING_NORM / width**0.5)
         left, lengths, right = np.linalg.svd(across)
-        root, own = np.sqrt(lengths[:HEAD]), slice(head * HEAD, (head + 1) * HEAD)
+        root = np.sqrt(lengths[:HEAD])
+        own = slice(head * HEAD, (head + 1) * HEAD)
         networks.attention[:, 0, 2, own] = torch.from_numpy((left[:, :HEAD] * root).T.astype(np.float32))
         networks.attention[:, 0, 3, :, own] = torch.from_numpy((root[:, None] * right[:HEAD]).T.astype(np.float32))
         networks.distance[:, 0, head, head + 1] = LOOK
@@ -114,7 +116,8 @@ def exponent(vectors: Array, association: Floats, pairs: NgramCounts, rounds: in
         own = slice(int(pairs.offsets[context]), int(pairs.offsets[context + 1]))
         counts[row, pairs.keys[own]] = pairs.counts[own]
     prior = np.log(np.bincount(pairs.keys, pairs.counts, pairs.vocabulary) + 1e-9)
-    a, totals = 0.5, counts.sum(1)
+    a = 0.5
+    totals = counts.sum(1)
     for _ in range(rounds):
         logits = prior + a * scores
         p = np.exp(logits - logits.max(1, keepdims=True))

@@ -2,15 +2,19 @@
 
 The gate learns from the training text, where plain counts look far better than they are, because they include each
 target. So the text is divided into ten folds, or three, of short stretches, and each fold is scored by the model made
-from all counts except those of the fold: count, subtract, solve.
+from all counts except those of the fold: count, subtract, solve. A tenth of running text is read line by
+line, so that the gate sees documents of every age.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from saffu.calibrated.model import CalibratedModel
 from saffu.calibrated.views import CalibratedSums
+from saffu.companion.rows import ages_of, gate_inputs
 from saffu.interface import Array, Floats
 from saffu.processes import SINGLE, ProcessGroup
 from saffu.progress import progress_bar
@@ -22,30 +26,55 @@ FEW_FOLDS, LARGE = 3, 5_000_000  # for a text this long: ten would take minutes,
 STRETCHES = 200  # of a text: many, so that every fold is a sample of all its parts
 REMEMBERED = 2048  # tokens before a stretch that the memory of its document holds; they are counted, the stretch is not
 
-CrossFit = tuple[Floats, Array]
-"""For every target, ln p and the certainty of the model."""
+LINES_ALONE, PASSAGE = 0.1, 10_000  # this share of every such number of tokens is read line by line
+
+
+class CrossFit(NamedTuple):
+    """What the counts say of their own text."""
+
+    corpus: TokenCorpus  # the text as it was read: some of its lines are documents of their own
+    log_p: Floats  # ln p of every target (targets,)
+    certainty: Array  # what the gate sees of the model (targets, CERTAINTIES)
 
 
 def cross_fitted(
     model: CalibratedModel, corpus: TokenCorpus, progress: str | None = None, group: ProcessGroup = SINGLE
 ) -> CrossFit:
-    """ln p of every target (targets,) and the model's certainty (targets, 2), cross-fitted.
+    """Score every target by the model without the fold of the target.
 
     `model` must include the counts of all of `corpus` and may include others. The processes of a group share the folds.
     """
-    log_p, certainty = np.zeros(corpus.targets), np.zeros((corpus.targets, 2), dtype=np.float32)
-    ranges, folds = stretches(corpus), FEW_FOLDS if corpus.targets > LARGE else FOLDS
+    log_p = np.zeros(corpus.targets)
+    certainty = np.zeros((corpus.targets, 2), dtype=np.float32)
+    ranges = stretches(corpus)
+    folds = FEW_FOLDS if corpus.targets > LARGE else FOLDS
+    divided = with_lines_alone(corpus)
     with progress_bar(progress, total=corpus.targets) as bar:
         for fold in range(group.rank, min(folds, len(ranges)), group.size):
             own = ranges[fold::folds]
             seen = CalibratedSums.count(corpus, model.config, model.vocabulary, own)
-            parts, where = with_context(corpus, own, lead(model))
+            parts, where = with_context(divided, own, lead(model))
             assert model.sums is not None
             found, sure = model.solved(model.sums - seen).log_probabilities_and_certainty(parts)
             chosen = where >= 0
-            log_p[where[chosen]], certainty[where[chosen]] = found[chosen], sure[chosen]
+            log_p[where[chosen]] = found[chosen]
+            certainty[where[chosen]] = sure[chosen]
             bar.update(int(chosen.sum()))
-    return group.sum(log_p), group.sum(certainty)
+    return CrossFit(divided, group.sum(log_p), gate_inputs(group.sum(certainty), ages_of(divided)))
+
+
+def with_lines_alone(corpus: TokenCorpus, passage: int = PASSAGE) -> TokenCorpus:
+    """The same text; in every passage of some tokens, the last lines are documents of their own.
+
+    >>> words = TokenCorpus(np.array([7, EOD] * 40), np.array([0, 80]), np.ones(40))
+    >>> with_lines_alone(words, 40).starts
+    array([ 0, 36, 38, 76, 78, 80])
+    """
+    lines = corpus.line_starts()
+    ends = np.arange(0, corpus.targets, passage) + min(passage, corpus.targets)
+    first, last = np.searchsorted(lines, ends - int(passage * LINES_ALONE)), np.searchsorted(lines, ends)
+    alone = [lines[a:b] for a, b in zip(first, last, strict=True)]
+    return TokenCorpus(corpus.ids, np.union1d(corpus.starts, np.concatenate(alone)), corpus.sizes)
 
 
 def stretches(corpus: TokenCorpus) -> Array:
@@ -72,7 +101,9 @@ def with_context(corpus: TokenCorpus, ranges: Array, before: int) -> tuple[Token
 
     A range that begins within a document stays within it, with as much of it as can affect a prediction.
     """
-    pieces, starts, total = [], [], 0
+    pieces = []
+    starts = []
+    total = 0
     for begin, end in ranges.tolist():
         document = int(corpus.starts[np.searchsorted(corpus.starts, begin, side="right") - 1])
         first = max(document, begin - before)

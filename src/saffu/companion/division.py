@@ -19,20 +19,23 @@ GATE_TARGETS = {"cpu": 10_000, "cuda": 20_000}  # of the training text that only
 class Division:
     """`flat` holds all targets; the network is trained on those at the positions `kept`."""
 
-    def __init__(self, corpus: TokenCorpus, cross_fit: CrossFit, context: int, device: torch.device) -> None:
+    def __init__(self, cross_fit: CrossFit, context: int, device: torch.device) -> None:
+        corpus, counted, certainty = cross_fit
         ranges = held_out(corpus.targets, GATE_TARGETS[device.type])
         held = np.zeros(corpus.targets, dtype=bool)
         for begin, end in ranges:
             held[begin:end] = True
-        self.flat, self.kept = Flat(corpus, *cross_fit, device), torch.from_numpy(np.flatnonzero(~held))
+        self.flat = Flat(corpus, counted, certainty, device)
+        self.kept = torch.from_numpy(np.flatnonzero(~held))
         gaps = np.searchsorted(ranges[:, 0], np.arange(corpus.targets), side="right")
         self.flat.documents += torch.from_numpy(gaps).to(device, torch.int32)  # no row attends across a gap
         self.length = min(context, len(self.kept))  # of a row
         self.gate_text: TokenCorpus | None = None
         if len(ranges):
             self.gate_text, where = with_context(corpus, ranges, context)
-            positions, self.gate_targets = np.where(where < 0, -1 - where, where), where >= 0
-            self.gate_flat = Flat(self.gate_text, cross_fit[0][positions], cross_fit[1][positions], device)
+            positions = np.where(where < 0, -1 - where, where)
+            self.gate_targets = where >= 0
+            self.gate_flat = Flat(self.gate_text, counted[positions], certainty[positions], device)
 
     def rows(self, rng: np.random.Generator, number: int = 1) -> Tensor:
         """The positions of an epoch, (K, rows, length), in a different order for each of `number` networks."""

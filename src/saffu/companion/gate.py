@@ -1,9 +1,10 @@
 """The gates: how much of a prediction comes from the trained side.
 
     p   = mean over networks k of g_k·p_k + (1 − g_k)·p_counted
-    g_k = σ(w_k · [h_k, entropy, largest log-probability] + a_k)
+    g_k = σ(w_k · [h_k, entropy, largest log-probability, ln(1 + age)] + a_k)
 
-where h_k is the network's state and the two numbers measure how certain the counted model is, for any target. A gate
+where h_k is the network's state, the next two numbers measure how certain the counted model is, for any target, and the
+last says how much of the document it remembers. A gate
 starts at w = 0 and the constant that fits the untrained network best (`constant_gate`). The loss of each network is
 −log(g_k·p_k + (1 − g_k)·p_counted) − ½ log p_k: the second term keeps it learning where the counted model is already
 right. Networks are trained as if each were alone; only their predictions are averaged.
@@ -17,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from saffu.companion.weights import CERTAINTIES
+
 LEAST = 0.005  # weight of either side at the start
 SHUT = -20.0  # logit of a gate that uses only the counts
 CLEAR = 2.0  # standard errors above which a gain counts as real
@@ -28,11 +31,11 @@ class Gates(nn.Module):
 
     def __init__(self, width: int, number: int = 1) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(number, width + 2))
+        self.weight = nn.Parameter(torch.zeros(number, width + CERTAINTIES))
         self.bias = nn.Parameter(torch.full((number,), -2.0))
 
     def forward(self, hidden: Tensor, certainty: Tensor) -> Tensor:
-        """The logits (K, n) from states (K, n, d) and certainties (K, n, 2), or (n, 2) for all networks."""
+        """The logits (K, n) from states (K, n, d) and certainties (K, n, 3), or (n, 3) for all networks."""
         width = hidden.shape[-1]
         of_states = hidden.float() @ self.weight[:, :width, None]  # (K, n, 1)
         of_certainty = certainty @ self.weight[:, width:, None]
@@ -94,8 +97,11 @@ def calibration(logit: Tensor, trained: Tensor, counted: Tensor) -> tuple[float,
     >>> calibration(logit, torch.full((1, 400), 0.01).log(), counted)  # the network does not help
     (0.0, -20.0)
     """
-    given, trained, counted = logit.double(), trained.double(), counted.double()
-    start, spread = torch.tensor([1.0, 0.0]).to(given), torch.tensor([1.0, 3.0]).to(given)
+    given = logit.double()
+    trained = trained.double()
+    counted = counted.double()
+    start = torch.tensor([1.0, 0.0]).to(given)
+    spread = torch.tensor([1.0, 3.0]).to(given)
     factors = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([factors], max_iter=30, line_search_fn="strong_wolfe")
 
@@ -110,10 +116,12 @@ def calibration(logit: Tensor, trained: Tensor, counted: Tensor) -> tuple[float,
         return float(value.detach())
 
     optimizer.step(closure)
-    fitted, found = (factors[0].item(), factors[1].item()), gains().detach()
+    fitted = (factors[0].item(), factors[1].item())
+    found = gains().detach()
     as_it_is = averaged(mixed(given, trained, counted)) - counted
     if not is_clear(found - as_it_is):
-        fitted, found = (1.0, 0.0), as_it_is
+        fitted = (1.0, 0.0)
+        found = as_it_is
     return fitted if is_clear(found) else (0.0, SHUT)
 
 

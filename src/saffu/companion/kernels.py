@@ -10,7 +10,8 @@ import numpy as np
 
 from saffu.calibrated.kernels import declare, library, pointer
 from saffu.calibrated.layout import Ranks
-from saffu.companion.weights import HEAD, Weights, require
+from saffu.calibrated.tempered import Prediction
+from saffu.companion.weights import HEAD, ROUNDED, Weights, require
 from saffu.interface import Array
 
 PANEL = 32  # as in native/network.h
@@ -26,7 +27,9 @@ class NetworkStructure(Structure):
         *(
             (name, c_void_p)
             for name in (
-                "embedding", "attention", "mlp", "distance", "sink", "head_gate", "output_map", "output_bias",
+                "embedding", "attention", "mlp", "embedding8", "attention8", "mlp8", "embedding_scale",
+                "attention_scale", "mlp_scale", "embedding_start", "attention_start", "up_start", "down8",
+                "distance", "sink", "head_gate", "output_map", "output_bias",
                 "class_map", "class_bias", "gate", "cosine", "sine", "rank", "token_of_rank", "class_of_rank",
                 "class_first",
             )
@@ -43,10 +46,11 @@ class NativeNetwork:
         require(classes in (0, ranks.number) and len(weights.embedding) == len(ranks.ranks))
         self.vocabulary, self.width = weights.embedding.shape
         self.context = weights.context
+        self.ranks = ranks
         self.memory = (2 * weights.layers + 1) * self.width + LAST  # floats kept of a token: keys, values, state …
         angles = np.arange(self.context)[:, None] * ROTARY_BASE ** -(np.arange(0, HEAD, 2) / HEAD)
         before = np.full((*weights.sink.shape, PANEL), -np.inf, dtype=np.float32)
-        arrays = weights.arrays() | {
+        arrays = matrices(weights) | {
             "gate": weights.gate_weight[: self.width],
             "distance": np.concatenate([before, weights.distance, np.zeros_like(before)], axis=2),
             "cosine": np.cos(angles).astype(np.float32),
@@ -95,12 +99,50 @@ class NativeNetwork:
         )
         return out
 
+    def prediction(self, state: Array) -> Prediction:
+        """That distribution after one state (d,), class by class."""
+        if not self.structure.classes:
+            p = np.exp(self.log_probabilities(state[None])[0])[self.ranks.tokens[: self.ranks.predicted]]
+            classes = np.add.reduceat(p, self.ranks.first[:-1])
+            return Prediction(classes, lambda k: p[self.ranks.first[k] : self.ranks.first[k + 1]] / classes[k])
+        mapped, classes = np.empty(self.width, dtype=np.float32), np.empty(self.structure.classes, dtype=np.float32)
+        library.saffu_network_classes(
+            self.structure, pointer(state, np.float32), pointer(mapped, np.float32), pointer(classes, np.float32)
+        )
+
+        def tokens(k: int) -> Array:
+            out = np.empty(self.ranks.sizes[k], dtype=np.float32)
+            library.saffu_network_members(self.structure, pointer(mapped, np.float32), k, pointer(out, np.float32))
+            return out
+
+        return Prediction(classes, tokens)
+
     def sample(self, state: Array, rng: np.random.Generator) -> int:
         """A token from that distribution after one state (d,)."""
         token: int = library.saffu_network_sample(
             self.structure, pointer(state, np.float32), pointer(rng.random(2), np.float64)
         )
         return token
+
+
+def matrices(weights: Weights) -> dict[str, Array]:
+    """The arrays of a network by their names in the structure, and what follows from int8 ones."""
+    arrays = weights.arrays()
+    if not weights.is_rounded:
+        return arrays
+    arrays |= {f"{name}8": arrays.pop(name) for name in ROUNDED}
+    up, down = weights.mlp[:, 0], weights.mlp[:, 1]
+    return arrays | {
+        "embedding_start": starts(weights.embedding),
+        "attention_start": starts(weights.attention),
+        "up_start": starts(up),
+        "down8": down.transpose(0, 2, 1),
+    }
+
+
+def starts(rows: Array) -> Array:
+    """−128 times the sum of each row: added to its products with bytes that stand for numbers from −128 on."""
+    return np.asarray(-128 * rows.sum(axis=-1, dtype=np.int32), dtype=np.int32)
 
 
 def mixture(log_weights: Array, log_p: Array) -> Array:
@@ -128,6 +170,8 @@ def _declare() -> None:
         "saffu_network_read": (None, [network, p, i32, i32, p, i64]),
         "saffu_network_step": (None, [network, i32, i32, p, i64]),
         "saffu_network_distribution": (None, [network, p, i64, p]),
+        "saffu_network_classes": (None, [network, p, p, p]),
+        "saffu_network_members": (None, [network, p, i32, p]),
         "saffu_network_sample": (ctypes.c_int32, [network, p, p]),
         "saffu_mixture": (None, [p, p, i32, i64, p]),
     }

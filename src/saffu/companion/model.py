@@ -15,10 +15,12 @@ import numpy as np
 
 from saffu.calibrated.model import CalibratedModel
 from saffu.calibrated.ngrams import NgramCounts
+from saffu.calibrated.tempered import mixed
 from saffu.calibrated.views import CalibratedSums
 from saffu.companion.config import CompanionConfig
 from saffu.companion.kernels import mixture
 from saffu.companion.networks import Networks, log_weights
+from saffu.companion.rows import ages_of, gate_inputs
 from saffu.companion.weights import PREFIX
 from saffu.companion.window import Memory, Window, moved, read, window_of
 from saffu.errors import SaffuError
@@ -72,6 +74,10 @@ class CompanionModel(Capabilities):
         return self.side is not None
 
     @property
+    def has_int8_weights(self) -> bool:
+        return self.side is not None and self.side.weights[0].is_rounded
+
+    @property
     def counted_part(self) -> CalibratedModel:
         return self.counted
 
@@ -94,11 +100,8 @@ class CompanionModel(Capabilities):
     def sums(self) -> CompanionSums | None:
         return None if self.counted.sums is None else CompanionSums(self.counted.sums, self.side is not None)
 
-    @sums.setter
-    def sums(self, sums: None) -> None:
-        """Drop the counts."""
-        self.counted = copy.copy(self.counted)
-        self.counted.sums = sums
+    def without_counts(self) -> CompanionModel:
+        return CompanionModel(self.config, self.counted.without_counts(), self.side, self.device)
 
     def with_side(self, side: Networks | None) -> CompanionModel:
         """The same counts with other networks."""
@@ -112,13 +115,17 @@ class CompanionModel(Capabilities):
         """The counted model alone, which can forget text exactly."""
         return self.with_side(None)
 
+    def with_int8_weights(self) -> CompanionModel | None:
+        """The same model, the weights of whose networks are int8; None without a network."""
+        return None if self.side is None else self.with_side(self.side.rounded())
+
     def without_cache(self) -> CompanionModel:
         """The same model, whose counted side does not use its recency cache."""
         config = replace(self.config, cache=0)
         return CompanionModel(config, self.counted.without_cache(), self.side, self.device)
 
     def online(self) -> CompanionModel:
-        """The same model, whose counted side remembers one document of a corpus in the next."""
+        """The same model, whose counted side remembers all documents that it has scored."""
         model = copy.copy(self)
         model.counted = self.counted.online()
         return model
@@ -132,6 +139,7 @@ class CompanionModel(Capabilities):
         if self.side is None:
             return {"": self.counted.log_probabilities(corpus, progress)}
         counted, certainty = self.counted.log_probabilities_and_certainty(corpus, progress)
+        certainty = gate_inputs(certainty, ages_of(corpus))
         if self.device == "cpu":
             scores = self.side.score(corpus, counted, certainty, progress)
         else:
@@ -171,6 +179,7 @@ class CompanionModel(Capabilities):
         """The mixture after each state: ln of the weights (states, 1 + K) and ln p (states, 1 + K, N), counts first."""
         assert self.side is not None
         counted, certainty = self.counted.next_log_probabilities_and_certainty([state[0] for state in states])
+        certainty = gate_inputs(certainty, [age for _, age, _ in states])
         memories = self._memories(states)
         logits = self.side.gate_logits(np.stack([memory.logits for memory in memories], axis=1), certainty)
         log_p = np.empty((len(states), 1 + len(self.side.natives), self.vocabulary), dtype=np.float32)
@@ -179,22 +188,33 @@ class CompanionModel(Capabilities):
             log_p[:, 1 + k] = native.log_probabilities(np.stack([memory.states[k] for memory in memories]))
         return np.ascontiguousarray(log_weights(logits).T), log_p
 
-    def sample(self, state: CompanionState, rng: np.random.Generator) -> tuple[int, CompanionState]:
+    def sample(
+        self, state: CompanionState, rng: np.random.Generator, temperature: float = 1.0
+    ) -> tuple[int, CompanionState]:
         """A token drawn from the distribution after a state, and the state after it."""
         counted, age, window = state
-        token = None if self.side is None else self._sampled_by_network(self.side, state, rng)
+        token = None if self.side is None else self._sampled_with_network(self.side, state, rng, temperature)
         if token is None:
-            token, after = self.counted.sample(counted, rng)
+            token, after = self.counted.sample(counted, rng, temperature)
         else:
             after = self.counted.advance(counted, token)
         return token, (after, age + 1, moved(window, age, token, self.config.context))
 
-    def _sampled_by_network(self, side: Networks, state: CompanionState, rng: np.random.Generator) -> int | None:
-        """A token from one of the networks, or None if the counts are to predict it, each as often as it has a say."""
+    def _sampled_with_network(
+        self, side: Networks, state: CompanionState, rng: np.random.Generator, temperature: float
+    ) -> int | None:
+        """A token; or None if the counts alone are to predict it, as often as they have a say."""
         (memory,) = self._memories([state])
+        if temperature != 1:
+            with self.counted.prediction(state[0]) as (counted, certainty):
+                seen = gate_inputs(certainty[None], [state[1]])
+                weights = np.exp(log_weights(side.gate_logits(memory.logits[:, None], seen))[:, 0])
+                trained = [native.prediction(own) for native, own in zip(side.natives, memory.states, strict=True)]
+                return self.counted.sampled_at(temperature, mixed(weights, [counted, *trained]), rng)
         k = int(rng.integers(len(side.natives)))  # each mixture of a network and the counts is equally likely
-        logit = side.gate_logits(memory.logits[:, None], self.counted.certainty(state[0])[None])[k, 0]
-        if rng.random() * (1 + math.exp(-logit)) > 1:
+        certainty = gate_inputs(self.counted.certainty(state[0])[None], [state[1]])
+        logit = side.gate_logits(memory.logits[:, None], certainty)[k, 0]
+        if rng.random() > 0.5 + 0.5 * math.tanh(0.5 * logit):  # the logistic function, which cannot overflow
             return None
         return side.natives[k].sample(memory.states[k], rng)
 
@@ -217,7 +237,7 @@ class CompanionModel(Capabilities):
 
     def vectors(self) -> dict[str, Array]:
         """Token vectors: the network's embeddings, and those of the counted model."""
-        trained = [] if self.side is None else [weights.embedding for weights in self.side.weights]
+        trained = [] if self.side is None else [weights.restored().embedding for weights in self.side.weights]
         return self.counted.vectors() | ({"network": np.concatenate(trained, axis=1)} if trained else {})
 
     def count(self, corpus: TokenCorpus) -> CompanionSums:

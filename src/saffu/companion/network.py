@@ -17,6 +17,9 @@ then needs only the logits of its own class, which makes training on a CPU fast.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache
+from typing import ParamSpec
 
 import numpy as np
 import torch
@@ -26,6 +29,7 @@ from torch import Tensor, nn
 from saffu.interface import Array
 from saffu.text.tokenizer import EOD
 
+P = ParamSpec("P")
 HEAD = 64  # dimensions of a head; a network of `depth` layers has `depth` heads of this width
 EMBEDDING_NORM = 1.5  # length of an embedding at the start
 ROTARY_BASE = 10_000.0
@@ -58,6 +62,7 @@ class NetworkStack(nn.Module):
         self.dropout = dropout
         self.width = width = HEAD * depth
         self.training_dtype = self.scoring_dtype = torch.float32  # of the computation; weights are float32
+        self.is_compiled = False  # while it is trained
         prior = torch.from_numpy(np.asarray(log_prior, dtype=np.float32))
 
         def drawn(*shape: int) -> nn.Parameter:
@@ -105,40 +110,29 @@ class NetworkStack(nn.Module):
         Both are (K, rows, T), or (rows, T) if all networks read the same rows.
         """
         inputs = inputs.expand(self.number, *inputs.shape[-2:])
-        *_, rows, length = inputs.shape
+        length = inputs.shape[-1]
         turn = rotation(length, inputs.device, self.dtype)
         apart = documents[..., None, :, None] != documents[..., None, None, :]
         apart = F.pad(apart, (FRONT, 0))  # ([K,] rows, 1, T, FRONT + T)
         unseen = torch.zeros_like(apart, dtype=self.dtype).masked_fill_(apart, -torch.inf)
         biases = torch.cat([front_bias(self.sink, length), causal_bias(self.distance[..., :length])], -1)
         biases = biases.to(self.dtype)
-        attention, mlp = self.attention.to(self.dtype), self.mlp.to(self.dtype)
+        attention = self.attention.to(self.dtype)
+        mlp = self.mlp.to(self.dtype)
         head_gate = self.head_gate.to(self.dtype)
         first = torch.arange(self.number, device=inputs.device) * self.embedding.shape[1]
         places = (inputs + first[:, None, None]).flatten(1)
-        x = self._drop(F.embedding(places, self.embedding.flatten(0, 1)).to(self.dtype))  # (K, rows · T, d)
-        for layer in range(self.heads):
-            normed = norm(x)
-            heads = self._attend(normed, attention[:, layer, :3], biases[:, layer, None] + unseen, turn, rows)
-            open_ = 2 * torch.sigmoid(product(normed, head_gate[:, layer].mT))  # (K, rows · T, heads)
-            heads = (heads * open_.unsqueeze(-1)).flatten(2)
-            x = x + self._drop(product(heads, attention[:, layer, 3]))
-            up, down = mlp[:, layer].unbind(1)
-            x = x + self._drop(product(F.relu(product(norm(x), up)).square(), down.mT))
+        x = F.embedding(places, self.embedding.flatten(0, 1)).to(self.dtype)  # (K, rows · T, d)
+        x = F.dropout(x, self.dropout, self.training)
+        layer = self._maybe_compiled(transformer_layer)
+        dropout = self.dropout if self.training else 0.0
+        for n in range(self.heads):
+            bias = (biases[:, n, None] + unseen).flatten(0, 1)  # (K · rows, heads, T, FRONT + T)
+            x = layer(x, attention[:, n], head_gate[:, n], mlp[:, n], bias, turn, dropout)
         return norm(x)
 
-    def _attend(self, x: Tensor, maps: Tensor, bias: Tensor, turn: tuple[Tensor, Tensor], rows: int) -> Tensor:
-        """What each head reads, (K, rows · T, heads, 64), from inputs (K, rows · T, d)."""
-        mapped = product(x, maps.flatten(1, 2)).view(self.number * rows, -1, 3, self.heads, HEAD)
-        both, value = mapped.split([2, 1], 2)
-        query, key = rotated(norm(both), turn).transpose(1, 3).unbind(2)  # (K · rows, heads, T, 64)
-        value = value[:, :, 0].transpose(1, 2)
-        key, value = F.pad(key, (0, 0, FRONT, 0)), F.pad(value, (0, 0, FRONT, 0))  # those of the sink are zeros
-        heads = F.scaled_dot_product_attention(query, key, value, bias.flatten(0, 1), scale=HEAD**-0.5)
-        return heads.transpose(1, 2).reshape(self.number, -1, self.heads, HEAD)
-
-    def _drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout, self.training) if self.dropout else x
+    def _maybe_compiled(self, function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+        return compiled(function) if self.is_compiled and self.training else function
 
     def target_log_probabilities(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """log p of targets (K, n), or (n,) for all networks, after states h (K, n, d): (K, n) float32."""
@@ -147,11 +141,8 @@ class NetworkStack(nn.Module):
         if self.class_map is not None:
             members = range(self.number)
             return torch.stack([self._within_classes(k, hidden[k], mapped[k], targets[k]) for k in members])
-        unused = -self.output_bias.shape[1] % ALIGNED
-        weight = F.pad(self.embedding[:, EOD:].to(mapped.dtype), (0, 0, 0, unused))
-        bias = F.pad(self.output_bias, (0, unused), value=-math.inf)
-        logits = product(mapped, weight).float() + bias[:, None]
-        return -F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
+        log_p = self._maybe_compiled(log_softmax_at)
+        return log_p(mapped, self.embedding[:, EOD:], self.output_bias, targets)
 
     def _within_classes(self, member: int, hidden: Tensor, mapped: Tensor, targets: Tensor) -> Tensor:
         """log p of targets (n,) by one network whose output predicts the class first."""
@@ -164,12 +155,60 @@ class NetworkStack(nn.Module):
         widths = np.diff(self.first).tolist()
         weights = self.embedding[member, EOD:][self.order].split(widths)
         biases = self.output_bias[member][self.order].split(widths)
-        parts, ranks = [], self.rank[targets[places]].split(sizes)
+        parts = []
+        ranks = self.rank[targets[places]].split(sizes)
         for k, (states, own) in enumerate(zip(mapped[places].split(sizes), ranks, strict=True)):
             if len(own):
                 logits = F.linear(states.float(), weights[k], biases[k])
                 parts.append(-F.cross_entropy(logits, own - self.first[k], reduction="none"))
         return log_p + torch.cat(parts)[torch.argsort(places)]
+
+
+def transformer_layer(
+    x: Tensor,
+    attention: Tensor,
+    head_gate: Tensor,
+    mlp: Tensor,
+    bias: Tensor,
+    turn: tuple[Tensor, Tensor],
+    dropout: float,
+) -> Tensor:
+    """States (K, rows · T, d) after one layer, from its weights and the biases (K · rows, heads, T, FRONT + T)."""
+    normed = norm(x)
+    heads = attend(normed, attention[:, :3], bias, turn)
+    open_ = 2 * torch.sigmoid(product(normed, head_gate.mT))  # (K, rows · T, heads)
+    heads = (heads * open_.unsqueeze(-1)).flatten(2)
+    x = x + F.dropout(product(heads, attention[:, 3]), dropout)
+    up, down = mlp.unbind(1)
+    return x + F.dropout(product(F.relu(product(norm(x), up)).square(), down.mT), dropout)
+
+
+@cache
+def compiled(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """The same function as fewer, larger kernels. A layer at a time is compiled in seconds, a whole network is not."""
+    return torch.compile(function, dynamic=False)
+
+
+def attend(x: Tensor, maps: Tensor, bias: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    """What each head reads, (K, rows · T, heads, 64), from inputs (K, rows · T, d)."""
+    rows, heads, length = bias.shape[:3]  # rows of all networks
+    mapped = product(x, maps.flatten(1, 2)).view(rows, length, 3, heads, HEAD)
+    both, value = mapped.split([2, 1], 2)
+    query, key = rotated(norm(both), turn).transpose(1, 3).unbind(2)  # (K · rows, heads, T, 64)
+    value = value[:, :, 0].transpose(1, 2)
+    key = F.pad(key, (0, 0, FRONT, 0))
+    value = F.pad(value, (0, 0, FRONT, 0))  # those of the sink are zeros
+    read = F.scaled_dot_product_attention(query, key, value, bias, scale=HEAD**-0.5)
+    return read.transpose(1, 2).reshape(len(x), -1, heads, HEAD)
+
+
+def log_softmax_at(states: Tensor, embeddings: Tensor, biases: Tensor, targets: Tensor) -> Tensor:
+    """log p (K, n) of targets, from states (K, n, d), embeddings (K, N, d), and biases (K, N)."""
+    unused = -biases.shape[1] % ALIGNED
+    weight = F.pad(embeddings.to(states.dtype), (0, 0, 0, unused))
+    bias = F.pad(biases, (0, unused), value=-math.inf)
+    logits = product(states, weight).float() + bias[:, None]
+    return -F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
 
 
 def product(x: Tensor, weights: Tensor) -> Tensor:

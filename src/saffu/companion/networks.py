@@ -19,7 +19,7 @@ from saffu.calibrated.layout import Ranks
 from saffu.calibrated.rows import checked_ids
 from saffu.companion.kernels import LAST, NativeNetwork
 from saffu.companion.rows import documents_of, inputs_of, scoring_rows
-from saffu.companion.weights import PREFIX, Weights, weights_of
+from saffu.companion.weights import PREFIX, Weights, stored, weights_of
 from saffu.interface import Array, Floats
 from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
@@ -57,6 +57,14 @@ class Networks:
         """All weights, by name."""
         return dict(self.stored)
 
+    def rounded(self) -> Networks:
+        """The same networks with int8 weights."""
+        return Networks(stored([own.rounded() for own in self.weights]), self.context, self.ranks)
+
+    def restored_arrays(self) -> dict[str, Array]:
+        """All weights in float32, by name."""
+        return stored([own.restored() for own in self.weights]) if self.weights[0].is_rounded else self.arrays()
+
     @property
     def size(self) -> int:
         return sum(array.size for array in self.stored.values())
@@ -67,7 +75,7 @@ class Networks:
         return sum(own.width for own in self.weights)
 
     def gate_logits(self, from_states: Array, certainty: Array) -> Array:
-        """The logits (K, n) of the gates, from what states add to them (K, n) and the counts' certainty (n, 2)."""
+        """The logits (K, n) of the gates, from what states add to them (K, n) and what they see of the counts."""
         return np.asarray(from_states + self.of_certainty @ certainty.T + self.of_gates[:, None])
 
     def score(self, corpus: TokenCorpus, counted: Floats, certainty: Array, progress: str | None = None) -> Scores:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,22 +15,44 @@ ROTARY_BASE = 10_000.0
 
 def hidden(network: Weights, tokens: Sequence[int]) -> Array:
     """h (T, d) after each of the tokens (T,) of one window."""
+    given = given_to(network)
+    scales = np.ones((network.layers, 1)) if network.mlp_scale is None else network.mlp_scale[:, 1]  # of inner units
+    network = network.restored()
     x = network.embedding[list(tokens)].astype(np.float64)  # (T, d)
     for layer in range(network.layers):
         query, key, value, output = network.attention[layer].astype(np.float64)
         up, down = network.mlp[layer].astype(np.float64)
         n = norm(x)
+        r = given(n)
         heads = []
         for h in range(network.width // HEAD):
             own = slice(h * HEAD, (h + 1) * HEAD)
-            q, k, v = n @ query[own].T, n @ key[own].T, n @ value[own].T  # (T, 64) each
+            q, k, v = r @ query[own].T, r @ key[own].T, r @ value[own].T  # (T, 64) each
             heads.append(attended(q, k, v, network.distance[layer, h], network.sink[layer, h]))
         if network.head_gate is not None:
             factors = 2 / (1 + np.exp(-n @ network.head_gate[layer]))  # (T, H)
             heads = [factors[:, h, None] * head for h, head in enumerate(heads)]
-        x = x + np.concatenate(heads, axis=1) @ output.T
-        x = x + np.maximum(norm(x) @ up.T, 0) ** 2 @ down
+        x = x + given(np.concatenate(heads, axis=1)) @ output.T
+        inner = np.maximum(given(norm(x)) @ up.T, 0) ** 2  # (T, 4·d)
+        x = x + given(inner * scales[layer]) / scales[layer] @ down
     return norm(x)
+
+
+def given_to(network: Weights) -> Callable[[Array], Array]:
+    """What the inputs of products become: themselves, or rounded if weights are int8."""
+    return rounded if network.is_rounded else np.asarray
+
+
+def rounded(x: Array) -> Array:
+    """Each row in steps of 1/127 of its largest number, or of 1/255 if none is negative.
+
+    >>> rounded(np.array([[-1.0, 0.5], [1.0, 0.5]])) * [[127], [255]]
+    array([[-127.,   64.],
+           [ 255.,  128.]])
+    """
+    largest = np.abs(x).max(axis=-1, keepdims=True)
+    steps = np.where(x.min(axis=-1, keepdims=True) < 0, 127, 255) / np.where(largest > 0, largest, 1)
+    return np.asarray(np.floor(x * steps + 0.5) / steps)
 
 
 def attended(query: Array, key: Array, value: Array, distance: Array, sink: float) -> Array:
@@ -63,7 +85,9 @@ def log_probabilities(network: Weights, states: Array, classes: Array | None = N
     With `classes` (N,), that of the class, ln p(k | c), and that of the token in it, ln p(n | k, c), are added.
     """
     log_p = np.full((len(states), len(network.embedding)), -np.inf)
-    logits = states @ network.output_map @ network.embedding[EOD:].T + network.output_bias
+    mapped = given_to(network)(states @ network.output_map)
+    network = network.restored()
+    logits = mapped @ network.embedding[EOD:].T + network.output_bias
     if classes is None or network.class_map is None:
         log_p[:, EOD:] = log_softmax(logits)
         return log_p

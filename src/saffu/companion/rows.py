@@ -10,6 +10,7 @@ from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 
 Integers = npt.NDArray[np.int64]
+OLD = 2048  # tokens: a document of this age, or any greater one, has a memory as good as it gets
 PIECES = 8  # held-out pieces: few and long, so that they are like new text
 
 
@@ -27,6 +28,25 @@ def inputs_of(corpus: TokenCorpus) -> Array:
 def documents_of(corpus: TokenCorpus) -> Array:
     """The number of each target's document, (targets,) int32."""
     return np.repeat(np.arange(corpus.documents, dtype=np.int32), np.diff(corpus.starts))
+
+
+def ages_of(corpus: TokenCorpus) -> Integers:
+    """The number of tokens before each target in its document, (targets,).
+
+    >>> ages_of(TokenCorpus(np.array([7, 8, 3, 9, 3]), np.array([0, 3, 5]), np.array([3, 2])))
+    array([0, 1, 2, 0, 1])
+    """
+    return np.asarray(np.arange(corpus.targets) - np.repeat(corpus.starts[:-1], np.diff(corpus.starts)))
+
+
+def gate_inputs(certainty: Array, ages: npt.ArrayLike) -> Array:
+    """What a gate sees besides a network's state, (n, 3): the counts' certainty (n, 2) and ln(1 + age of the document).
+
+    >>> gate_inputs(np.ones((2, 2), np.float32), [0, 9999]).round(2).tolist()
+    [[1.0, 1.0, 0.0], [1.0, 1.0, 7.630000114440918]]
+    """
+    known = np.log1p(np.minimum(ages, OLD)).astype(np.float32)
+    return np.concatenate([certainty, known[:, None]], axis=1)
 
 
 def training_rows(targets: int, length: int, rng: np.random.Generator) -> Integers:
@@ -62,10 +82,13 @@ def scoring_rows(corpus: TokenCorpus, context: int) -> tuple[Integers, npt.NDArr
             stop = min(window + context, end)
             pieces.append((window, stop, done))
             done = stop
-    places, used, row = [], context, -1
+    places = []
+    used = context
+    row = -1
     for begin, end, _ in pieces:
         if used + end - begin > context:
-            row, used = row + 1, 0
+            row = row + 1
+            used = 0
         places.append((row, used))
         used += end - begin
     positions = np.full((row + 1, context), -1, dtype=np.int64)
@@ -94,7 +117,10 @@ def excerpt(corpus: TokenCorpus, targets: int) -> TokenCorpus:
         return corpus
     if corpus.targets / corpus.documents < targets / 100:
         return corpus.sample(targets)
-    share, pieces, starts, sizes = targets / corpus.targets, [], [0], []
+    share = targets / corpus.targets
+    pieces = []
+    starts = [0]
+    sizes = []
     ends = corpus.line_starts()
     for begin, end in zip(corpus.starts[:-1], corpus.starts[1:], strict=True):
         first = int(np.searchsorted(ends, begin))

@@ -29,7 +29,8 @@ class Flat:
         self.targets = put(corpus.ids.astype(np.int32), torch.int64)
         self.inputs = put(inputs_of(corpus), torch.int64)
         self.documents = put(documents_of(corpus), torch.int32)
-        self.counted, self.certainty = put(counted, torch.float32), put(certainty, torch.float32)
+        self.counted = put(counted, torch.float32)
+        self.certainty = put(certainty, torch.float32)
 
     def forward(self, networks: NetworkStack, gates: Gates, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The gates' logits, trained and counted log-probabilities (K, n) of targets at positions (K, rows, T).
@@ -69,7 +70,8 @@ def score(
     at_once = max(1, TOKENS // networks.context // number)
     with progress_bar(progress, total=corpus.targets) as bar:
         for row in range(group.rank * at_once, len(positions), group.size * at_once):
-            part, wanted = positions[row : row + at_once], scored[row : row + at_once]
+            part = positions[row : row + at_once]
+            wanted = scored[row : row + at_once]
             rows = torch.from_numpy(part).to(flat.inputs.device)
             logit, trained, counted = flat.forward(networks, gates, rows.clamp(min=0))
             mixture = averaged(mixed(logit, trained, counted))

@@ -127,7 +127,9 @@ def score_on_device(
     assert model.side is not None
     if model.side not in _ON_DEVICE:
         device = torch.device(model.device)
-        _ON_DEVICE[model.side] = TrainedSide.from_arrays(model.config, model.counted, model.side.arrays(), device)
+        _ON_DEVICE[model.side] = TrainedSide.from_arrays(
+            model.config, model.counted, model.side.restored_arrays(), device
+        )
     side = _ON_DEVICE[model.side]
     scores = score(side.network, side.gate, corpus, Flat(corpus, counted, certainty, side.device), progress)
     return Scores(scores.mixture, scores.network)

@@ -22,7 +22,7 @@ from saffu.companion.division import Division
 from saffu.companion.gate import constant_gate, loss
 from saffu.companion.model import CompanionModel
 from saffu.companion.optimizer import Optimizer
-from saffu.companion.rows import excerpt
+from saffu.companion.rows import ages_of, excerpt, gate_inputs
 from saffu.companion.scoring import Flat, score
 from saffu.companion.side import TrainedSide
 from saffu.errors import SaffuError
@@ -46,6 +46,7 @@ ROUNDING = 1e-6  # bits per byte: a gate that is shut is not worse than the coun
 WARMUP = 50  # steps
 COOLDOWN = 0.6  # of a run: the share at its end in which learning rates fall to zero
 LEAST_SHARE = 0.5  # of the time is for training, however long counting took
+COMPILED_FROM = 90.0  # seconds of training on a GPU: compiling takes 10 to 20 and then saves three tenths of each step
 SYNC = 8  # steps after which a GPU is waited for, and the clock read
 FEW_STEPS = 200  # hardly enough to learn anything
 
@@ -87,15 +88,15 @@ class Training(run.Run[CompanionModel, Progress]):
         began = time.perf_counter()
         self.dev = excerpt(dev, DEV_TARGETS[self.device.type])
         cross_fit = cross_fitted(model.counted, corpus, "cross-fit", group) if cross_fit is None else cross_fit
-        self.division = Division(corpus, cross_fit, self.config.context, self.device)
-        counted = model.counted.log_probabilities_and_certainty(self.dev)
-        self.dev_flat = Flat(self.dev, *counted, self.device)
-        self.counted_score = self._score_of(counted[0])
+        self.division = Division(cross_fit, self.config.context, self.device)
+        counted, certainty = model.counted.log_probabilities_and_certainty(self.dev)
+        self.dev_flat = Flat(self.dev, counted, gate_inputs(certainty, ages_of(self.dev)), self.device)
+        self.counted_score = self._score_of(counted)
         torch.manual_seed(seed_of(self.config.seed, "weights"))
         if model.side is None:
             self.side = TrainedSide.start(self.config, model.counted, self.device)
         else:
-            self.side = TrainedSide.from_arrays(self.config, model.counted, model.side.arrays(), self.device)
+            self.side = TrainedSide.from_arrays(self.config, model.counted, model.side.restored_arrays(), self.device)
         for weight in self.side.parameters():
             weight.data.copy_(group.sum(weight.data if group.is_first else torch.zeros_like(weight)))
         self.side.network.train()
@@ -110,8 +111,11 @@ class Training(run.Run[CompanionModel, Progress]):
         self.take_step = GraphedStep(self._plain_step) if graphed else self._plain_step
         if model.side is None:
             self._open_gate()
-        self.before = seconds + time.perf_counter() - began
         whole = self.config.minutes * 60
+        left = whole - (seconds + time.perf_counter() - began)
+        if graphed and (not whole or max(left, LEAST_SHARE * whole) >= COMPILED_FROM):
+            self._compile()
+        self.before = seconds + time.perf_counter() - began
         self.progress.limit = max(whole - self.of_first(self.before)[0], LEAST_SHARE * whole)
 
     @torch.no_grad()
@@ -123,6 +127,14 @@ class Training(run.Run[CompanionModel, Progress]):
         self.side.network.train()
         constants = [constant_gate(*both) for both in zip(trained, counted, strict=True)]
         self.side.gate.bias.copy_(torch.tensor(constants))
+
+    def _compile(self) -> None:
+        """Compile the networks: functions are compiled when they are called, and once more for their gradients."""
+        self.side.network.is_compiled = True
+        positions = self.division.rows(np.random.default_rng(0), self.side.network.number)[:, : self.rows]
+        loss(*self.division.flat.forward(self.side.network, self.side.gate, positions)).backward()
+        for weight in self.side.parameters():
+            weight.grad = None
 
     @property
     def fraction(self) -> float:

@@ -2,12 +2,16 @@
 
 A model holds K networks with a gate each. Every array is stored with a leading dimension K, except in folders written
 before version 0.3, whose only network has none.
+
+The large matrices can be int8: a weight is then its byte times the scale of its row, and every input of a product with
+such a matrix is rounded as well (see reference.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +21,16 @@ from saffu.text.tokenizer import EOD
 
 PREFIX = "trained."
 HEAD = 64  # dimensions of a head
-CERTAINTIES = 2  # numbers that measure how certain the counted model is
+CERTAINTIES = 3  # what a gate sees of the counted model, see `gate_inputs` in rows.py
+ROUNDED = ("embedding", "attention", "mlp")  # what can be int8
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """One network of L layers, H heads, and width d = 64·H for N tokens, and its gate; float32. See network.py."""
+    """One network of L layers, H heads, and width d = 64·H for N tokens, and its gate. See network.py.
+
+    Everything is float32, except that embedding, attention, and mlp can be int8, with a scale for each of their rows.
+    """
 
     embedding: Array  # (N, d), shared with the output
     attention: Array  # (L, 4, d, d): query, key, value, output
@@ -36,6 +44,9 @@ class Weights:
     head_gate: Array | None = None  # (L, d, H): 2·σ(norm(x)·G) scales what each head reads; None: by 1
     class_map: Array | None = None  # (classes, d), if classes are predicted before tokens
     class_bias: Array | None = None  # (classes,)
+    embedding_scale: Array | None = None  # (N,), and so on, if weights are int8
+    attention_scale: Array | None = None  # (L, 4, d)
+    mlp_scale: Array | None = None  # (L, 2, 4·d)
 
     def __post_init__(self) -> None:
         vocabulary, width = self.embedding.shape
@@ -53,17 +64,51 @@ class Weights:
             shapes["head_gate"] = (layers, width, heads)
         if self.class_map is not None:
             shapes |= {"class_map": (len(self.class_map), width), "class_bias": (len(self.class_map),)}
+        if self.is_rounded:
+            shapes |= {"embedding_scale": (vocabulary,), "attention_scale": (layers, 4, width)}
+            shapes |= {"mlp_scale": (layers, 2, 4 * width)}
         require(width == HEAD * heads and min(layers, heads, context) > 0)
         require(all(getattr(self, name).shape == shape for name, shape in shapes.items()))
-        require(all(array.dtype == np.float32 for array in self.arrays().values()))
         for name, array in self.arrays().items():
-            if not np.isfinite(array.sum(dtype=np.float64)):
+            rounded = self.is_rounded and name in ROUNDED
+            require(array.dtype == (np.int8 if rounded else np.float32))
+            if not rounded and not np.isfinite(array.sum(dtype=np.float64)):
                 raise SaffuError(f"the network's weights are damaged: {name} is not finite; restore the folder")
 
     def arrays(self) -> dict[str, Array]:
         """All arrays, by the name of their attribute."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether weights are int8."""
+        return self.embedding_scale is not None
+
+    def rounded(self) -> Weights:
+        """The same network with int8 weights.
+
+        The rows of the second half of `mlp` belong to inputs of a product, not to outputs; their scales are multiplied
+        with the inputs.
+        """
+        if self.is_rounded:
+            return self
+        changes: dict[str, Array] = {}
+        for name in ROUNDED:
+            array = getattr(self, name)
+            scale = np.abs(array).max(axis=-1) / np.float32(127)
+            steps = np.where(scale > 0, scale, 1)[..., None]
+            changes |= {name: np.rint(array / steps).astype(np.int8), f"{name}_scale": scale}
+        return replace(self, **changes)
+
+    def restored(self) -> Weights:
+        """The same network with float32 weights."""
+        if not self.is_rounded:
+            return self
+        changes: dict[str, Any] = {f"{name}_scale": None for name in ROUNDED}
+        for name in ROUNDED:
+            changes[name] = getattr(self, name) * getattr(self, f"{name}_scale")[..., None]
+        return replace(self, **changes)
 
     @property
     def context(self) -> int:
@@ -93,6 +138,7 @@ def weights_of(arrays: Mapping[str, Array], context: int) -> list[Weights]:
     present = {name: array for name, array in stored.items() if array is not None}
     require({entry.name for entry in fields(Weights) if entry.default is MISSING} <= set(present))
     require(("class_map" in present) == ("class_bias" in present))
+    require(sum(f"{name}_scale" in present for name in ROUNDED) in (0, len(ROUNDED)))
     if present["gate_bias"].ndim == 0:
         present = {name: array[None] for name, array in present.items()}
     number = len(present["gate_bias"])
@@ -101,6 +147,13 @@ def weights_of(arrays: Mapping[str, Array], context: int) -> list[Weights]:
         present["embedding"].ndim == 3 and present["distance"].ndim == 4 and present["distance"].shape[3] == context
     )
     return [Weights(**{name: array[k] for name, array in present.items()}) for k in range(number)]
+
+
+def stored(networks: Sequence[Weights]) -> dict[str, Array]:
+    """The arrays of networks as a file holds them."""
+    return {
+        stored_name(name): np.stack([getattr(network, name) for network in networks]) for name in networks[0].arrays()
+    }
 
 
 def require(sound: bool) -> None:

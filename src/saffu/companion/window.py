@@ -26,7 +26,9 @@ class Memory:
     __slots__ = ("addresses", "networks", "numbers", "previous")
 
     def __init__(self, networks: Networks, numbers: Array, addresses: Array, previous: Memory | None) -> None:
-        self.networks, self.numbers, self.previous = networks, numbers, previous
+        self.networks = networks
+        self.numbers = numbers
+        self.previous = previous
         self.addresses = addresses  # (tokens,) uint64, of the numbers of all tokens of the window so far
 
     @property

@@ -113,7 +113,8 @@ def download(archive: Archive, path: Path, home: str) -> None:
     """Download an archive; a partial download is resumed if the host supports it."""
     if path.exists():
         return
-    part, tag = path.with_name(path.name + ".part"), path.with_name(path.name + ".tag")
+    part = path.with_name(path.name + ".part")
+    tag = path.with_name(path.name + ".tag")
     have = part.stat().st_size if part.exists() else 0
     host = urlsplit(archive.url).netloc
     by_hand = f"or download {archive.url} by hand, save it as {path}, and rerun"
@@ -164,7 +165,8 @@ def request(url: str, have: int, tag: str) -> HTTPResponse:
 
 
 def checksums(path: Path) -> dict[str, Any]:
-    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
+    md5 = hashlib.md5(usedforsecurity=False)
+    sha256 = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
             md5.update(chunk)
@@ -182,7 +184,8 @@ def compare_checksum(archive: Archive, found: Mapping[str, Any], folder: Path, a
 
 def unpack(archive: Path, split: str, size: str, scratch: Path) -> dict[str, Any]:
     """Unpack the files of a split, and no others, to scratch/split under their own names."""
-    folder, files = scratch / split, {}
+    folder = scratch / split
+    files = {}
     folder.mkdir()
     try:
         with zipfile.ZipFile(archive) as zipped:

@@ -9,28 +9,22 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from saffu.experiments.agreement import Agreement, printed_source
-from saffu.experiments.claims import FAILS, HOLDS, IN_PART, Verdict, change
 from saffu.experiments.results import Cell
-from saffu.experiments.tables import Sweep, Table, pareto_front
+from saffu.experiments.tables import Sweep, Table, change, pareto_front
 from saffu.format import plural
 
 if TYPE_CHECKING:
     from saffu.experiments.report import Report
 
-BADGES = {HOLDS: "holds", FAILS: "fails", IN_PART: "part"}
-
 
 def page(report: Report) -> str:
     """The whole page."""
     template = Template((files("saffu.experiments") / "report.html").read_text("utf-8"))
-    toy = report.verdicts[0].toy
     return template.substitute(
         title=escape(plural(len(report.base), "model") + " compared"),
         reading=escape(report.reading),
         facts=fact_list(report.run, report.base),
         agreement=agreement_table(report.agreement, report.agreement_by_table),
-        size=escape(("Toy-sized: only " if toy else "") + f"{report.run['tokens']:,} tokens were counted."),
-        claims=claim_list(report.verdicts),
         heat_maps=report.heat_maps,
         pareto=report.pareto,
         front=front_table(report.base),
@@ -74,20 +68,6 @@ def agreement_table(overall: Agreement | None, by_table: dict[str, Agreement]) -
     head = ("cells", "rank correlation", "correlation of logs", "ratio of spreads", "dev/train", "paper’s dev/train")
     caption = "Dev perplexities of this grid and of the paper’s tables; spread: standard deviation of log-perplexities."
     return html_table(caption, "table", head, rows)
-
-
-def claim_list(verdicts: Sequence[Verdict]) -> str:
-    items = []
-    for verdict in verdicts:
-        paper = f" Paper: {100 * verdict.paper_effect:+.1f}%" if verdict.paper_effect is not None else ""
-        effect = f" Effect: {100 * verdict.effect:+.1f}%." + paper if verdict.effect is not None else ""
-        badge = BADGES.get(verdict.verdict, "none")
-        items.append(
-            f'<li><span class="number">{verdict.number}</span><span><span class="badge {badge}">'
-            f"{escape(verdict.verdict)}</span></span><div><p>{escape(verdict.claim)}</p>"
-            f'<p class="evidence">{escape(verdict.evidence + effect)}</p></div></li>'
-        )
-    return '<ul class="claims">' + "\n".join(items) + "</ul>"
 
 
 def table_pair(ours: Table, printed: Table, compared: Agreement | None) -> str:

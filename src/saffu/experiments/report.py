@@ -1,4 +1,4 @@
-"""The report of an ablation: tables, figures, verdicts, and a page, written to its folder `report`."""
+"""The report of an ablation: tables, figures, and a page, written to its folder `report`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from saffu import files
 from saffu.errors import SaffuError
 from saffu.experiments import figures, tables
 from saffu.experiments.agreement import agreement, agreement_by_table, printed_perplexities, printed_source
-from saffu.experiments.claims import Verdict, change, judge
 from saffu.experiments.grid import key_of, reading_of
 from saffu.experiments.html import page
 from saffu.experiments.results import Results, perplexities_of
@@ -29,7 +28,8 @@ class Report:
             )
         if not results.run:
             raise SaffuError(f"{results.folder / 'text.json'} is missing; run `saffu ablate` again with the same text")
-        self.run, self.cells = results.run, list(results.cells.values())
+        self.run = results.run
+        self.cells = list(results.cells.values())
         base = tables.base_settings(self.cells)
         self.base = [cell for cell in self.cells if tables.settings(cell) == base]
         self.reading = reading_of(self.base[0].config)
@@ -38,7 +38,6 @@ class Report:
         self.sweeps = tables.sweeps(self.cells, base)
         self.agreement = agreement(perplexities_of(self.base))
         self.agreement_by_table = agreement_by_table(perplexities_of(self.base))
-        self.verdicts: list[Verdict] = judge(self.cells, self.base, int(self.run["tokens"]))
 
     @cached_property
     def heat_maps(self) -> str:
@@ -51,17 +50,14 @@ class Report:
         return figures.pareto(self.base)
 
     def markdown(self) -> str:
-        """Agreement, verdicts, each table followed by the paper's, and the other settings."""
-        parts = [f"Settings: {self.reading}. {self.verdicts[0].size}.\n"]
+        """Agreement, each table followed by the paper's, and the other settings."""
+        parts = [f"Settings: {self.reading}. {self.run['tokens']:,} tokens counted.\n"]
         if self.agreement:
             parts.append(
                 f"Rank correlation of dev perplexities with the paper's tables: {self.agreement.spearman:.3f} over "
                 f"{self.agreement.cells} cells; dev/train {self.agreement.ours_dev_train:.3f} "
                 f"(paper: {self.agreement.printed_dev_train:.3f}).\n"
             )
-        rows = [f"| {v.number} | {v.claim} | **{v.verdict}** | {effects(v)} | {v.evidence} |" for v in self.verdicts]
-        head = ["| | the paper's claim | here | effect (paper's) | evidence |", "| --- | --- | --- | --- | --- |"]
-        parts.append("\n".join([*head, *rows]) + "\n")
         for ours, printed in zip(self.tables, self.printed_tables, strict=True):
             compared = self.agreement_by_table.get(ours.title)
             agreed = f" Rank correlation with ours: {compared.spearman:.3f}." if compared else ""
@@ -74,7 +70,7 @@ class Report:
     def _sweeps(self) -> str:
         lines = ["| changed | cells | least | median | greatest | best dev |", "| --- | --- | --- | --- | --- | --- |"]
         for sweep in self.sweeps:
-            spread = [change(ratio) for ratio in sweep.ratios or ()] or ["–"] * 3
+            spread = [tables.change(ratio) for ratio in sweep.ratios or ()] or ["–"] * 3
             best = f"{sweep.best.dev.perplexity:.1f}" if sweep.best and sweep.best.dev else "–"
             lines.append(f"| {sweep.label} | {sweep.cells} | {' | '.join(spread)} | {best} |")
         return "\n".join(lines) + "\n"
@@ -113,7 +109,6 @@ class Report:
             },
             "agreement": vars(self.agreement) if self.agreement else None,
             "agreement_by_table": {title: vars(compared) for title, compared in self.agreement_by_table.items()},
-            "verdicts": [vars(verdict) | {"toy": verdict.toy} for verdict in self.verdicts],
             "front": [
                 dict(zip(("modes", "documents", "block", "radius"), key_of(cell.config), strict=True))
                 | {"parameters": cell.parameters, "dev_perplexity": cell.dev.perplexity}
@@ -130,10 +125,3 @@ def require_own_report(folder: Path, names: Iterable[str]) -> None:
     foreign = [name for name in names if (folder / name).exists()]
     if foreign and not own:
         raise SaffuError(f"will not replace {folder / foreign[0]}: it is not part of a report; choose another folder")
-
-
-def effects(verdict: Verdict) -> str:
-    if verdict.effect is None:
-        return "–"
-    paper = f" ({100 * verdict.paper_effect:+.1f}%)" if verdict.paper_effect is not None else ""
-    return f"{100 * verdict.effect:+.1f}%{paper}"

@@ -33,7 +33,8 @@ from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 from saffu.training.checkpoint import read_checkpoint
 from saffu.writing import require_new_file
 
-BLOCK, RADII = 128, (8, 128)
+BLOCK = 128
+RADII = (8, 128)
 DEV_TOKENS = 100_000  # "approximately 10^5 tokens from the development set"
 LEARNING_RATE = 5e-6  # the paper prints 10^5/2
 BPE_WORDS = {"10M": 2**17, "100M": 2**20}
@@ -144,8 +145,6 @@ def tables(protocol: Protocol, say: Say = print) -> dict[str, Any]:
         run_grid(folder, grid(), corpus, protocol.device, usual_memory(protocol.device))
     report = Report(Results(folder))
     report.write(folder / "report")
-    for verdict in report.verdicts:
-        say(f"{verdict.number:>2} {verdict.verdict + ':':<17} {verdict.claim}\n{'':<21}{verdict.evidence}")
     if report.agreement:
         say(f"rank correlation with the paper's tables: {report.agreement.spearman:.3f}")
     say(f"wrote {folder / 'report' / 'index.html'}")

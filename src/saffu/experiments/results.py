@@ -20,6 +20,7 @@ from saffu.errors import SaffuError
 from saffu.experiments.grid import SHAPE, SWEPT, CellKey, cell_settings, key_of, modes_of
 from saffu.interface import Score
 from saffu.paper.config import PaperConfig
+from saffu.writing import locked, recover
 
 FORMAT = 3  # 2 did not say how a radius is filled
 SAMPLES = ("train", "dev")
@@ -98,9 +99,17 @@ class Results:
     """The cells in a folder, by key."""
 
     def __init__(self, folder: Path):
-        self.folder, self.path = folder, folder / "results.jsonl"
+        self.folder = folder
+        self.path = folder / "results.jsonl"
         self.run = self._read_run()
         self._read_cells()
+
+    def clean_up(self) -> None:
+        """Remove what a killed writer has left. The caller holds the lock of the folder."""
+        units = (self.folder / "units").glob("*.safetensors")
+        for path in (self.folder / "text.json", self.path, self._unfinished, *units):
+            with locked(path, wait=True):
+                recover(path)
 
     def _read_run(self) -> dict[str, Any]:
         path = self.folder / "text.json"
@@ -108,7 +117,8 @@ class Results:
             return {}
         try:
             run = json.loads(path.read_text("utf-8"))
-            version, _ = int(run["format"]), str(run["text"])
+            version = int(run["format"])
+            _ = str(run["text"])
             if not isinstance(run["runs"], list):
                 raise TypeError("runs")
         except (ValueError, KeyError, TypeError):

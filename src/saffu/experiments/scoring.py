@@ -120,7 +120,8 @@ class Family:
 
     def nll(self, logits: dict[UnitKey, Tensor], ids: Tensor) -> Tensor:
         """−Σ_m log p of the targets under every left side and every radius, (lefts, radii)."""
-        exponentials, losses = [], []
+        exponentials = []
+        losses = []
         for sides in (self.lefts, self.rights):
             some = logits[sides[0][0]]
             sums = some.new_empty((len(sides), *some.shape), dtype=torch.float64)  # (sides, n, N)
@@ -163,7 +164,9 @@ def run_grid(
     require_memory(cells, corpus.vocabulary, memory_limit)
     folder.mkdir(parents=True, exist_ok=True)
     with files.changing(folder, wait=False):
-        return Ablation(Results(folder), corpus, device, memory_limit, baselines).run(cells)
+        results = Results(folder)
+        results.clean_up()
+        return Ablation(results, corpus, device, memory_limit, baselines).run(cells)
 
 
 class Ablation:
@@ -172,7 +175,10 @@ class Ablation:
     def __init__(
         self, results: Results, corpus: GridCorpus, device: torch.device | str, memory_limit: int, baselines: bool
     ):
-        self.results, self.corpus, self.device, self.memory = results, corpus, torch.device(device), memory_limit
+        self.results = results
+        self.corpus = corpus
+        self.device = torch.device(device)
+        self.memory = memory_limit
         if results.run.get("text") != corpus.fingerprint:
             results.begin({"text": corpus.fingerprint} if results.run else corpus.facts(baselines))
         self.units = FittedUnits(results.folder / "units", corpus.counted, corpus.train, corpus.vocabulary, device)
@@ -210,8 +216,10 @@ class Ablation:
 
     def _score(self, cells: Sequence[PaperConfig]) -> Iterator[Cell]:
         """Stream the samples through all units, one stretch of targets at a time."""
-        families, units = Family.divide(cells), units_of(cells)
-        networks, decoders = {}, {}
+        families = Family.divide(cells)
+        units = units_of(cells)
+        networks = {}
+        decoders = {}
         for unit in units:
             networks[unit], decoders[unit] = self.units.load(unit)
         for family in families:
@@ -223,7 +231,8 @@ class Ablation:
         keys = [cell_key(cell) for cell in cells]
         nothing: Losses = {name: dict.fromkeys(keys, 0.0) for name in SAMPLES}
         done, losses = self.results.unfinished(keys, stretch) or (0, nothing)
-        number, total = 0, sum(corpus.targets for corpus in self.corpus.samples.values())
+        number = 0
+        total = sum(corpus.targets for corpus in self.corpus.samples.values())
         with torch.no_grad(), progress_bar(f"score {len(cells)} cells", total=total, unit=" targets") as bar:
             for name, corpus in self.corpus.samples.items():
                 streams = {unit: network.batches(corpus, batch) for unit, network in networks.items()}

@@ -58,7 +58,8 @@ class Table:
 
     def is_best(self, block: int, radius: int) -> bool:
         """Whether no other cell has a lower dev perplexity, as formatted."""
-        own, best = self.cells.get((block, radius)), self.best
+        own = self.cells.get((block, radius))
+        best = self.best
         least = self.cells[best] if best else None
         return bool(own and least) and f"{own[1]:.1f}" == f"{least[1]:.1f}"  # type: ignore[index]
 
@@ -147,6 +148,15 @@ def sweeps(cells: Sequence[Cell], base: tuple[Any, ...]) -> list[Sweep]:
         spread = (ratios[0], median(ratios), ratios[-1]) if ratios else None
         found.append(Sweep(changed, len(ratios), spread, best))
     return sorted(found, key=lambda sweep: list(map(str, sweep.changed.items())))
+
+
+def change(ratio: float) -> str:
+    """A ratio as a percentage change, or as a factor if it is large.
+
+    >>> change(1.0123), change(0.5), change(25.0)
+    ('+1.23%', '-50.00%', '× 25')
+    """
+    return f"{100 * (ratio - 1):+.2f}%" if ratio < 10 else f"× {ratio:.3g}"
 
 
 def pareto_front(cells: Iterable[Cell]) -> list[Cell]:

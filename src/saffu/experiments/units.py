@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +23,6 @@ from saffu.experiments.grid import UnitKey
 from saffu.interface import Arrays
 from saffu.paper.equations import distribution
 from saffu.paper.fit import fit
-from saffu.paper.model import PaperModel
 from saffu.paper.network import Network
 from saffu.paper.windows import Targets
 from saffu.text.corpus import TokenCorpus
@@ -42,7 +42,10 @@ class FittedUnits:
 
     def __init__(self, folder: Path, text: str, corpus: TokenCorpus, vocabulary: int, device: torch.device | str):
         """`text` is a fingerprint of the corpus and its tokenizer."""
-        self.folder, self.text, self.corpus, self.vocabulary = folder, text, corpus, vocabulary
+        self.folder = folder
+        self.text = text
+        self.corpus = corpus
+        self.vocabulary = vocabulary
         self.device = torch.device(device)
 
     def path(self, unit: UnitKey) -> Path:
@@ -64,8 +67,9 @@ class FittedUnits:
     def fit(self, unit: UnitKey) -> None:
         """Fit a unit and store it. A document model is fitted together with its block unit, which is stored too."""
         *_, stage = fit(self.corpus, self.vocabulary, unit.config, device=self.device)
-        assert isinstance(stage.model, PaperModel)
-        network, least = stage.model.network, stage.facts.get("least_attention", {})
+        model: Any = stage.model
+        network: Network = model.network
+        least = stage.facts.get("least_attention", {})
         log_F = final_co_occurrences(network.M.detach().double(), len(network.parts))
         weights = {name: w for name, w in network.state_dict().items() if name.startswith(("units.", "document."))}
         stored = [unit]
@@ -137,7 +141,8 @@ def parameter_count(units: Iterable[UnitKey], vocabulary: int) -> int:
 
 def fit_memory(unit: UnitKey, vocabulary: int) -> int:
     """Approximate bytes for fitting a unit: inputs summed by target, tables of inner products, counts behind M."""
-    total, config = 0, unit.config
+    total = 0
+    config = unit.config
     for shape in config.units().values():
         inputs = shape.dimension * (shape.slots if shape.mode == "cat" else 1)
         total += vocabulary * inputs + min(vocabulary**2, 2**25) + inputs * config.hidden_dimension

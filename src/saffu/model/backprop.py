@@ -9,53 +9,68 @@ from typing import TYPE_CHECKING, Any
 from saffu.errors import SaffuError
 from saffu.files import Content
 from saffu.model.folder import settle
-from saffu.model.solutions import solution
+from saffu.model.solutions import next_to_counts, solution
 from saffu.processes import ProcessGroup
+from saffu.settings import Settings
 from saffu.tools.generate import short_documents
 
 if TYPE_CHECKING:
-    from saffu.companion.train import Training
     from saffu.model.language_model import OnRow, SaffuLM, Text
-    from saffu.paper.backprop import Backprop
-    from saffu.paper.training import TrainingConfig
     from saffu.text.corpus import TokenCorpus
+    from saffu.training.run import Run
 
 
 def backprop(
     lm: SaffuLM,
     documents: Text,
     dev: Text,
-    training: TrainingConfig | None,
+    training: Settings | None,
     folder: str | Path | None,
     source: Any,
     on_fold: OnRow | None,
     group: ProcessGroup,
 ) -> None:
     """Train the weights of a fitted model and keep the best ones."""
-    if not solution(lm.config.preset).trainable:
-        raise SaffuError(f"{lm.config.preset} models have no trainable weights; fit a companion or paper model")
     settle(lm)
     seconds = lm.log_[-1].get("seconds", 0.0) if lm.log_ else 0.0
     corpora = lm.tokenize(documents, "tokenize"), lm.tokenize(dev, "tokenize")
-    finish(lm, new_run(lm, corpora, training, source=source, seconds=seconds, group=group), folder, on_fold)
+    run = new_run(lm, training, *corpora, source=source, seconds=seconds, group=group)
+    finish(lm, run, folder, on_fold)
 
 
-def new_run(
-    lm: SaffuLM, corpora: tuple[TokenCorpus, TokenCorpus], training: TrainingConfig | None, **options: Any
-) -> Backprop | Training:
-    """A run that trains the paper's network, or the one next to the counts."""
-    model: Any = lm.model_
-    if lm.config.preset == "companion":
-        from saffu.companion.config import CompanionConfig, resolved
-        from saffu.companion.train import Training
+def train(
+    lm: SaffuLM,
+    documents: Text,
+    dev: Text,
+    length: Mapping[str, float],
+    folder: str | Path | None,
+    on_row: OnRow | None,
+) -> None:
+    """Count documents, unless the model is fitted, and train a network next to the counts."""
+    chosen = solution(lm.config.preset)
+    kind = chosen if chosen.always_trains else solution(chosen.trained_as) if chosen.trained_as else None
+    if kind is None:
+        raise SaffuError(f"no network is trained next to {lm.config.preset} models; see `backprop`")
+    if not any(length.values()):
+        raise SaffuError("how long shall the network be trained? pass `minutes` or `epochs`")
+    config = kind.config.from_dict(lm.config.to_dict() | dict(length))
+    if not lm.__sklearn_is_fitted__():
+        lm.set_params(config=config).fit(documents, dev)
+    elif chosen.trained_as:
+        settle(lm)
+        lm.model_ = next_to_counts(lm.model_, config, lm.device)
+    lm.config = config
+    lm.backprop(documents, dev, folder=folder, on_fold=on_row)
 
-        assert isinstance(lm.config, CompanionConfig)
-        lm.config = resolved(lm.config, corpora[0].targets, lm.device)
-        return Training(model.with_config(lm.config), *corpora, **options)
-    from saffu.paper.backprop import Backprop
-    from saffu.paper.training import TrainingConfig
 
-    return Backprop(model, *corpora, training or TrainingConfig(), **options)
+def new_run(lm: SaffuLM, training: Settings | None, *corpora: TokenCorpus, **options: Any) -> Run[Any, Any]:
+    """A run that trains a model, with the settings that it resolves."""
+    train = solution(lm.config.preset).train
+    if train is None:
+        raise SaffuError(f"{lm.config.preset} models have no trainable weights; fit a companion or paper model")
+    run = train(lm.model_, lm.config, training, *corpora, **options)
+    lm.config = run.best.config
+    return run
 
 
 def resume(
@@ -63,43 +78,33 @@ def resume(
     folder: str | Path,
     documents: Text,
     dev: Text,
-    training: TrainingConfig | None,
+    training: Settings | None,
     device: str | None,
     on_fold: OnRow | None,
     group: ProcessGroup,
 ) -> SaffuLM:
     """Resume the run whose state is in a folder."""
-    checkpoint: Any = stored_checkpoint(Path(folder))
+    from saffu.training.checkpoint import read_checkpoint
+
+    checkpoint = read_checkpoint(Path(folder))
     lm = kind.load(folder, device or checkpoint.device, check=True)
     corpora = lm.tokenize(documents, "tokenize"), lm.tokenize(dev, "tokenize")
     if checkpoint.text != {name: corpus.fingerprint() for name, corpus in zip(("corpus", "dev"), corpora, strict=True)}:
         raise SaffuError("this run was trained on different text; pass the original text or start a new run")
-    settings = training if checkpoint.settings is None else training or stored_settings(checkpoint.settings)
-    run = new_run(lm, corpora, settings, source=checkpoint.source, group=group)
+    of_training = solution(lm.config.preset).training
+    if training is None and of_training is not None and checkpoint.settings is not None:
+        training = of_training.from_dict(dict(checkpoint.settings))
+    run = new_run(lm, training, *corpora, source=checkpoint.source, group=group)
     run.restore(checkpoint)
     settle(lm)
     finish(lm, run, folder, on_fold)
     return lm
 
 
-def stored_settings(settings: Any) -> TrainingConfig:
-    """The settings of a run of the paper's network, as its checkpoint has them."""
-    from saffu.paper.training import TrainingConfig
-
-    return TrainingConfig.from_dict(settings)
-
-
-def stored_checkpoint(folder: Path) -> Any:
-    """The checkpoint of a run of either kind."""
-    from saffu.training.checkpoint import read_checkpoint
-
-    return read_checkpoint(folder)
-
-
-def finish(lm: SaffuLM, run: Backprop | Training, folder: str | Path | None, on_fold: OnRow | None) -> None:
+def finish(lm: SaffuLM, run: Run[Any, Any], folder: str | Path | None, on_fold: OnRow | None) -> None:
     """Train to the end, logging every fold and saving into `folder` if there is one."""
-    if lm.config.preset != "companion":  # its counts do not change
-        lm.ledger_ = None  # the weights no longer follow from counts
+    if lm.model_.without_network() is None:  # nothing keeps the counts: the weights no longer follow from them
+        lm.ledger_ = None
 
     def log(row: dict[str, Any], model: Any) -> None:
         row["sample"] = short_documents(model, lm.tokenizer_, seed=0)

@@ -59,10 +59,7 @@ def check_model(lm: SaffuLM, corpus: TokenCorpus | None = None) -> Findings:
 def _check_sizes(lm: SaffuLM) -> None:
     """The frequencies, the baselines, and the recorded sizes are those of the counts."""
     frequencies, tokens = lm.frequencies_, lm.trained_on_["tokens"]
-    own = getattr(lm.model_.sums, "frequencies", None)
-    if own is None:
-        own = lm.model_.frequencies
-    if not np.array_equal(frequencies, own):
+    if not np.array_equal(frequencies, lm.model_.counted_frequencies):
         raise SaffuError("its token frequencies are not those of its counts; restore the folder")
     if int(frequencies.sum()) != tokens:
         raise SaffuError(
@@ -72,17 +69,23 @@ def _check_sizes(lm: SaffuLM) -> None:
 
 def _check_text(lm: SaffuLM, corpus: TokenCorpus) -> str:
     """The counts are exactly those of a text."""
+    parts = counted_text(lm, corpus)
+    held_out = plural(corpus.lines - parts.lines, "line")
+    return f"the counts are exactly those of the text ({parts.lines:,} lines; {held_out} held out)"
+
+
+def counted_text(lm: SaffuLM, corpus: TokenCorpus) -> TokenCorpus:
+    """What a model has counted of its text. Raises SaffuError unless its counts are exactly those of the text."""
     parts = corpus
     if lm.ledger_ is not None:
         matches = Matches.of(corpus, lm.ledger_, int(lm.source_.get("hold_out") or 0))
-        matches.require_exact()
+        matches.require_exact(decode=lm.tokenizer_.decode)
         parts, left = matches.left()
         if left.documents:
             raise SaffuError(f"{plural(left.documents, 'document')} or parts that are counted are not in the text")
     if changed := difference(lm.model_.count(parts).arrays(), lm.model_.sums.arrays()):
         raise SaffuError(f"its counts are not those of the text ({changed} differs)")
-    held_out = plural(corpus.lines - parts.lines, "line")
-    return f"the counts are exactly those of the text ({parts.lines:,} lines; {held_out} held out)"
+    return parts
 
 
 def difference(one: Arrays, other: Arrays) -> str:

@@ -20,9 +20,10 @@ from tokenizers import AddedToken, Regex, decoders, normalizers
 from tokenizers.processors import TemplateProcessing
 
 from saffu.errors import SaffuError
-from saffu.files import MANIFEST, Content, read_manifest, require_writable
+from saffu.files import Content, require_writable
 from saffu.model import folder as folders
 from saffu.model.language_model import SaffuLM
+from saffu.model.solutions import solution
 from saffu.model.statistics import Statistics
 from saffu.model.transformers.predictor import VECTORS
 from saffu.settings import Settings
@@ -34,24 +35,15 @@ from saffu.tools.generate import uncounted
 MODELING = "modeling_saffu.py"
 TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 NEWLINE = Regex(r"\r?\n(?:[^\S\n]+(?=\n))?")  # with the white space of a blank line after it, as in a corpus
-DESCRIPTIONS = {
-    "calibrated": "a calibrated product of counted views of the context: Kneser–Ney models of single tokens, of the "
-    "nearest tokens together, and of their classes, each with a fitted exponent",
-    "companion": "counted views of the context, as in a calibrated model, mixed by a learned gate with a small "
-    "transformer",
-    "paper": "a network of self-attentive feed-forward units (SAFFU) whose weights were solved from co-occurrences",
-}
 MILLION = 10**6
 CHECKPOINTS = (*range(1, 10), *range(10, 101, 10))  # in millions of words, as in the BabyLM challenge
 
 
 def export_hf(lm: SaffuLM, folder: str | Path) -> None:
     """Write a folder for transformers. Atomic."""
-    if lm.config.preset not in DESCRIPTIONS:
-        raise SaffuError(f"models of the preset {lm.config.preset} cannot be exported; fit a calibrated or paper model")
     if isinstance(lm.tokenizer_, WordTokenizer):
         raise SaffuError("models of words cannot be exported to transformers; train without `words_as_tokens`")
-    require_export(Path(folder))
+    folders.require_export(Path(folder))
     folders.settle(lm)
     model, running = lm.model_, lm.scorer_.follows
     vectors = model.hidden_vectors()
@@ -70,17 +62,12 @@ def export_hf(lm: SaffuLM, folder: str | Path) -> None:
     folders.write(without_counts(lm), Path(folder), files, settings)
 
 
-def require_export(folder: Path) -> None:
-    """Fail if an export would replace a model that still has its counts."""
-    if (folder / MANIFEST).exists() and folders.SUMS in read_manifest(folder)["checksums"]:
-        raise SaffuError(f"{folder} holds a model with its counts, which an export would lose; choose another folder")
-
-
 def without_counts(lm: SaffuLM) -> SaffuLM:
     """A copy that predicts the same, without the counts, n-grams, and ledger of the training text."""
-    bare, model = copy.copy(lm), copy.copy(lm.model_)
-    model.sums = None  # type: ignore[misc]
-    bare.model_, bare.ledger_, bare.statistics_ = model, None, Statistics(lm.frequencies_, None)
+    bare = copy.copy(lm)
+    bare.model_ = lm.model_.without_counts()
+    bare.ledger_ = None
+    bare.statistics_ = Statistics(lm.frequencies_, None)
     return bare
 
 
@@ -163,7 +150,7 @@ def model_card(lm: SaffuLM, name: str) -> str:
         "---",
         f"# {name}",
         "",
-        f"A language model made by saffu: {DESCRIPTIONS[lm.config.preset]}{trained}.",
+        f"A language model made by saffu: {solution(lm.config.preset).description}{trained}.",
         "",
         "| | |",
         "| --- | --- |",
@@ -222,16 +209,18 @@ def export_checkpoints(
     The lines of `text` are read once per size. Sizes beyond the end of the text are skipped. Without a `tokenizer`,
     each model has its own, made from its own part of the text. Returns the folders.
     """
-    if settings.preset == "companion":
+    if solution(settings.preset).always_trains:
         raise SaffuError("checkpoints have no network; pass a model trained without `minutes` and `epochs`")
     words = sum(len(line.split()) for _, line in text)
     reached = [size for size in sizes if size * MILLION <= words]
     if not reached:
-        raise SaffuError(f"the text has {words:,} words, fewer than the first checkpoint needs; pass more text")
+        raise SaffuError(
+            f"the text has {words:,} words, and the first checkpoint needs {min(sizes) * MILLION:,}; pass more text"
+        )
     targets = [Path(out) / f"chck_{size}M" for size in reached]
     for folder in targets:
         require_writable(folder, force)
-        require_export(folder)
+        folders.require_export(folder)
     for size, folder in zip(reached, targets, strict=True):
         part = Lines(partial(first_words, text, size * MILLION))
         export_hf(SaffuLM(settings, tokenizer=tokenizer).fit(part, references=False), folder)

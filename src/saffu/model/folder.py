@@ -128,6 +128,12 @@ def write(
     files.write_folder(path, manifest, contents | dict(extra_files))
 
 
+def require_export(folder: Path) -> None:
+    """Fail if an export would replace a model that still has its counts."""
+    if (folder / files.MANIFEST).exists() and SUMS in files.read_manifest(folder)["checksums"]:
+        raise SaffuError(f"{folder} holds a model with its counts, which an export would lose; choose another folder")
+
+
 def settle(lm: SaffuLM) -> None:
     """Before a model is changed or saved: verify the files it was loaded from, and read what has not been read yet."""
     if lm.folder is not None:

@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from saffu.calibrated.config import CalibratedConfig
-from saffu.calibrated.memory import unfitted_exponents
+from saffu.calibrated.memory import MEMORY_EVIDENCE, memory_parts, memory_slices, unfitted_exponents
+from saffu.calibrated.views import View, views_array
 from saffu.files import FORMAT
 from saffu.interface import Array
 
@@ -31,7 +34,7 @@ class Migration:
 def with_radius_padding(manifest: Manifest) -> Manifest:
     """Format 2 did not say how a radius is filled: from the target backward, as `radius_padding` left."""
     settings = manifest["settings"]
-    if manifest["preset"] == "paper":
+    if "radius" in settings:
         settings = {"radius_padding": "left", **settings}
     return manifest | {"settings": settings}
 
@@ -40,13 +43,62 @@ def with_document_memory(manifest: Manifest, file: str, arrays: Arrays) -> Array
     """Format 3: the recency cache of 0.2.0 became the memory of a document; its exponents have to be learned."""
     old = [name for name in arrays if name.endswith(("encoder.cached", "encoder.trust"))]
     kept = {name: array for name, array in arrays.items() if name not in old}
+    kept = with_age_in_gate(kept)
     if not old:
         return kept
     config = CalibratedConfig(word_classes=manifest["settings"]["word_classes"])
     return kept | {old[0].rpartition(".")[0] + ".memory": unfitted_exponents(config)}
 
 
-MIGRATIONS: dict[int, Migration] = {2: Migration(with_radius_padding, with_document_memory)}  # by the format they read
+def with_age_in_gate(arrays: Arrays) -> Arrays:
+    """Format 3: the gate of a network sees the age of a document, too."""
+    name = "trained.gate.weight"
+    return arrays | ({name: np.append(arrays[name], np.float32(0))} if name in arrays else {})
+
+
+def with_views(manifest: Manifest, file: str, arrays: Arrays) -> Arrays:
+    """Format 4 says which views a counted model has; before, they followed from its settings."""
+    outputs = next((name for name in arrays if name.endswith("encoder.output_classes")), None)
+    if outputs is None:
+        return arrays
+    return arrays | {outputs.replace("output_classes", "views"): views_array(views_of_format_3(manifest["settings"]))}
+
+
+def views_of_format_3(settings: Mapping[str, Any]) -> list[View]:
+    """The views that followed from settings, whatever `views_of` adds in the meantime."""
+    nearest = tuple(range(1, settings["order"]))
+    fine = settings["word_classes"]
+    coarse = fine // 5
+    views = [View(f"slot {k}", (k,)) for k in range(1, settings["slots"] + 1)]
+    views.append(View("memory", nearest))
+    if fine:
+        views.append(View(f"memory of {fine} classes", nearest[: max(1, len(nearest) - 1)], fine))
+    if coarse > 1:
+        views.append(View(f"memory of {coarse} classes", nearest, coarse))
+        if len(nearest) > 1:
+            views.append(View(f"nearest token and {coarse} classes", nearest, coarse, exact=1))
+    return views
+
+
+def with_longest_match(manifest: Manifest, file: str, arrays: Arrays) -> Arrays:
+    """Format 5: the memory of a document follows its longest match, with an exponent of zero until one is learned."""
+    name = next((name for name in arrays if name.endswith("encoder.memory")), None)
+    if name is None:
+        return arrays
+    config = CalibratedConfig(word_classes=manifest["settings"]["word_classes"])
+    match = memory_slices(config)[1 + memory_parts(config).index("document, longest match")]
+    if (
+        arrays[name].shape[1] != memory_slices(config)[-1].stop - MEMORY_EVIDENCE
+    ):  # made from format 2, which has no memory
+        return arrays
+    return arrays | {name: np.insert(arrays[name], [match.start] * MEMORY_EVIDENCE, 0.0, axis=1)}
+
+
+MIGRATIONS: dict[int, Migration] = {  # by the format they read
+    2: Migration(with_radius_padding, with_document_memory),
+    3: Migration(dict, with_views),
+    4: Migration(dict, with_longest_match),
+}
 
 
 def migrated_manifest(manifest: Mapping[str, Any]) -> Manifest:

@@ -14,7 +14,7 @@ from saffu.interface import Array, Explanation, Model, Score, Stage, State
 from saffu.model import folder as folders
 from saffu.model import living
 from saffu.model.ledger import Ledger
-from saffu.model.solutions import PRESETS, check, recount, solution, trained_tokenizer
+from saffu.model.solutions import DEFAULT_PRESET, PRESETS, check, recount, solution, trained_tokenizer
 from saffu.model.statistics import Statistics, sums_ngrams, trained_on
 from saffu.processes import SINGLE, ProcessGroup
 from saffu.settings import Settings
@@ -22,7 +22,7 @@ from saffu.text.corpus import Line, TokenCorpus
 from saffu.text.documents import documents_from
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 from saffu.tools import decoding, evaluate, generate
-from saffu.tools.scores import LineScore, Scorer, checked, online_model, score_texts
+from saffu.tools.scores import LineScore, Scorer, checked, score_texts
 from saffu.tools.word_vectors import WordVectors
 from saffu.tools.words import WordScore
 
@@ -84,7 +84,7 @@ class SaffuLM:
         self.encoder = encoder
         self._tokenizer = encoder.tokenizer_ if encoder else tokenizer
         self._parameters = {"config": config, "tokenizer": tokenizer, "encoder": encoder, "device": device}
-        self.config: Settings = encoder.config if encoder else config or PRESETS["calibrated"].config()
+        self.config: Settings = encoder.config if encoder else config or PRESETS[DEFAULT_PRESET].config()
         self.device = device
         self.folder: folders.ModelFolder | None = None  # from which unused parts are read on first use
 
@@ -204,6 +204,26 @@ class SaffuLM:
         fit = solution(self.config.preset).fit
         return fit(corpus, len(self.tokenizer_), self.config, self.device, group, **options)
 
+    def train(
+        self,
+        documents: Text,
+        dev: Text,
+        *,
+        minutes: float = 0.0,
+        epochs: float = 0.0,
+        folder: str | Path | None = None,
+        on_row: OnRow | None = None,
+    ) -> SaffuLM:
+        """Count documents, unless the model is fitted, then train a network next to the counts, and return self.
+
+        `minutes` include counting. `dev`, text that is not trained on, decides which weights are kept. With a `folder`,
+        the model and the state of the run are saved there regularly. `on_row` is called with each new row of `log_`.
+        """
+        from saffu.model.backprop import train
+
+        train(self, documents, dev, {"minutes": minutes, "epochs": epochs}, folder, on_row)
+        return self
+
     def backprop(
         self,
         documents: Text,
@@ -258,6 +278,24 @@ class SaffuLM:
         """Return a model that counts the documents of this one and of others with the same encoder."""
         return living.merge([self, *others])
 
+    def quantize(self) -> SaffuLM:
+        """Round the weights of the trained network to int8: a quarter of the size, and faster."""
+        model = self.model_.with_int8_weights()
+        if model is None:
+            raise SaffuError("this model has no trained network, so there are no weights to round; train one first")
+        self.model_ = model
+        return self
+
+    def mix(self, *others: SaffuLM, dev: Text) -> SaffuLM:
+        """Return a mixture of this model and others with the same tokenizer, its weights fitted on `dev`.
+
+        `dev` is text like that to be predicted, which none of the models has counted. Text that is added to the
+        mixture later becomes part of this model's.
+        """
+        from saffu.model.mixing import mix
+
+        return mix([self, *others], dev)
+
     def tokenize(self, documents: Text, progress: str | None = None) -> TokenCorpus:
         """Tokenize documents in memory (see `TokenCorpus.build` for text that does not fit). Blank ones are skipped."""
         if isinstance(documents, TokenCorpus):
@@ -270,20 +308,29 @@ class SaffuLM:
         With `online`, the memory continues from one document to the next; the model does not change.
         `y`, which scikit-learn's pipelines pass, is ignored.
         """
-        model = online_model(self.model_) if online else self.model_
+        model = self.model_.online() if online else self.model_
         return evaluate.evaluate(model, self.tokenize(documents))
 
-    def score_lines(self, texts: Iterable[str]) -> list[LineScore]:
-        """Score each text on its own: bits, tokens, bytes, bits per byte, and perplexity, as rows for pandas."""
-        return list(score_texts(self.scorer_, texts))
+    def score_lines(self, texts: Iterable[str], memory: bool = False) -> list[LineScore]:
+        """Score each text on its own: bits, tokens, bytes, bits per byte, and perplexity, as rows for pandas.
 
-    def surprisals(self, text: str) -> list[WordScore]:
-        """Return the surprisal in bits of each word of a text and of each line end; they add up to the text's bits."""
-        return self.scorer_.words([*checked([text])])[0]
+        With `memory`, what a text repeats of itself is cheap: better for long texts, worse for filtering.
+        """
+        return list(score_texts(self._scorer(memory), texts))
+
+    def surprisals(self, text: str, memory: bool = False) -> list[WordScore]:
+        """Return the surprisal in bits of each word of a text and of each line end; they add up to the text's bits.
+
+        With `memory`, words that the text has used before are less surprising.
+        """
+        return self._scorer(memory).words([*checked([text])])[0]
+
+    def _scorer(self, memory: bool) -> Scorer:
+        return self.scorer_ if memory else self.scorer_.without_memory()
 
     @property
     def scorer_(self) -> Scorer:
-        """Scores batches of texts by line, word, or token."""
+        """Scores batches of texts by line, word, or token, with memory of each; see also its `without_memory()`."""
         return Scorer(self.model_, self.tokenizer_, self.trained_on_["lines"] > 2 * self.trained_on_["documents"])
 
     def perplexity(self, documents: Text) -> float:

@@ -21,6 +21,7 @@ from saffu.text.corpus import Division, TokenCorpus
 
 HASH = 16  # bytes; two documents share a hash with probability 2⁻¹²⁸
 OPENING = 3  # lines at the beginning of a part, by which it is found in a text
+PAGES = "pages"  # of a mixture's `source_`: how many pages of the ledger each of its parts has
 DAMAGED = "the ledger is damaged; restore the folder or train again"
 Hashes = npt.NDArray[np.bytes_]
 Times = npt.NDArray[np.int64]
@@ -179,7 +180,8 @@ class Ledger:
 
     def strike(self, corpus: TokenCorpus, table: str) -> tuple[npt.NDArray[np.bool_], Ledger]:
         """Which documents could be removed from a table of the pages, and the ledger without them."""
-        struck, pages = np.zeros(corpus.documents, dtype=bool), {}
+        struck = np.zeros(corpus.documents, dtype=bool)
+        pages = {}
         for salt, page in self.pages.items():
             remaining = np.flatnonzero(~struck)
             name = "counted" if table == "parts" and not page.complete else table
@@ -187,6 +189,19 @@ class Ledger:
             struck[remaining[known]] = True
             pages[salt] = replace(page, **{name: left})
         return struck, Ledger(pages)
+
+    def by_part(self, corpus: TokenCorpus, pages: Sequence[int]) -> list[TokenCorpus]:
+        """The documents of a corpus, all of them counted, by the part of a mixture that has counted them.
+
+        `pages`: how many pages each part has, in order.
+        """
+        left, found, items = corpus, [], list(self.pages.items())
+        for number in pages:
+            own, items = Ledger(dict(items[:number])), items[number:]
+            struck = own.strike(left, "counted")[0] | own.strike(left, "parts")[0]
+            found.append(left.select(np.flatnonzero(struck)))
+            left = left.select(np.flatnonzero(~struck))
+        return found
 
     def without_division(self, salt: bytes, entry: tuple[bytes, Cuts]) -> Ledger:
         """The ledger without one entry for a document of which lines were held out."""
@@ -254,7 +269,8 @@ def hash_of(contents: Sequence[bytes] | Iterator[bytes], salt: bytes) -> bytes:
 def hashed(corpus: TokenCorpus, salt: bytes, with_text: bool) -> Hashes:
     """The hash of each document."""
     if with_text and corpus.digests is not None:
-        ends, lines = corpus.line_starts(), corpus.document_lines().tolist()
+        ends = corpus.line_starts()
+        lines = corpus.document_lines().tolist()
         each = (hash_of(line_contents(corpus, lo, hi, ends, True), salt) for lo, hi in pairwise(lines))
     else:  # the same, without a step per line
         spans = pairwise(corpus.starts.tolist())
@@ -267,9 +283,11 @@ def divided_page(corpus: TokenCorpus, division: Division, salt: bytes) -> Page:
 
     Documents of which `corpus` does not hold all lines (`max_tokens`) are not recorded as whole ones.
     """
-    runs, hashes = division.runs(), hashed(corpus, salt, True)
+    runs = division.runs()
+    hashes = hashed(corpus, salt, True)
     sides = [(corpus, corpus.line_starts()), (division.held_out, division.held_out.line_starts())]
-    openings, contents = [], {}
+    openings = []
+    contents = {}
     for number in np.flatnonzero(runs.held_out | (runs.parts > 1)).tolist():
         text, ends = sides[int(runs.held_out[number])]
         lo, hi = int(runs.first[number]), int(runs.first[number] + runs.lines[number])

@@ -15,10 +15,12 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -26,7 +28,7 @@ from saffu.errors import SaffuError
 from saffu.format import plural
 from saffu.interface import Model
 from saffu.model.folder import settle
-from saffu.model.ledger import Ledger
+from saffu.model.ledger import PAGES, Ledger
 from saffu.model.matching import Matches
 from saffu.model.solutions import check
 from saffu.model.statistics import Statistics, trained_on
@@ -39,6 +41,23 @@ if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM, Text
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+CHANGES = threading.RLock()
+
+
+def one_at_a_time(change: Callable[P, R]) -> Callable[P, R]:
+    """A change of a model, for which other threads wait: each replaces all that a model has learned."""
+
+    @wraps(change)
+    def alone(*arguments: P.args, **options: P.kwargs) -> R:
+        with CHANGES:
+            return change(*arguments, **options)
+
+    return alone
+
+
+@one_at_a_time
 def update(lm: SaffuLM, documents: Text) -> None:
     """Count these documents too."""
     began, ledger = time.perf_counter(), require_changeable(lm)
@@ -62,6 +81,7 @@ class Removal:
     tokens: Sequence[str] = ()  # of their text that no other document has; they remain in the tokenizer
 
 
+@one_at_a_time
 def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_network: bool = False) -> Removal:
     """Remove these documents. Raises SaffuError if one of them, or any line, is not as it was counted.
 
@@ -75,7 +95,7 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
         model = model.without_network() or model
     matches = Matches.of(corpus, ledger, int(lm.source_.get("hold_out") or 0))
     if not skip_uncounted:
-        matches.require_exact()
+        matches.require_exact(model.ngrams, lm.tokenizer_.decode)
     parts, left = matches.left()
     owners = sum(bool(match.counted) for match in matches.documents)
     removal = Removal(parts.documents, owners, corpus.documents, matches.lines("held_out"), matches.lines("unknown"))
@@ -83,7 +103,7 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
         return removal
     if not left.documents:
         raise SaffuError("this would remove every document in the model; delete its folder instead")
-    changed = model.solved(model.sums - model.count(parts))
+    changed = model.solved(_sums_without(lm, ledger, model, parts))
     sizes = {name: lm.trained_on_[name] - number for name, number in trained_on(parts).items()}
     # Earlier samples may repeat the forgotten text.
     rows = [{key: value for key, value in row.items() if key != "sample"} for row in lm.log_]
@@ -92,6 +112,17 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
     return replace(removal, tokens=_remaining_tokens(lm, parts))
 
 
+def _sums_without(lm: SaffuLM, ledger: Ledger, model: Model, documents: TokenCorpus) -> Any:
+    """The model's sums without those of documents, in each part of a mixture that has counted them."""
+    if model.parts == 1:
+        return model.sums - model.count(documents)
+    sums: Any = model.sums
+    for part, own in enumerate(ledger.by_part(documents, lm.source_[PAGES])):
+        sums = sums - model.count_in(part, own) if own.documents else sums
+    return sums
+
+
+@one_at_a_time
 def retokenize(lm: SaffuLM, documents: Text) -> None:
     """Count a model's own text again, with a tokenizer and an encoder that are fitted to nothing else.
 
@@ -103,7 +134,7 @@ def retokenize(lm: SaffuLM, documents: Text) -> None:
     corpus = lm.tokenize(lines)
     require_text(corpus, "retokenize")
     matches = Matches.of(corpus, ledger, int(lm.source_.get("hold_out") or 0))
-    matches.require_exact()
+    matches.require_exact(decode=lm.tokenizer_.decode)
     _, left = matches.left()
     if left.documents:
         raise SaffuError(

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import numpy as np
 
+from saffu.calibrated.ngrams import NgramCounts
 from saffu.errors import SaffuError
 from saffu.format import plural
 from saffu.model.ledger import HASH, OPENING, Cuts, Ledger, hash_of, line_contents
 from saffu.text.corpus import BEGINS, HELD_OUT, TokenCorpus
 from saffu.text.documents import STRETCH
 
+SEARCHED = 5  # the longest n-grams by which changed lines are found: those whose keys are single numbers
+QUOTED = 12  # tokens of a document that an error quotes
 Span = tuple[int, int]
 """A range of lines of a document, from 0."""
 
@@ -130,8 +133,13 @@ class Matches:
     def lines(self, kind: str) -> int:
         return sum(hi - lo for match in self.documents for lo, hi in getattr(match, kind))
 
-    def require_exact(self) -> None:
-        """Raise SaffuError unless all of these documents are counted, line by line, each as often as it is passed."""
+    def require_exact(
+        self, ngrams: NgramCounts | None = None, decode: Callable[[Sequence[int]], str] = lambda _: ""
+    ) -> None:
+        """Raise SaffuError unless all of these documents are counted, line by line, each as often as it is passed.
+
+        The model's `ngrams` help to say which lines were changed, and `decode` to quote how a document begins.
+        """
         if all(match.held_out and not match.counted and match.exact for match in self.documents):
             raise SaffuError("these documents were held out and never counted; there is nothing to remove")
         able, _, _ = self.struck()
@@ -139,17 +147,23 @@ class Matches:
         missing = [n for n, match in enumerate(self.documents) if n in too_often or not (match.exact or match.counted)]
         for number, match in enumerate(self.documents):
             if match.partial and number not in too_often:
-                raise SaffuError(self._mismatch(number, match))
+                raise SaffuError(self._mismatch(number, match, ngrams))
         if missing and len(missing) == len(self.documents):
-            raise SaffuError("none of these documents is in the model; pass them exactly as they were counted")
+            first = [(0, self.documents[0].lines)]
+            lines = uncounted_lines(self.corpus.select([0]), first, ngrams)
+            where = f"; phrases in {_shown(lines)} of the first were never counted" if lines else ""
+            raise SaffuError(f"none of these documents is in the model{where}; pass them exactly as they were counted")
         if missing:
+            begin = self.corpus.starts[missing[0]]
+            opening = decode(self.corpus.ids[begin : begin + QUOTED].tolist()).split("\n")[0].strip()
+            quote = f", “{opening}…”" if opening else ""
             raise SaffuError(
                 f"{len(missing):,} of {len(self.documents):,} documents {'was' if len(missing) == 1 else 'were'} never "
-                f"counted, or not that often (the first is document {missing[0] + 1}); the model is unchanged; "
+                f"counted, or not that often (the first is document {missing[0] + 1}{quote}); the model is unchanged; "
                 "`skip_uncounted` removes only the others"
             )
 
-    def _mismatch(self, number: int, match: Match) -> str:
+    def _mismatch(self, number: int, match: Match, ngrams: NgramCounts | None) -> str:
         """Why a document that is counted in part is not forgotten."""
         which = f"document {number + 1}" if len(self.documents) > 1 else "this document"
         known = match.lines - sum(hi - lo for lo, hi in match.unknown)
@@ -162,8 +176,51 @@ class Matches:
             )
         if match.unknown:
             changed = f"a change lies in {_shown(match.unknown)}"
+            if lines := uncounted_lines(self.corpus.select([number]), match.unknown, ngrams):
+                changed += f"; phrases in {_shown(lines)} were never counted"
             return f"{which} is not the one that was counted: {share}, {changed}; pass it as it was; {remedy}"
         return f"{which} is only a part of the one that was counted, whose other lines would stay; {share}; {remedy}"
+
+
+def uncounted_lines(document: TokenCorpus, spans: Sequence[Span], ngrams: NgramCounts | None) -> list[Span]:
+    """Which lines within spans of a document have n-grams that no counted text has; so they were changed.
+
+    The ledger knows parts of up to thousands of lines as one hash; more hashes would make shorter texts easier to
+    guess. The n-grams are in the folder anyway. Empty if they tell nothing: if most lines have such n-grams, as where
+    all of them were held out, or if none has, as where all that was changed occurs elsewhere.
+    """
+    if ngrams is None or ngrams.order > SEARCHED:
+        return []
+    return [
+        (lo + line, lo + line + 1) for lo, hi in spans for line in _uncounted_lines(document.cut([(lo, hi)]), ngrams)
+    ]
+
+
+def _uncounted_lines(part: TokenCorpus, ngrams: NgramCounts) -> list[int]:
+    """Halves a part until every half that has new n-grams is one line."""
+    ends, order = part.line_starts().tolist(), ngrams.order
+    lines: list[int] = []
+    pending = [(0, part.lines)]
+
+    def counted(lo: int, hi: int) -> bool:
+        ranges = np.array([[lo, max(lo, hi)]], dtype=np.int64)
+        return ngrams.holds(NgramCounts.count(part, order, ngrams.vocabulary, ranges=ranges))
+
+    while pending:
+        lo, hi = pending.pop()
+        follows = bool(lines) and lines[-1] == lo - 1
+        # The first n-grams of a line hold the end of the line before it, which may be the only one that was changed.
+        begin = min(ends[lo] + order - 1, ends[lo + 1]) if follows else ends[lo]
+        if counted(begin, ends[hi]):
+            continue
+        if hi - lo > 1:
+            middle = (lo + hi) // 2
+            pending += [(middle, hi), (lo, middle)]
+            continue
+        lines.append(lo)
+        if 2 * len(lines) > part.lines:
+            return []
+    return lines
 
 
 def _shown(spans: Sequence[Span]) -> str:

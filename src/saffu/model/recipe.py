@@ -18,6 +18,7 @@ from saffu.files import changing
 from saffu.interface import Stage
 from saffu.model.folder import read_tokenizer
 from saffu.model.language_model import OnRow, SaffuLM
+from saffu.model.solutions import solution
 from saffu.processes import SINGLE, ProcessGroup, launched, together
 from saffu.settings import Settings
 from saffu.text.corpus import TokenCorpus
@@ -25,7 +26,6 @@ from saffu.text.selection import TextSelection, TrainingText
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 
 if TYPE_CHECKING:
-    from saffu.paper.training import TrainingConfig
     from saffu.training.checkpoint import Checkpoint
 
 
@@ -75,17 +75,20 @@ class Recipe:
     tokenizer: Tokenizer | TokenizerConfig
     folder: Path
     encoder: SaffuLM | None = None
-    training: TrainingConfig | None = None  # of the paper's network
+    training: Any = None  # settings of the network's training, apart from `config`
     device: str = "cpu"
 
     @property
     def trains(self) -> bool:
         """Whether counting is followed by training."""
-        return self.training is not None or self.config.preset == "companion"
+        return self.training is not None or solution(self.config.preset).always_trains
 
     def tokenize(self, text: TrainingText, executor: Executor) -> Corpora:
         began = time.perf_counter()
-        return Corpora(*executor.tokenize(text, self.tokenizer), time.perf_counter() - began)
+        tokenizer, train, dev = executor.tokenize(text, self.tokenizer)
+        if self.trains and not dev.targets:
+            raise SaffuError("training needs held-out text for early stopping; pass `dev` FILE or a smaller `hold_out`")
+        return Corpora(tokenizer, train, dev, time.perf_counter() - began)
 
     def count(self, corpora: Corpora, on_row: OnRow, executor: Executor, group: ProcessGroup = SINGLE) -> SaffuLM:
         """Fit a model to the text, and save it after every stage."""
@@ -103,9 +106,18 @@ class Recipe:
         training, stages = self.training, executor.stages
         return lm.fit(corpora.train, dev, training=training, group=group, on_stage=on_stage, stages=stages)
 
+    def mix(self, lm: SaffuLM, base: Path, corpora: Corpora, on_row: OnRow) -> SaffuLM:
+        """Mix a fitted model with one of much other text, and save the mixture instead."""
+        if not corpora.dev.targets:
+            raise SaffuError("the weights of a mixture need held-out text; pass `dev` FILE or a smaller `hold_out`")
+        mixed = lm.mix(SaffuLM.load(base, check=True), dev=corpora.dev)
+        mixed.save(self.folder)
+        on_row(mixed.log_[-1])
+        return mixed
+
     def train(self, lm: SaffuLM, corpora: Corpora, on_row: OnRow, group: ProcessGroup = SINGLE) -> SaffuLM:
         """Train the weights of a fitted model; the state of the run is saved with it, for `resume`."""
-        source = self.selection.to_dict()
+        source = self.selection.seen_from(self.folder).to_dict()
         return lm.backprop(*corpora[1:3], self.training, folder=self.folder, source=source, on_fold=on_row, group=group)
 
 
@@ -116,7 +128,7 @@ def stored_run(folder: Path, text: Sequence[str], dev: Sequence[str]) -> tuple[C
     checkpoint = read_checkpoint(folder)
     if not checkpoint.source:
         raise SaffuError(f"{folder} was trained from Python; resume it there, with SaffuLM.resume")
-    return checkpoint, restored(TextSelection, checkpoint.source).instead(text, dev)
+    return checkpoint, restored(TextSelection, checkpoint.source).found_from(folder).instead(text, dev)
 
 
 def stored_text(folder: Path, selection: TextSelection) -> tuple[TokenCorpus, TokenCorpus]:
@@ -129,7 +141,7 @@ def stored_text(folder: Path, selection: TextSelection) -> tuple[TokenCorpus, To
 @contextmanager
 def processes(preset: str, device: str) -> Iterator[ProcessGroup]:
     """The processes that torchrun started, or this one alone."""
-    if preset != "calibrated":
+    if solution(preset).train is not None:
         with together(device) as group:
             yield group
     elif launched():

@@ -1,20 +1,27 @@
-"""The solutions: which settings select them, how they are fitted, and how they are read from a folder."""
+"""The solutions: which settings select them, and how they are fitted, trained, read from a folder, and described.
+
+Nothing else asks which kind of model it holds: it asks a `Solution`, or the model (see `interface.Capabilities`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from saffu.calibrated.config import CalibratedConfig
+from saffu.calibrated.config import CalibratedConfig, MixtureConfig
 from saffu.companion.config import CompanionConfig
 from saffu.errors import SaffuError
 from saffu.interface import Arrays, Model, Stage
 from saffu.paper.config import PaperConfig
+from saffu.paper.training import TrainingConfig
 from saffu.processes import SINGLE, ProcessGroup
 from saffu.settings import Settings
 from saffu.text.corpus import Line, TokenCorpus
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
+
+if TYPE_CHECKING:
+    from saffu.training.run import Run
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,20 @@ class Solution:
     tokenizer: TokenizerConfig
     fit: Callable[..., Iterator[Stage]]
     from_arrays: Callable[[Any, int, Arrays, Arrays | None, str], Model]
-    trainable: bool = False  # whether its weights can be trained further by backpropagation
+    description: str  # after "A language model made by saffu:"
+    split: str = "file"  # what a document is, unless `--split` says otherwise
+    scales: bool = False  # whether it can be counted within a limit of memory, or on a cluster
+    train: Callable[..., Run[Any, Any]] | None = None  # a run that trains the weights of a model
+    training: type[Settings] | None = None  # settings of a training that may follow, apart from `config`
+    trained_as: str | None = None  # the preset of a model that is trained, if it is another one
+    training_title: str = "training"
+    mixes: bool = False  # whether its models can be parts of a mixture
+    made_by: str = ""  # the commands that make such a model, if not `saffu train` alone
+
+    @property
+    def always_trains(self) -> bool:
+        """Whether its settings are those of a training, too."""
+        return self.train is not None and self.training is None
 
 
 def fit_calibrated(
@@ -60,12 +80,32 @@ def fit_companion(
         yield Stage(stage.name, CompanionModel(config, counted, None, device), stage.facts)
 
 
+def next_to_counts(model: Model, config: Any, device: str) -> Model:
+    """A counted model as one that a network can be trained next to."""
+    from saffu.companion.model import CompanionModel
+
+    return CompanionModel(config, model.counted_part, None, device)
+
+
 def companion_from_arrays(
     config: CompanionConfig, vocabulary: int, arrays: Arrays, sums: Arrays | None, device: str
 ) -> Model:
     from saffu.companion.model import CompanionModel
 
     return CompanionModel.from_arrays(config, arrays, sums, device)
+
+
+def fit_mixture(*_: Any, **__: Any) -> Iterator[Stage]:
+    raise SaffuError(f"a mixture is made of fitted models; use {PRESETS['mixture'].made_by}")
+
+
+def mixture_from_arrays(
+    config: MixtureConfig, vocabulary: int, arrays: Arrays, sums: Arrays | None, device: str
+) -> Model:
+    require_cpu(device)
+    from saffu.calibrated.mixture import MixtureModel
+
+    return MixtureModel.from_arrays(config, arrays, sums)
 
 
 def fit_paper(
@@ -92,11 +132,85 @@ def paper_from_arrays(config: PaperConfig, vocabulary: int, arrays: Arrays, sums
     return PaperModel.from_arrays(config, vocabulary, arrays, sums, device)
 
 
+def train_companion(
+    model: Any, config: CompanionConfig, training: None, corpus: TokenCorpus, dev: TokenCorpus, **options: Any
+) -> Run[Any, Any]:
+    from saffu.companion.config import resolved
+    from saffu.companion.train import Training
+
+    return Training(model.with_config(resolved(config, corpus.targets, model.device)), corpus, dev, **options)
+
+
+def train_paper(
+    model: Any,
+    config: PaperConfig,
+    training: TrainingConfig | None,
+    corpus: TokenCorpus,
+    dev: TokenCorpus,
+    **options: Any,
+) -> Run[Any, Any]:
+    from saffu.paper.backprop import Backprop
+
+    return Backprop(model, corpus, dev, training or TrainingConfig(), **options)
+
+
 PRESETS = {
-    "calibrated": Solution(CalibratedConfig, TokenizerConfig(), fit_calibrated, calibrated_from_arrays),
-    "companion": Solution(CompanionConfig, TokenizerConfig(), fit_companion, companion_from_arrays, trainable=True),
-    "paper": Solution(PaperConfig, TokenizerConfig(bpe_count="types"), fit_paper, paper_from_arrays, trainable=True),
+    "calibrated": Solution(
+        CalibratedConfig,
+        TokenizerConfig(),
+        fit_calibrated,
+        calibrated_from_arrays,
+        "a calibrated product of counted views of the context: Kneser–Ney models of single tokens, of the nearest "
+        "tokens together, and of their classes, each with a fitted exponent",
+        scales=True,
+        mixes=True,
+        training=CompanionConfig,
+        trained_as="companion",
+        training_title="training a network next to the counts",
+    ),
+    "companion": Solution(
+        CompanionConfig,
+        TokenizerConfig(),
+        fit_companion,
+        companion_from_arrays,
+        "counted views of the context, as in a calibrated model, mixed by a learned gate with a small transformer",
+        train=train_companion,
+    ),
+    "mixture": Solution(
+        MixtureConfig,
+        TokenizerConfig(),
+        fit_mixture,
+        mixture_from_arrays,
+        "a mixture of calibrated models of several texts, and of all these texts together",
+        made_by="saffu mix, or saffu train --base",
+    ),
+    "paper": Solution(
+        PaperConfig,
+        TokenizerConfig(bpe_count="types"),
+        fit_paper,
+        paper_from_arrays,
+        "a network of self-attentive feed-forward units (SAFFU) whose weights were solved from co-occurrences",
+        split="line",
+        train=train_paper,
+        training=TrainingConfig,
+        training_title="backpropagation",
+    ),
 }
+DEFAULT_PRESET = "calibrated"
+
+
+def offered_presets() -> list[str]:
+    """The presets to choose from; training makes the others of them."""
+    return [name for name in PRESETS if offered_as(name) == name and not PRESETS[name].made_by]
+
+
+def offered_as(name: str) -> str:
+    """The preset to choose for a model of this one.
+
+    >>> offered_as("companion"), offered_as("paper")
+    ('calibrated', 'paper')
+    """
+    return next((other for other, solution in PRESETS.items() if solution.trained_as == name), name)
 
 
 def preset(name: str, **changes: Any) -> Settings:

@@ -163,7 +163,9 @@ class Backprop(run.Run[PaperModel, Progress]):
         progress.previous = dev
         is_best = dev < progress.best
         if is_best:
-            progress.best, progress.best_fold, self.best = dev, progress.fold, model
+            progress.best = dev
+            progress.best_fold = progress.fold
+            self.best = model
         self.read_clock()
         row: Row = {"stage": f"train {progress.fold}" if progress.fold else f"{self.training.init} start"}
         row |= {"fold": progress.fold, "step": progress.steps, "tokens": progress.tokens}
@@ -197,7 +199,8 @@ class Backprop(run.Run[PaperModel, Progress]):
         return Score(self.progress.fold_nll, max(1, self.progress.fold_tokens), 1).perplexity
 
     def _reason_to_end(self) -> str:
-        progress, settings = self.progress, self.training
+        progress = self.progress
+        settings = self.training
         if progress.rises >= settings.patience:
             return f"held-out perplexity increased {plural(progress.rises, 'time')}"
         if settings.max_folds and progress.fold > settings.max_folds:

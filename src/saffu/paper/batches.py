@@ -44,14 +44,16 @@ class ShuffledFold:
         padding = (network.lookback, max(0, room - self.targets))
         self.network = network
         self.tokens = _on(network, np.pad(ids, padding, constant_values=PAD))
-        self.order, self.positions = _on(network, order), _on(network, positions)
+        self.order = _on(network, order)
+        self.positions = _on(network, positions)
         self.documents = _on(network, corpus.first_document + documents[document])
 
     def batch(self, first: int, size: int) -> Targets:
         """The targets from place `first` on, at most `size`."""
         chosen = self.order[first : first + size]
         offsets = chosen + self.network.lookback
-        ids, positions = self.tokens[offsets].long(), self.positions[chosen]
+        ids = self.tokens[offsets].long()
+        positions = self.positions[chosen]
         means = self._means(ids, positions, first) if self.network.config.document_shards and len(ids) else None
         return Targets(ids, positions, self.documents[chosen], self.tokens, offsets, means)
 

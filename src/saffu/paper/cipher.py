@@ -43,7 +43,8 @@ def bit_cipher(tokens: int, bits: int, setting: str = "bits") -> Tensor:
             added = torch.arange(bits - 1, -1, -1)  # i
             sizes = torch.tensor([math.comb(i, norm - 1) for i in added.tolist()]).clamp(max=tokens)
             needed = sizes.cumsum(0) - sizes < tokens - row  # basis vectors still reached
-            added, sizes = added[needed], sizes[needed]
+            added = added[needed]
+            sizes = sizes[needed]
             begins = bits - added if norm == 2 else torch.zeros_like(added)
             base = torch.cat([torch.arange(b, b + n) for b, n in zip(begins.tolist(), sizes.tolist(), strict=True)])
             members = torch.cat([members.flip(0)[base], added.repeat_interleave(sizes)[:, None]], dim=1)

@@ -46,7 +46,9 @@ class UnitCounter:
     """A unit with its look-ups and windows; the base of the three counters of units."""
 
     def __init__(self, network: Network, name: str, tables: UnitTables):
-        self.config, self.name, self.tables = network.config, name, tables
+        self.config = network.config
+        self.name = name
+        self.tables = tables
         self.unit: Unit = network.units[name]
 
     def add(self, targets: Targets) -> None:
@@ -67,7 +69,8 @@ class AttentionCounter(UnitCounter):
         self, network: Network, name: str, tables: UnitTables, bits: Tensor, initial: InitialVariation | None = None
     ):
         super().__init__(network, name, tables)
-        self.initial, self.sign = initial, self.config.variation_sign
+        self.initial = initial
+        self.sign = self.config.variation_sign
         self.wanted = (bits / bits.sum(1, keepdim=True)).to(self.unit.E)  # z̃ (N, D_H)
         self.bound = equations.variation_bound(self.unit.slots, network.vocabulary)
         self.F = torch.zeros(self.unit.slots, self.unit.slots, dtype=torch.float64, device=network.device)
@@ -99,7 +102,8 @@ class DecoderCounter(UnitCounter):
     def __init__(self, network: Network, name: str, tables: UnitTables, bits: Tensor):
         super().__init__(network, name, tables)
         self.bits = bits / bits.sum(1, keepdim=True) if self.config.hidden_targets == "normalized" else bits
-        E, by_slot = self.unit.E, self.unit.mode == "cat"
+        E = self.unit.E
+        by_slot = self.unit.mode == "cat"
         self.inputs = SumsByTarget(len(E), len(self.unit.U), E)
         # In mode "cat", attention to the `<pad>` outside of windows is summed separately.
         self.padding = SumsByTarget(len(E), self.unit.slots, E) if by_slot else None
@@ -143,7 +147,8 @@ class PairCounter:
     """F of any inputs with any one-hot targets: `pair` returns both, for a batch."""
 
     def __init__(self, pair: Callable[[Targets], tuple[Tensor, Tensor]], outputs: int, inputs: int, like: Tensor):
-        self.pair, self.sums = pair, SumsByTarget(outputs, inputs, like)
+        self.pair = pair
+        self.sums = SumsByTarget(outputs, inputs, like)
 
     def add(self, targets: Targets) -> None:
         self.sums.add(*self.pair(targets))
@@ -182,7 +187,8 @@ def count_decoders(network: Network, corpus: TokenCorpus, bits: Tensor) -> dict[
 
 def count_documents(network: Network, corpus: TokenCorpus, fold: TokenCorpus) -> Counts:
     """F(x, δ): mean embeddings with the shard they come from; they divide the `fold` that `corpus` is part of."""
-    E, shards = network.document_embeddings, network.config.document_shards
+    E = network.document_embeddings
+    shards = network.config.document_shards
 
     def pair(targets: Targets) -> tuple[Tensor, Tensor]:
         assert targets.means is not None

@@ -86,8 +86,10 @@ def unit_terms(slots: Sequence[Slot], bit_prior: Tensor, wanted: Tensor) -> list
     """A unit's mean log-probability of each token's bits `wanted` (N, D_H): prior, evidence per slot, normalizer."""
     bit_prior = bit_prior.clamp(min=1e-30)  # a small vocabulary leaves some bits unused
     bit_prior = bit_prior / bit_prior.sum()
-    log_prior, attention = torch.log(bit_prior), sum(slot.weight for slot in slots)
-    terms, subtracted = [Term(PRIOR, (wanted @ log_prior).numpy(), weight=1.0)], 0.0
+    log_prior = torch.log(bit_prior)
+    attention = sum(slot.weight for slot in slots)
+    terms = [Term(PRIOR, (wanted @ log_prior).numpy(), weight=1.0)]
+    subtracted = 0.0
     for slot in slots:
         evidence = slot.logits - slot.weight / attention * log_prior
         mean = float(bit_prior @ evidence)

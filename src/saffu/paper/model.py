@@ -54,7 +54,8 @@ class PaperSums:
 
     def __sub__(self, other: PaperSums) -> PaperSums:
         """Raises SaffuError if a count would fall below zero. Tokens that no longer occur leave nothing behind."""
-        F, frequencies = self.F - other.F, self.frequencies - other.frequencies
+        F = self.F - other.F
+        frequencies = self.frequencies - other.frequencies
         if frequencies.min() < 0 or (F < -NOISE * (1 + other.F)).any():
             raise SaffuError("cannot forget documents that were not counted; nothing was changed")
         F = np.maximum(F, 0)
@@ -66,7 +67,8 @@ class PaperSums:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> PaperSums:
-        F, frequencies = arrays["F"], arrays["frequencies"]
+        F = arrays["F"]
+        frequencies = arrays["frequencies"]
         if F.dtype != np.float64 or F.ndim != 2 or not are_counts(frequencies, F.shape[1]) or not np.isfinite(F).all():
             raise SaffuError("the sums of the final decoder are damaged; train again")
         return cls(F, frequencies)
@@ -78,7 +80,8 @@ class PaperModel(Capabilities):
     def __init__(self, network: Network, frequencies: npt.NDArray[np.int64], sums: PaperSums | None):
         """`frequencies` (N,) of the targets that the network's embeddings and hidden bits were made from."""
         self.network = network.eval().requires_grad_(False)
-        self.frequencies, self.sums = frequencies, sums
+        self.frequencies = frequencies
+        self.sums = sums
 
     @classmethod
     def from_arrays(
@@ -106,6 +109,13 @@ class PaperModel(Capabilities):
         return cls(network.to(device), frequencies, sums)
 
     @property
+    def counted_frequencies(self) -> Array:
+        return self.frequencies if self.sums is None else self.sums.frequencies
+
+    def without_counts(self) -> PaperModel:
+        return PaperModel(self.network, self.frequencies, None)
+
+    @property
     def config(self) -> PaperConfig:
         return self.network.config
 
@@ -130,7 +140,9 @@ class PaperModel(Capabilities):
         return PaperModel(copy.deepcopy(network), self.frequencies, None)
 
     def log_probabilities(self, corpus: TokenCorpus, progress: str | None = None) -> Floats:
-        size, tables, result = self.network.batch_size(), self._tables, np.empty(corpus.targets)
+        size = self.network.batch_size()
+        tables = self._tables
+        result = np.empty(corpus.targets)
         workers = workers_for(self.device, corpus.targets // size)
 
         def work(number: int, stopped: Callable[[], bool]) -> None:
@@ -161,7 +173,8 @@ class PaperModel(Capabilities):
         return PaperState((*tail, token)[-self.network.lookback :], position + 1, total)
 
     def next_log_probabilities(self, states: Sequence[State]) -> Array:
-        size, rows = self.network.batch_size(), [cast(PaperState, state) for state in states]
+        size = self.network.batch_size()
+        rows = [cast(PaperState, state) for state in states]
         result = np.empty((len(rows), self.vocabulary), dtype=np.float32)
         with torch.inference_mode():
             for lo in range(0, len(rows), size):
@@ -181,14 +194,16 @@ class PaperModel(Capabilities):
     @torch.no_grad()
     def hidden(self, states: Sequence[PaperState]) -> Array:
         """The distributions over hidden bits, side by side, that the final decoder reads."""
-        parts, size = [], self.network.batch_size()
+        parts = []
+        size = self.network.batch_size()
         for first in range(0, len(states), size):
             parts.append(self.network.hidden(self.targets_after(states[first : first + size])).float().cpu().numpy())
         return np.concatenate(parts)
 
     def targets_after(self, states: Sequence[PaperState]) -> Targets:
         """The next target of each state. Its own id does not affect its prediction; it is set to `<eod>`."""
-        lookback, E = self.network.lookback, self._document_embeddings
+        lookback = self.network.lookback
+        E = self._document_embeddings
         tokens = np.full((len(states), lookback + 1), PAD, dtype=np.int32)
         for row, state in enumerate(states):
             tokens[row, lookback - len(state.tail) : lookback] = state.tail

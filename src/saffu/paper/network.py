@@ -28,7 +28,8 @@ class Network(nn.Module):
     def __init__(self, config: PaperConfig, embeddings: Mapping[str, Tensor], vocabulary: int):
         """`embeddings` (N, D) by the names of the units. Attention is uniform and all decoders are zero."""
         super().__init__()
-        self.config, self.vocabulary = config, vocabulary
+        self.config = config
+        self.vocabulary = vocabulary
         self.units: Mapping[str, Unit] = nn.ModuleDict()  # type: ignore[assignment]
         for name, shape in config.units().items():
             unit = Unit(embeddings[name], shape, config.hidden_dimension, config.slot_weight)

@@ -31,7 +31,8 @@ def bit_cipher(tokens: int, bits: int) -> list[tuple[int, ...]]:
     [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 0), (1, 1, 1)]
     """
     basis = [tuple(int(i == j) for j in range(bits)) for i in range(bits)]
-    found, previous = list(basis), basis
+    found = list(basis)
+    previous = basis
     for norm in range(2, bits + 1):
         new: list[tuple[int, ...]] = []
         for unit in reversed(basis):
@@ -39,7 +40,8 @@ def bit_cipher(tokens: int, bits: int) -> list[tuple[int, ...]]:
                 added = tuple(a + b for a, b in zip(vector, unit, strict=True))
                 if max(added) == 1 and sum(added) == norm and added not in new:
                     new.append(added)
-        found, previous = found + new, new
+        found = found + new
+        previous = new
     return found[:tokens]
 
 
@@ -63,7 +65,8 @@ def noised_embeddings(Z: Array, frequencies: Any) -> Array:
     >>> noised_embeddings(np.array([[1, 0], [0, 1], [1, 1]]), [3, 1, 0]).tolist()
     [[0.8125, 0.1875], [0.125, 0.875], [0.25, 0.75]]
     """
-    f, clean = np.array(frequencies), Z / Z.sum(1, keepdims=True)
+    f = np.array(frequencies)
+    clean = Z / Z.sum(1, keepdims=True)
     average = f @ clean / f.sum()
     noise = np.maximum(1 - average, 1e-12)  # zero only if the whole text is a single token, repeated
     q = (f / (f + 1))[:, None]
@@ -85,7 +88,8 @@ def examples(unit: str, documents: Documents, config: PaperConfig) -> list[Examp
     >>> [example.slots for example in examples("radius", [[7, 8, 9, EOD]], config)]
     [[0, 0], [7, 0], [7, 8], [8, 9]]
     """
-    found, count = [], config.units()[unit].slots
+    found = []
+    count = config.units()[unit].slots
     side = config.padding if unit == "block" else config.radius_padding
     for document in documents:
         for at, target in enumerate(document):
@@ -221,7 +225,8 @@ def document_inputs(network: Network, documents: Documents) -> list[Array]:
 
 def outputs(network: Network, documents: Documents) -> list[Array]:
     """The inputs of M for each target: the outputs of the units and of the document model, side by side."""
-    config, units = network.config, network.units.items()
+    config = network.config
+    units = network.units.items()
     parts = [[unit_output(unit, e) for e in examples(name, documents, config)] for name, unit in units]
     if config.document_shards:
         parts.append([softmax(x @ network.D) for x in document_inputs(network, documents)])
@@ -272,10 +277,12 @@ def fit(folds: list[Documents], vocabulary: int, config: PaperConfig) -> Iterato
         return new
 
     for stage in range(config.tune_folds + 1):
-        fold, restart = folds[stage % len(folds)], not config.accumulate
+        fold = folds[stage % len(folds)]
+        restart = not config.accumulate
         targets = [token for document in fold for token in document]
         for name, unit in network.units.items():
-            K, context = len(unit.W), examples(name, fold, config)
+            K = len(unit.W)
+            context = examples(name, fold, config)
             weight = {"decimal": math.log10(K), "natural": math.log(K), "unit": 1.0}[config.slot_weight]
             if stage or config.attention == "explicit":
                 V = [initial_variation(unit.E, frequencies, e) for e in context]

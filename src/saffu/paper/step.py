@@ -26,7 +26,9 @@ class AdamStep:
     """
 
     def __init__(self, network: Network, settings: TrainingConfig, group: ProcessGroup = SINGLE):
-        self.network, self.settings, self.group = network, settings, group
+        self.network = network
+        self.settings = settings
+        self.group = group
         network.requires_grad_(True)
         network.set_dropout(settings.dropout)
         if settings.trains_embeddings:
@@ -92,7 +94,8 @@ class TotalLoss(nn.Module):
 
     def __init__(self, network: Network, narrow: bool):
         super().__init__()
-        self.network, self.narrow = network, narrow
+        self.network = network
+        self.narrow = narrow
 
     def forward(self, targets: Targets, tables: Tables | None) -> Tensor:
         if not len(targets.ids):  # the batch has fewer targets than there are processes

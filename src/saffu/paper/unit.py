@@ -38,7 +38,8 @@ class Unit(nn.Module):
 
     def __init__(self, embeddings: Tensor, shape: UnitShape, outputs: int, slot_weight: str = "decimal"):
         super().__init__()
-        self.slots, self.mode = shape.slots, shape.mode
+        self.slots = shape.slots
+        self.mode = shape.mode
         self.weight_scale = equations.uniform_weight(shape.slots, slot_weight) / math.log(shape.slots)
         self.register_buffer("E", embeddings)
         rows = embeddings.shape[1] * (shape.slots if shape.mode == "cat" else 1)

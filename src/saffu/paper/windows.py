@@ -90,7 +90,8 @@ def batches(
         tokens = torch.from_numpy(padded).to(device)
         numbers = torch.arange(lo, hi, device=device)
         documents = torch.searchsorted(starts, numbers, right=True) - 1
-        ids, positions = tokens[lookback:].long(), numbers - starts[documents]
+        ids = tokens[lookback:].long()
+        positions = numbers - starts[documents]
         means = None
         if embeddings is not None:
             history = corpus.ids[lo - int(positions[0]) : lo].astype(np.int64)
@@ -115,11 +116,14 @@ def radius_windows(targets: Targets, config: PaperConfig) -> Iterator[Window]:
 
     Without blocks, only `radius_span` start has a marker.
     """
-    reach, marker, block = targets.positions.int(), None, 0
+    reach = targets.positions.int()
+    marker = None
+    block = 0
     if config.radius_span == "block":
         marker, reach = block_start(targets.positions, config)
     elif config.radius_span == "start":
-        marker, reach = torch.full_like(reach, SOD), reach + 1
+        marker = torch.full_like(reach, SOD)
+        reach = reach + 1
     elif config.radius_span == "blocks" and config.block:
         block = config.block
         last = (reach - 1).clamp(min=0) if config.block_advance == "shifted" else reach

@@ -1,16 +1,18 @@
-"""Count a text: the default model, its Kneser–Ney baseline, and the paper's model, scored on a held-out part."""
+"""Count a text: the default model and its rivals, scored on a held-out part; a network trained next to the counts."""
 
 from __future__ import annotations
 
 import importlib.util
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.resources import files
+from typing import Any
 
 from saffu.errors import SaffuError
 from saffu.model.language_model import SaffuLM
 from saffu.model.solutions import preset
-from saffu.play.subject import Subject
+from saffu.play.subject import NetworkTraining, Subject
 from saffu.play.texts import Texts, beginnings, split_text
 from saffu.text.default_corpus import default_corpus
 from saffu.text.tokenizer import Tokenizer
@@ -24,6 +26,9 @@ STAGES = (
     "add held-out text",
 )
 NO_TORCH = "The paper's model needs PyTorch: pip install torch"
+TOO_SHORT = (
+    "this text has fewer than ten documents, so none is held out to see whether training helps; count a longer text"
+)
 
 OnStage = Callable[[int], None]
 
@@ -99,3 +104,35 @@ def add_rival(subject: Subject) -> None:
         return
     subject.scores |= scores
     subject.rival, subject.rival_note = rival, ""
+
+
+def add_network(subject: Subject, training: NetworkTraining) -> Subject | None:
+    """Train a network next to counts of the same text; None if it fails, or does not help, as `training` then says.
+
+    The documents that were held out stay so: they show after every tenth of the time how well the model predicts now.
+    """
+
+    def on_row(row: dict[str, Any]) -> None:
+        names = {"bits": "dev_bits_per_byte", "network": "network_bits_per_byte", "counts": "counted_bits_per_byte"}
+        moment = {name: row[key] for name, key in names.items() if key in row}
+        training.moments = [*training.moments, {"seconds": row["seconds"], **moment}]
+
+    try:
+        if not subject.held_out:
+            raise SaffuError(TOO_SHORT)
+        config: Any = preset("companion")
+        config = replace(config, minutes=training.minutes)
+        lm = SaffuLM(config, tokenizer=subject.version.lm.tokenizer_).fit(subject.fitted, references=False)
+        lm.source_ = subject.version.lm.source_
+        lm.backprop(subject.fitted, subject.held_out, on_fold=on_row)
+    except SaffuError as error:
+        training.failed = str(error)
+        return None
+    training.outcome = lm.log_[-1].get("outcome", "")
+    if not lm.model_.has_network:
+        return None
+    trained = Subject(
+        f"{subject.id}-network", f"{subject.name}, with a network", lm, Texts.of(dict(enumerate(subject.fitted)), lm)
+    )
+    trained.examples = subject.examples
+    return trained

@@ -39,7 +39,8 @@ def counts_behind(
     found = {"prior": _counts([], int(model.frequencies[token]), total)}
     sums = model.sums
     if sums is not None and sums.memory.distinct <= MOST_ROWS:
-        rows, counts = rows_of(sums.memory), sums.memory.counts
+        rows = rows_of(sums.memory)
+        counts = sums.memory.counts
         for number, view in enumerate(model.views):
             seen = tokens_seen(view, context)[: len(matches(model, number, context))]
             if view.is_slot and seen[0] == PAD:
@@ -55,7 +56,7 @@ def counts_behind(
             first = len(context) - view.distances[len(seen) - 1]
             found[view.name]["partial"] = is_inside_word(Spelling.of(tokenizer).continues, context, first)
     if model.config.cache:
-        first = first_remembered(model.config, len(context))
+        first = first_remembered(model.config.cache, len(context))
         found |= _remembered(model, tokenizer, np.array(context[first:], dtype=np.int64), token)
     return found
 

@@ -97,6 +97,10 @@ def app(studio: Studio, token: str, port: int) -> ASGIApp:
         studio.compare(model(body))
         return studio.facts()
 
+    def train(body: Body) -> Any:
+        studio.train(model(body), number(body, "minutes", 0.05, 60))
+        return studio.facts()
+
     def save(body: Body) -> Any:
         return {"saved": studio.save(model(body), text(body, "name", 64))}
 
@@ -152,6 +156,7 @@ def app(studio: Studio, token: str, port: int) -> ASGIApp:
         "read": read,
         "recount": recount,
         "compare": compare,
+        "train": train,
         "snapshot": take_snapshot,
     }
     routes = [Route("/", page_part("index.html"))]
@@ -235,8 +240,10 @@ def decoded(data: bytes) -> str:
 def text(body: Body, name: str, most: int) -> str:
     """A string in a request."""
     value = body.get(name)
-    if not isinstance(value, str) or not is_valid(value):
+    if not isinstance(value, str):
         raise SaffuError(f"`{name}` must be a string, got {type(value).__name__}")
+    if not is_valid(value):
+        raise SaffuError(f"`{name}` is not valid Unicode: it has half of a character; remove it")
     if len(value) > most:
         raise SaffuError(f"`{name}` has {len(value):,} characters, but the page accepts at most {most:,}; shorten it")
     return value

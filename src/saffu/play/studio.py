@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import re
 import secrets
@@ -15,8 +16,8 @@ from typing import Any
 from saffu.errors import SaffuError
 from saffu.files import require_writable
 from saffu.model.language_model import SaffuLM
-from saffu.play.counting import DEMOS, STAGES, STORY_PROMPTS, add_rival, count, story
-from saffu.play.subject import Change, Subject, Version, check
+from saffu.play.counting import DEMOS, STAGES, STORY_PROMPTS, add_network, add_rival, count, story
+from saffu.play.subject import Change, NetworkTraining, Subject, Version, check
 
 PLAIN_NAME = re.compile(r"\w[\w.-]{0,63}")
 MOST_SHARED = 64  # snapshots with a link
@@ -120,6 +121,31 @@ class Studio:
                 return
             subject.rival_note = FITTING
         self._in_background(lambda: add_rival(subject))
+
+    def train(self, id: str, minutes: float) -> None:
+        """Start training a network next to the counts of the same text in the background."""
+        subject = self.subject(id)
+        if not subject.fitted:
+            raise SaffuError("a model folder holds counts, not text; train it with `saffu train --minutes`")
+        if importlib.util.find_spec("torch") is None:
+            raise SaffuError("training needs PyTorch: pip install torch")
+        with self._lock:
+            if any(each.training and not each.training.done for each in self.subjects.values()):
+                raise SaffuError("a network is being trained already; wait until it is done")
+            training = subject.training = NetworkTraining(minutes)
+        self._in_background(lambda: self._train(subject, training))
+
+    def _train(self, subject: Subject, training: NetworkTraining) -> None:
+        try:
+            trained = add_network(subject, training)
+            if trained is not None and subject.id in self.subjects:
+                self.subjects[trained.id] = trained
+                training.model = trained.id
+        except BaseException:
+            training.failed = "training failed unexpectedly; the terminal shows why"
+            raise
+        finally:
+            training.done = True
 
     def suggest(
         self, id: str, text: str, page: str, number: int, rest: str = "", ending: str | None = None

@@ -14,10 +14,10 @@ from saffu.errors import SaffuError
 from saffu.interface import Array
 from saffu.model import living
 from saffu.model.language_model import SaffuLM
-from saffu.play.evidence import counted_part
 from saffu.play.texts import Texts
 from saffu.play.typist import Typist
-from saffu.text.tokenizer import EOD, Tokenizer
+from saffu.text.tokenizer import Tokenizer
+from saffu.tools.generate import uncounted
 
 MOST_UNDONE, KEPT_TOKENS = 10, 3_000_000  # changes that can be undone: each keeps a model, unless those grow large
 SHOWN = 200  # characters of a document that a change shows
@@ -60,6 +60,20 @@ class Change:
         return {**vars(self), "document": shown}
 
 
+@dataclass
+class NetworkTraining:
+    """A network being trained next to the counts of a text, and how well held-out text was predicted along the way."""
+
+    minutes: float
+    moments: list[dict[str, float]] = field(
+        default_factory=list
+    )  # seconds, and bits per byte of model, network, counts
+    model: str = ""  # id of the trained model, once it is ready
+    outcome: str = ""
+    failed: str = ""
+    done: bool = False
+
+
 class Subject:
     """A model with an undo history. Reading needs no lock: versions do not change."""
 
@@ -73,6 +87,7 @@ class Subject:
         self.held_out: list[str] = []  # and those it was scored on
         self.rival: Subject | None = None  # the paper's model of the same text
         self.rival_note = ""  # why there is none, or none yet
+        self.training: NetworkTraining | None = None
         self._next = 0 if texts is None else len(texts.documents)
         self._lock = threading.Lock()
 
@@ -91,7 +106,7 @@ class Subject:
             document, texts = now.texts.documents[number], now.texts.without(number)
             change, after = self._change("forget", document, texts, drop_network)
             change.vanished = texts.words_missing(document)
-            change.pieces = uncounted(after.lm, now.texts.ids[number])
+            change.pieces = remaining_pieces(after.lm, now.texts.ids[number])
             return change, after
 
     def learn(self, text: str) -> tuple[Change, Version]:
@@ -149,6 +164,7 @@ class Subject:
             "scores": self.scores,
             "rival": None if self.rival is None else self.rival.id,
             "rival_note": self.rival_note,
+            "training": None if self.training is None else vars(self.training),
             "examples": self.examples,
             "changes": [change.facts() for change in self.changes],
             "can_undo": len(self.versions) > 1,
@@ -176,13 +192,10 @@ def check(change: Change, after: Version) -> None:
         change.failed = str(error)
 
 
-def uncounted(lm: SaffuLM, ids: Array) -> list[str]:
-    """The tokens among these that a model has no count of: only its tokenizer still knows them."""
-    counted = counted_part(lm.model_)
-    if counted is None:
-        return []
-    tokens = [token for token in np.unique(ids).tolist() if token > EOD and counted.frequencies[token] == 0]
-    return [lm.tokenizer_.token(token) for token in tokens]
+def remaining_pieces(lm: SaffuLM, ids: Array) -> list[str]:
+    """The tokens among these that only the tokenizer still knows; single bytes are in every tokenizer."""
+    tokens = np.intersect1d(uncounted(lm.model_), ids)
+    return [lm.tokenizer_.token(token) for token in tokens.tolist() if len(lm.tokenizer_.decode_bytes([token])) > 1]
 
 
 def fingerprint(lm: SaffuLM) -> str:

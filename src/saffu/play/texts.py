@@ -141,7 +141,8 @@ class Texts:
         order = np.lexsort((places, -alike, -together))
         found: dict[int, dict[str, Any]] = {}
         for place in order.tolist():
-            number, at = int(numbers[places[place]]), int(places[place])
+            number = int(numbers[places[place]])
+            at = int(places[place])
             if number not in found:
                 length = int(together[place])
                 found[number] = {

@@ -59,7 +59,8 @@ class Typist:
 
     def state_after(self, ids: Sequence[int]) -> State:
         """The state after some tokens, advanced from a known state if possible."""
-        model, wanted = self.lm.model_, tuple(ids)
+        model = self.lm.model_
+        wanted = tuple(ids)
         known = [key for key in self._states if len(wanted) - FEW <= len(key) and key == wanted[: len(key)]]
         longest = max(known, key=len, default=())
         if longest or len(wanted) <= FEW:
@@ -76,7 +77,8 @@ class Typist:
 
     def _prefix(self, ids: list[int], before: str) -> list[int]:
         """The tokens of the beginning of a text whose tokens are known."""
-        size, length = 0, len(before.encode())
+        size = 0
+        length = len(before.encode())
         for place, token in enumerate(ids):
             if size == length:
                 return ids[:place]
@@ -87,7 +89,8 @@ class Typist:
         """−log2 p of each token; only tokens that have changed are scored."""
         same = next((place for place, (a, b) in enumerate(zip(ids, self._ids, strict=False)) if a != b), None)
         kept = min(len(ids), len(self._ids)) if same is None else same
-        model, bits = self.lm.model_, self._bits[:kept]
+        model = self.lm.model_
+        bits = self._bits[:kept]
         if len(ids) - kept <= FEW:
             if kept < len(ids):
                 state = self.state_after(ids[:kept])
@@ -98,7 +101,8 @@ class Typist:
             starts = np.array([0, len(ids)], dtype=np.int64)
             corpus = TokenCorpus(np.array(ids, dtype=np.int32), starts, np.zeros(1, dtype=np.int64))
             bits = (-model.log_probabilities(corpus) / math.log(2)).tolist()
-        self._ids, self._bits = ids, bits
+        self._ids = ids
+        self._bits = bits
         return bits
 
 

@@ -60,7 +60,8 @@ def why_typed(lm: SaffuLM, text: str, rest: str) -> dict[str, Any]:
 
     Its bits are those of its tokens as they are written. `start` and `end` count UTF-16 units, as browsers do.
     """
-    tokenizer, spelling = lm.tokenizer_, Spelling.of(lm.tokenizer_)
+    tokenizer = lm.tokenizer_
+    spelling = Spelling.of(lm.tokenizer_)
     ids = encode_prompt(tokenizer, without_open_space(text + rest))
     pieces = [b"\n" if token == EOD else spelling.pieces[token] for token in ids]
     ends = np.cumsum([len(piece) for piece in pieces])
@@ -103,7 +104,9 @@ def utf16(text: str) -> int:
 
 def part(lm: SaffuLM, context: Sequence[int], token: int) -> dict[str, Any]:
     """The rows of one token; they add up to its `bits`."""
-    explanation, counted, tokenizer = lm.model_.explain(context), counted_part(lm.model_), lm.tokenizer_
+    explanation = lm.model_.explain(context)
+    counted = counted_part(lm.model_)
+    tokenizer = lm.tokenizer_
     counts = {} if counted is None else counts_behind(counted, tokenizer, context, token)
     rows = []
     for term in explanation.terms:

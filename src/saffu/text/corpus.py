@@ -59,8 +59,13 @@ class TokenCorpus:
         the text. The file has no name, so that nothing is left if the process is killed.
         """
         dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.int32)
-        starts, sizes, digests = array("q"), array("q"), bytearray()
-        total, source, lossless = 0, iter(lines), not isinstance(tokenizer, WordTokenizer)
+        end_of_line = np.array(EOD, dtype).tobytes()
+        starts = array("q")
+        sizes = array("q")
+        digests = bytearray()
+        total = 0
+        source = iter(lines)
+        lossless = not isinstance(tokenizer, WordTokenizer)
         file: IO[bytes] = tempfile.TemporaryFile(dir=folder) if folder else io.BytesIO()  # noqa: SIM115
         with file, progress_bar(progress) as bar:
             while (max_tokens is None or total < max_tokens) and (batch := list(islice(source, BATCH))):
@@ -69,7 +74,7 @@ class TokenCorpus:
                 ):
                     if begins or not starts:
                         starts.append(total)
-                    file.write(np.append(np.asarray(ids, dtype), dtype.type(EOD)).tobytes())
+                    file.write(array(dtype.char, ids).tobytes() + end_of_line)
                     data = text.encode()
                     sizes.append(len(data) + 1)
                     if not lossless:
@@ -217,9 +222,12 @@ class Division:
 
     def runs(self) -> Runs:
         """The parts of the whole text, in order."""
-        side, begins = (self.flags & HELD_OUT) > 0, (self.flags & BEGINS) > 0
+        side = (self.flags & HELD_OUT) > 0
+        begins = (self.flags & BEGINS) > 0
         turns = np.flatnonzero(begins | np.append(True, side[1:] != side[:-1])[: len(side)])
-        held_out, begins, lines = side[turns], begins[turns], np.diff(np.append(turns, len(side)))
+        held_out = side[turns]
+        begins = begins[turns]
+        lines = np.diff(np.append(turns, len(side)))
         before = [np.cumsum(np.where(held_out == which, lines, 0)) - lines for which in (False, True)]
         document = np.cumsum(begins) - 1
         parts = np.bincount(document)[document] if len(turns) else turns

@@ -10,7 +10,7 @@ from typing import Any
 
 from saffu.errors import SaffuError
 from saffu.text.corpus import BEGINS, HELD_OUT, SPLITS, Line, lines_of, split_lines
-from saffu.text.lines import decoded_lines, is_json
+from saffu.text.lines import decoded_lines, is_json, table_delimiter
 from saffu.text.records import (
     BadRecords,
     Record,
@@ -143,9 +143,9 @@ def _texts(
             if source.format == "parquet":
                 records = parquet_records(file, source, field, all_fields, errors, bad)
             else:
-                lines = decoded_lines(file, source, errors)
-                if source.format in ("csv", "tsv"):
-                    records = csv_records(lines, "," if source.format == "csv" else "\t", field, bad)
+                delimiter, lines = table_delimiter(source, decoded_lines(file, source, errors), field)
+                if delimiter:
+                    records = csv_records(lines, delimiter, field, bad)
                 else:
                     holds_json, lines = is_json(source, lines, field)
                     if not holds_json:

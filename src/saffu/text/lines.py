@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import csv
 import io
 from collections.abc import Iterator
 from itertools import chain, islice
@@ -15,6 +16,20 @@ from saffu.text.sources import Source, clear_errors
 SNIFFED_BYTES = 8192  # a NUL byte among them means a binary file
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 SNIFFED_LINES = 20  # if all of them are JSON objects, a file is not plain text
+
+
+def table_delimiter(source: Source, lines: Iterator[str], field: str | None) -> tuple[str, Iterator[str]]:
+    """What separates the columns of a table, empty if a source is not one; and all of its lines.
+
+    A pipe holds a table if its first line names the field of the text among others.
+    """
+    delimiters = {"csv": ",", "tsv": "\t"}
+    if source.format in delimiters or not source.spooled or source.format or field is None:
+        return delimiters.get(source.format, ""), lines
+    first = next(lines, "")
+    names = first.rstrip("\r\n")
+    found = next((d for d in "\t," if d in names and field in next(csv.reader([names], delimiter=d))), "")
+    return found, chain([first] if first else [], lines)
 
 
 def is_json(source: Source, lines: Iterator[str], field: str | None) -> tuple[bool, Iterator[str]]:

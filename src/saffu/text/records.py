@@ -144,7 +144,8 @@ def csv_records(lines: Iterable[str], delimiter: str, wanted: str | None, bad: B
         if row is None:
             return
         if row and not header:
-            header, chosen = row, text_field(wanted, row, bad.source)
+            header = row
+            chosen = text_field(wanted, row, bad.source)
         elif row:
             number += 1
             if len(row) != len(header):
@@ -170,7 +171,8 @@ def parquet_records(
             for batch in table.iter_batches(1024, columns=None if all_fields else [chosen]):
                 for row in range(batch.num_rows):
                     number += 1
-                    record, name = {}, ""
+                    record = {}
+                    name = ""
                     try:
                         for name, column in zip(batch.schema.names, batch.columns, strict=True):
                             record[name] = _value(column[row], errors)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import filecmp
 import hashlib
+import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,18 @@ class TextSelection:
         reading = {"split": split, "field": self.reading.field}
         return {"default_corpus": not self.text, "hold_out": self.hold_out, **reading, "dev": digest(dev)}
 
+    def seen_from(self, folder: Path) -> TextSelection:
+        """The same, with names as seen from a folder: what is stored there does not say where on a disk it lies."""
+        return self._named(lambda name: relative(name, folder))
+
+    def found_from(self, folder: Path) -> TextSelection:
+        """The inverse of `seen_from`."""
+        return self._named(lambda name: os.path.normpath(folder.resolve() / name))
+
+    def _named(self, name: Callable[[str], str]) -> TextSelection:
+        text, dev = (tuple(n if n in (STDIN, "") else name(n) for n in names) for names in (self.text, self.dev))
+        return replace(self, text=text, dev=dev)
+
     def instead(self, text: Sequence[str], dev: Sequence[str]) -> TextSelection:
         """The same text in another place."""
         moved = replace(self, text=absolute(text) or self.text, dev=absolute(dev) or self.dev)
@@ -132,6 +145,14 @@ class TextSelection:
 def absolute(names: Sequence[str]) -> tuple[str, ...]:
     """Names that stay valid elsewhere; "-" and the empty name, which is an error later, stay as they are."""
     return tuple(name if name in (STDIN, "") else str(Path(name).absolute()) for name in names)
+
+
+def relative(name: str, folder: Path) -> str:
+    """A name as seen from a folder; on Windows, one on another drive stays as it is."""
+    try:
+        return Path(os.path.relpath(name, folder.resolve())).as_posix()
+    except ValueError:
+        return name
 
 
 class TrainingText:
@@ -201,9 +222,9 @@ class TrainingText:
         if selection.dev and not dev.targets:
             raise SaffuError("the text of `dev` is empty; pass files with at least one non-empty line")
         if selection.hold_out and not dev.targets:
-            raise SaffuError(
-                f"the text has only {plural(corpus.documents, 'document')}, too few to hold out every "
-                f"{selection.hold_out}th; pass `dev` FILE, a smaller `hold_out`, or `hold_out` 0"
+            warn(
+                f"the text has only {plural(corpus.lines, 'line')}, too few to hold out every {selection.hold_out}th "
+                "part; all of it is counted, and nothing is scored"
             )
         if selection.dev and same_text(corpus, dev, part=selection.max_tokens is not None):
             raise SaffuError("the text of `dev` is the training text; pass other text")

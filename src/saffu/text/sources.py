@@ -22,7 +22,7 @@ from typing import IO, Any, BinaryIO
 
 from saffu.errors import SaffuError
 
-ENDINGS = ("txt", "jsonl", "ndjson", "csv", "tsv", "parquet")
+ENDINGS = ("txt", "md", "jsonl", "ndjson", "csv", "tsv", "parquet")
 COMPRESSED = ("gz", "zst", "bz2", "xz")
 SUFFIXES = tuple(f".{ending}{compressed}" for ending in ENDINGS for compressed in ("", *(f".{c}" for c in COMPRESSED)))
 STANDARD_INPUT = "-"
@@ -131,8 +131,8 @@ class Sources:
 def find_files(patterns: Sequence[str | Path]) -> list[Path]:
     """Find the files that paths, folders (every file of a known format), and globs name: sorted, each once.
 
-    A folder without any may hold one part of a BabyLM corpus instead: *.train, *.dev, or *.test. Hidden files in a
-    folder are not read.
+    A folder without any, or with .md files alone, may hold one part of a BabyLM corpus instead: *.train, *.dev, or
+    *.test. Hidden files in a folder are not read.
 
     find_files(["notes.md", "books", "news/**/*.txt"]) → [Path("books/a.txt"), Path("news/b.txt"), ...]
     """
@@ -155,7 +155,9 @@ def _matches(pattern: str) -> list[Path]:
         raise SaffuError("empty file name; check for an unset variable or stray quotes")
     path = Path(pattern)
     if path.is_dir():
-        files = [file for file in _files_in(path) if file.name.lower().endswith(SUFFIXES)] or _files_of_one_part(path)
+        files = [file for file in _files_in(path) if file.name.lower().endswith(SUFFIXES)]
+        if all(file.suffix.lower() == ".md" for file in files):  # which may describe a corpus
+            files = _files_of_one_part(path) or files
         if not files:
             known = ", ".join(f".{ending}" for ending in ENDINGS)
             raise SaffuError(f"no text in the folder {path} (files ending in {known}); name its files or a glob")

@@ -86,7 +86,8 @@ class Tokenizer:
         """Learn a vocabulary from documents or from their lines: merges stay within words, so both give the same."""
         if isinstance(texts, str):
             raise SaffuError("a single string is not a collection of texts; pass a list of strings, such as [text]")
-        config, lines = config or TokenizerConfig(), progress_bar(progress, unit=" lines", iterable=texts)
+        config = config or TokenizerConfig()
+        lines = progress_bar(progress, unit=" lines", iterable=texts)
         return cls.from_counts(count_training_words(lines, config), config)
 
     @classmethod

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
 from saffu.errors import SaffuError
-from saffu.files import changing
 from saffu.interface import Array
 from saffu.progress import progress_bar
 from saffu.text.tokenizer import EOD, UNKNOWN, Tokenizer, WordTokenizer
-from saffu.writing import is_stream, replacing, require_new_file
+from saffu.writing import replacing, require_new_file
 
 if TYPE_CHECKING:  # compiled kernels are loaded only where n-grams are used
     from saffu.calibrated.kneser_ney import Table
@@ -55,9 +53,7 @@ def write_arpa(
         most = min(counts.order, HIGHEST_ORDER)
         raise SaffuError(f"`order` must be from 2 to {most}, the longest n-grams there are, got {order}")
     table = Table.solve(counts.lower_order(order), range(1, order), ranks_in_order(counts.vocabulary), prune)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = nullcontext() if is_stream(path) else changing(path, wait=False)  # which removes what a killed writer left
-    with lock, replacing(path, force) as file:
+    with replacing(path, force) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="\n")
         sizes = Arpa(table, token_names(tokenizer)).write(text)
         text.flush()
@@ -76,7 +72,8 @@ class Arpa:
     """A solved table, written n-gram by n-gram. Contexts are arrays of tokens, (n, length), the nearest first."""
 
     def __init__(self, table: Table, names: Sequence[str]):
-        self.table, self.order = table, len(table.levels) + 1
+        self.table = table
+        self.order = len(table.levels) + 1
         self.before = [*names[:EOD], "<s>", *names[EOD + 1 :]]
         self.after = [*names[:EOD], "</s>", *names[EOD + 1 :]]
         self.parents = [np.arange(len(names))]  # by level: the context without its oldest token
@@ -112,14 +109,16 @@ class Arpa:
         if UNKNOWN not in self.after:  # every word can be spelled with tokens
             yield f"{NEVER}\t{UNKNOWN}\n"
         tokens = np.arange(EOD, len(self.before))
-        log_p, backoff = np.log10(self.probabilities(tokens[:, None][:, :0], tokens)), self.log_backoff(tokens[:, None])
+        log_p = np.log10(self.probabilities(tokens[:, None][:, :0], tokens))
+        backoff = self.log_backoff(tokens[:, None])
         yield f"{NEVER}\t<s>\t{backoff[0]:.7f}\n{log_p[0]:.7f}\t</s>\n"
         for token, p, weight in zip(tokens[1:].tolist(), log_p[1:], backoff[1:], strict=True):
             yield f"{p:.7f}\t{self.after[token]}\t{weight:.7f}\n"
 
     def ngrams(self, n: int, extra: Array) -> Iterator[tuple[Array, Array]]:
         """All n-grams of n tokens: contexts (…, n − 1) and followers, in chunks."""
-        level, across = self.table.levels[n - 2], self.across[n - 2]
+        level = self.table.levels[n - 2]
+        across = self.across[n - 2]
         for lo in range(0, len(level["follow"]), CHUNK):
             places = np.arange(lo, min(lo + CHUNK, len(level["follow"])))
             owners = np.searchsorted(level["begin"], places, side="right") - 1
@@ -139,7 +138,8 @@ class Arpa:
 
     def lines(self, contexts: Array, followers: Array) -> Iterator[str]:
         log_p = np.log10(self.probabilities(contexts, followers))
-        oldest_first, names = contexts[:, ::-1].tolist(), self.before
+        oldest_first = contexts[:, ::-1].tolist()
+        names = self.before
         ngrams = (
             " ".join([*(names[token] for token in row), self.after[follower]])
             for row, follower in zip(oldest_first, followers.tolist(), strict=True)
@@ -169,7 +169,8 @@ class Arpa:
 
     def walk(self, contexts: Array) -> Iterator[tuple[dict[str, Array], Array, Array]]:
         """Level by level, where contexts are found, and whether they are."""
-        places, known = np.zeros(len(contexts), dtype=np.int64), np.ones(len(contexts), dtype=bool)
+        places = np.zeros(len(contexts), dtype=np.int64)
+        known = np.ones(len(contexts), dtype=bool)
         for number, tokens in enumerate(contexts.T):
             level = self.table.levels[number]
             if number == 0:
@@ -185,7 +186,8 @@ class Arpa:
         """By order, the n-grams (…, n), the nearest first, that are contexts but were pruned: each needs a line."""
         extra: list[Array] = [np.zeros((0, n + 1), dtype=np.int64) for n in range(self.order)]
         for n in range(self.order - 1, 1, -1):
-            level, across = self.table.levels[n - 1], self.across[n - 1]
+            level = self.table.levels[n - 1]
+            across = self.across[n - 1]
             used = np.flatnonzero((np.diff(level["begin"]) > 0) & ~across)
             needed = np.unique(np.concatenate([self.tokens_of(n, used), extra[n][:, 1:]]), axis=0)
             extra[n - 1] = needed[~self.is_listed(needed)] if len(needed) else needed

@@ -21,6 +21,7 @@ from saffu.interface import Array, Model, State
 from saffu.text.tokenizer import EOD, Tokenizer, WordTokenizer
 from saffu.tools.generate import encode_prompt, uncounted
 from saffu.tools.scores import Scorer
+from saffu.tools.segments import is_spaceless, segments
 from saffu.tools.words import WHITE_SPACE, log_boundary
 
 WORDS_BACK = 10  # preceding words that distinguish histories in a beam search
@@ -93,13 +94,24 @@ class Spelling:
     ordered: list[tuple[bytes, int]]  # tokens that stand for bytes, sorted by them
     by_piece: dict[bytes, int]
     continues: Array  # (N,) bool: whether a token continues a word that stands before it
+    spaceless: Array  # (N,) bool: whether it begins with a letter of a script without spaces
 
     @staticmethod
     @lru_cache(maxsize=8)
     def of(tokenizer: Tokenizer) -> Spelling:
         pieces = [tokenizer.decode_bytes([token]) for token in range(len(tokenizer))]
         ordered = sorted((piece, token) for token, piece in enumerate(pieces) if piece)
-        return Spelling(pieces, ordered, dict(ordered), np.array([continues_word(piece) for piece in pieces]))
+        continues = np.array([continues_word(piece) for piece in pieces])
+        spaceless = np.array([is_spaceless(piece.decode("utf-8", "ignore")[:1]) for piece in pieces])
+        return Spelling(pieces, ordered, dict(ordered), continues, spaceless)
+
+    def after(self, spelled: bytes, p: Array) -> Array:
+        """Which tokens continue a word, (N,) bool, given their probabilities.
+
+        In scripts without spaces, a word continues where one token is likelier than all others together.
+        """
+        certain = p[self.spaceless].max(initial=0.0) > 0.5 and is_spaceless(spelled.decode("utf-8", "ignore")[-1:])
+        return self.continues | self.spaceless if certain else self.continues
 
     def spelling(self, rest: bytes) -> Iterator[int]:
         """The tokens that begin with `rest`, and those that `rest` begins with."""
@@ -115,13 +127,20 @@ class Spelling:
 def continues_word(piece: bytes) -> bool:
     """Whether a token continues a word: with a letter, a digit, or a mark, after an apostrophe or hyphen at most.
 
+    In scripts without spaces, none does without further evidence (`Spelling.after`).
+
     >>> continues_word(b"me"), continues_word(b"'t"), continues_word(b" me"), continues_word(b".")
     (True, True, False, False)
+    >>> continues_word("天気".encode())
+    False
     """
     text = piece.decode("utf-8", "ignore")
     if len(text) > 1 and text[0] in "'’-":
         text = text[1:]
-    return category(text[0])[0] in "LNM" if text else bool(piece)  # part of a character continues it
+    if not text:
+        return bool(piece)  # part of a character continues it
+    kind = category(text[0])[0]
+    return kind == "M" or (kind in "LN" and not is_spaceless(text[0]))
 
 
 def is_inside_word(continues: Array, context: Sequence[int], place: int) -> bool:
@@ -148,8 +167,13 @@ def unfinished(prompt: str) -> tuple[str, str]:
 
     >>> unfinished("the old ki"), unfinished("the old "), unfinished("th")
     (('the old', ' ki'), ('the old', ' '), ('', 'th'))
+    >>> unfinished("今日は天")  # in a script without spaces, the last segment
+    ('今日は', '天')
     """
     typed = _UNFINISHED.findall(prompt)[0]
+    if is_spaceless(typed):
+        last = segments(typed)[-1]
+        typed = last if last.strip()[:1].isalnum() else ""
     return prompt[: len(prompt) - len(typed)], typed
 
 
@@ -185,11 +209,11 @@ def _completions(model: Model, spelling: Spelling, start: State, prefix: bytes, 
             whole = np.array([len(spelling.pieces[token]) >= len(rest) for token in tokens], dtype=bool)
             covered += float(p[tokens[whole]].sum()) if len(tokens) else 0.0
         else:
-            word = spelled.strip(WHITE_SPACE)
+            word, continues = spelled.strip(WHITE_SPACE), spelling.after(spelled, p / math.exp(-cost))
             if word:
-                found[word] += float(p[EOD:][~spelling.continues[EOD:]].sum())
+                found[word] += float(p[EOD:][~continues[EOD:]].sum())
                 least = nlargest(number, found.values())[-1] if len(found) >= number else 0.0
-            tokens = np.flatnonzero(spelling.continues)
+            tokens = np.flatnonzero(continues)
         tokens = tokens[p[tokens] > max(LEAST_SHARE * covered / 10, least)]
         for token in tokens[np.argsort(-p[tokens], kind="stable")[:MOST_TOKENS]].tolist():
             heappush(paths, (-math.log(p[token]), next(order), state, token, spelled + spelling.pieces[token]))

@@ -35,7 +35,8 @@ class Distribution:
 
     def quantile(self, share: float) -> float:
         """The smallest number that at least this share of all numbers do not exceed, to a thousandth."""
-        needed, below = share * self.counts.total(), 0
+        needed = share * self.counts.total()
+        below = 0
         for place in sorted(self.counts):
             below += self.counts[place]
             if below >= needed:
@@ -64,7 +65,8 @@ class Distribution:
         for place, count in self.counts.items():
             bars[max(first, min(place // step, last))] += count
         digits = 0 if step >= 1000 else 1 if step >= 100 else 2 if step >= 10 else 3
-        tallest, lines = max(bars.values()), [title]
+        tallest = max(bars.values())
+        lines = [title]
         for bar in range(first, last + 1):
             end = f"{bar * step * WIDTH:.{digits}f}"
             if bar == first and min(self.counts) // step < first:

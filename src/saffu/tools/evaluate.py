@@ -51,7 +51,8 @@ def evaluate_references(counts: NgramCounts, corpus: TokenCorpus) -> dict[str, S
         log_p = KneserNey(counts, REFERENCES[name]).log_probabilities(corpus)
         scores[name] = Score(-float(log_p.sum()), corpus.targets, corpus.bytes)
     if corpus.lines > corpus.documents:  # running text, where a cache helps n-grams too
-        shares, cache = np.exp(log_p), recency_shares(corpus, counts.frequencies())
+        shares = np.exp(log_p)
+        cache = recency_shares(corpus, counts.frequencies())
         mixed = np.log((1 - CACHE_WEIGHT) * shares + CACHE_WEIGHT * cache)
         scores[f"{name} with cache"] = Score(-float(mixed.sum()), corpus.targets, corpus.bytes)
     return scores
@@ -68,16 +69,20 @@ def recency_shares(corpus: TokenCorpus, frequencies: npt.NDArray[np.int64], half
     [0.5, 0.583, 0.385]
     """
     prior = (frequencies + 0.5) / (frequencies[EOD:] + 0.5).sum()
-    growth, ids, out = 2 ** (1 / half_life), corpus.ids.tolist(), []
+    growth = 2 ** (1 / half_life)
+    ids = corpus.ids.tolist()
+    out = []
     for begin, end in pairwise(corpus.starts.tolist()):
         counts: dict[int, float] = {}
         scale, total = 1.0, 0.0
         for token in ids[begin:end]:
             out.append((counts.get(token, 0.0) / scale + 5 * prior[token]) / (total + 5))
-            scale, total = scale * growth, total / growth + 1
+            scale = scale * growth
+            total = total / growth + 1
             counts[token] = counts.get(token, 0.0) + scale
             if scale > 1e100:
-                counts, scale = {known: count / scale for known, count in counts.items()}, 1.0
+                counts = {known: count / scale for known, count in counts.items()}
+                scale = 1.0
     return np.array(out)
 
 

@@ -22,7 +22,8 @@ def explanation_facts(explanation: Explanation, tokenizer: Tokenizer, candidates
     The values of `terms` add up to `log_probabilities`, both in bits. A detail whose title ends in "share" is given
     in fractions; any other is in bits too. `earlier` lists the places in `context`, from 0, where a candidate occurs.
     """
-    chosen, log_p = list(candidates), explanation.log_probabilities
+    chosen = list(candidates)
+    log_p = explanation.log_probabilities
     return {
         "context": [tokenizer.token(token) for token in explanation.context],
         "unit": "bits",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from saffu.interface import Array, Model, State
 from saffu.settings import Settings, setting
 from saffu.text.tokenizer import EOD, Tokenizer
 
+COLD = 0.05  # a temperature below which models do not sample by themselves
 COLDEST = 1e-5  # a temperature below which float32 leaves only the most likely token
 
 
@@ -28,9 +30,9 @@ class Sampling(Settings):
     seed: int | None = setting(None, "random seed; the same seed gives the same text")
 
     @property
-    def is_plain(self) -> bool:
-        """Whether tokens are sampled from the model's own distribution, unchanged."""
-        return self.temperature == 1 and not self.top_k and self.top_p == 1
+    def takes_all(self) -> bool:
+        """Whether any token can be sampled: the tail of the distribution is not cut off."""
+        return not self.top_k and self.top_p == 1 and self.temperature >= COLD
 
 
 def uncounted(model: Model) -> Array:
@@ -66,37 +68,83 @@ def draw(log_probabilities: Array, sampling: Sampling, rng: np.random.Generator)
     return np.asarray((below <= point).sum(1) + EOD)  # tokens of probability 0 are never chosen
 
 
+def unfinished_character(data: bytes) -> bytes | None:
+    """The bytes at the end that begin a character of UTF-8; None if something before them is not UTF-8.
+
+    >>> unfinished_character("né".encode()[:2]), unfinished_character("né".encode()), unfinished_character(b"\\xe9n")
+    (b'\\xc3', b'', None)
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        decoder.decode(data)
+    except UnicodeDecodeError:
+        return None
+    rest: bytes = decoder.getstate()[0]
+    return rest
+
+
+@lru_cache(maxsize=256)
+def misspelled(tokenizer: Tokenizer, begun: bytes) -> Array:
+    """The tokens that cannot follow the first bytes of a character, sorted, because no text has them there."""
+    pieces = (tokenizer.decode_bytes([token]) for token in range(EOD + 1, len(tokenizer)))
+    bad = [token for token, piece in enumerate(pieces, EOD + 1) if unfinished_character(begun + piece) is None]
+    return np.array([EOD, *bad] if begun else bad, dtype=np.int64)
+
+
 def generate_tokens(
-    model: Model, prompts: Sequence[Sequence[int]], sampling: Sampling, lines: int = 1
+    model: Model,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    lines: int = 1,
+    tokenizer: Tokenizer | None = None,
 ) -> Iterator[list[int | None]]:
-    """Yield the next token of each prompt, step by step; None for those that have reached their last `<eod>`."""
+    """Yield the next token of each prompt, step by step; None for those that have reached their last `<eod>`.
+
+    With a `tokenizer`, tokens spell valid UTF-8.
+    """
     if not isinstance(lines, int | np.integer) or lines < 1:
         raise SaffuError(f"`lines` is {lines!r}; it must be an integer of at least 1")
     rng = np.random.default_rng(sampling.seed)
     states = {row: model.start(prompt) for row, prompt in enumerate(prompts)}  # of the texts that have not ended
     left = [lines] * len(prompts)
-    never = uncounted(model)
+    begun = dict.fromkeys(states, b"")  # the unfinished last character of each text
+    uncounted_tokens = uncounted(model)
     for _ in range(sampling.max_tokens):
         if not states:
             return
         tokens: list[int | None] = [None] * len(prompts)
+        never = [
+            (uncounted_tokens, misspelled(tokenizer, begun[row]) if tokenizer else uncounted_tokens) for row in states
+        ]
         for (row, _), (token, state) in zip(states.items(), _step(model, states, sampling, rng, never), strict=True):
             tokens[row], states[row] = token, state
             left[row] -= token == EOD
+            if tokenizer:
+                begun[row] = unfinished_character(begun[row] + tokenizer.decode_bytes([token])) or b""
         yield tokens
         states = {row: state for row, state in states.items() if left[row]}
 
 
 def _step(
-    model: Model, states: dict[int, State], sampling: Sampling, rng: np.random.Generator, never: Array
+    model: Model,
+    states: dict[int, State],
+    sampling: Sampling,
+    rng: np.random.Generator,
+    never: Sequence[tuple[Array, Array]],
 ) -> list[tuple[int, State]]:
-    """The next token of every text, which is none of the sorted tokens `never`, and its state after that token."""
-    if sampling.is_plain and model.can_sample:
-        samples = [model.sample(state, rng) for state in states.values()]
-        if not any(is_among(token, never) for token, _ in samples):  # otherwise they are drawn again, without these
+    """The next token of every text, which is none of its sorted tokens `never`, and its state after that token."""
+    if sampling.takes_all and model.can_sample:
+        samples = [model.sample(state, rng, sampling.temperature) for state in states.values()]
+        refused = [any(is_among(token, bad) for bad in own) for (token, _), own in zip(samples, never, strict=True)]
+        if not any(refused):  # otherwise they are drawn again, without these
             return samples
     log_probabilities = model.next_log_probabilities(list(states.values())).copy()
-    log_probabilities[:, never] = -np.inf
+    for row, own in zip(log_probabilities, never, strict=True):
+        for bad in own:  # the spelling gives way where no counted token goes on
+            masked = row.copy()
+            masked[bad] = -np.inf
+            if np.isfinite(masked).any():
+                row[:] = masked
     drawn = draw(log_probabilities, sampling, rng).tolist()
     return [(token, model.advance(state, token)) for token, state in zip(drawn, states.values(), strict=True)]
 
@@ -125,13 +173,13 @@ def stream_text(model: Model, tokenizer: Tokenizer, prompt: str, sampling: Sampl
     """Generate a continuation of the prompt, up to the end of its line, in pieces as they are sampled."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     ended = 0
-    for (token,) in generate_tokens(model, [encode_prompt(tokenizer, prompt)], sampling, lines):
+    for (token,) in generate_tokens(model, [encode_prompt(tokenizer, prompt)], sampling, lines, tokenizer):
         if token == EOD:
             ended += 1
             yield decoder.decode(b"", final=True) + ("\n" if ended < lines else "")
         elif token is not None:
             yield decoder.decode(tokenizer.decode_bytes([token]))
-    yield decoder.decode(b"", final=True)
+    # A character that the last token leaves unfinished is left out.
 
 
 def complete(
@@ -140,7 +188,8 @@ def complete(
     """Generate a continuation of each prompt, up to the end of its line, as one batch."""
     if isinstance(prompts, str):
         raise SaffuError("`prompts` is one string; pass a list of prompts, such as [prompt]")
-    steps = list(generate_tokens(model, [encode_prompt(tokenizer, prompt) for prompt in prompts], sampling, lines))
+    encoded = [encode_prompt(tokenizer, prompt) for prompt in prompts]
+    steps = list(generate_tokens(model, encoded, sampling, lines, tokenizer))
     return [_text(tokenizer, [step[row] for step in steps], lines) for row in range(len(prompts))]
 
 
@@ -152,12 +201,13 @@ def _text(tokenizer: Tokenizer, tokens: Sequence[int | None], lines: int) -> str
             written.append([])
         elif token is not None:
             written[-1].append(token)
-    return "\n".join(tokenizer.decode(line) for line in written[:lines])
+    texts = [tokenizer.decode(line) for line in written[:lines]]
+    return "\n".join([*texts[:-1], texts[-1].removesuffix("\ufffd")])  # a character cut off by `max_tokens`
 
 
 def short_documents(model: Model, tokenizer: Tokenizer, seed: int, documents: int = 4, max_tokens: int = 12) -> str:
     """A few short documents, markers included, in the style of the paper's logs."""
-    steps = generate_tokens(model, [[]] * documents, Sampling(max_tokens=max_tokens, seed=seed))
+    steps = generate_tokens(model, [[]] * documents, Sampling(max_tokens=max_tokens, seed=seed), 1, tokenizer)
     texts = []
     for tokens in zip(*steps, strict=True):
         text = tokenizer.decode(token for token in tokens if token is not None)

@@ -194,7 +194,8 @@ def evaluate_pairs(
         trigram = KneserNey(references, min(3, references.order))
         scores["trigram_"] = corpus.sums(trigram.log_probabilities(corpus.corpus))
     tokens = corpus.sums(np.ones(corpus.corpus.targets))
-    rows, first = [], 0
+    rows = []
+    first = 0
     for name, pairs in read.items():
         part = slice(first, first + len(pairs))
         first += len(pairs)

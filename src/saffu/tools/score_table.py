@@ -92,7 +92,7 @@ class Measures:
         numbers = [column for column in self.columns if column not in ("word", "token")]
         for condition in self.conditions:
             if condition.name not in numbers:
-                raise SaffuError(f"rows have no number {condition.name!r} to filter by; use {', '.join(numbers)}")
+                raise SaffuError(f"unknown column {condition.name!r}; these rows have {', '.join(numbers)}")
             if condition.name == BEST and condition.value not in self.names:
                 raise SaffuError(f"no model is named {condition.value!r}; use {' or '.join(self.names)}")
 
@@ -125,7 +125,8 @@ class Measures:
     def _line_rows(self, scorer: Scorer, others: Sequence[Scorer], texts: Sequence[str]) -> Iterator[list[Row]]:
         """With `repetition`, the last of the others is the same model with its memory of the line itself."""
         if self.repetition:
-            plain, remembering = scorer.lines(texts), others[-1].lines(texts)
+            plain = scorer.lines(texts)
+            remembering = others[-1].lines(texts)
             for score, easier in zip(plain, remembering, strict=True):
                 saved = score.bits_per_byte - easier.bits_per_byte
                 row = {**vars(score), REPETITION: saved, COST: score.bits_per_byte + saved}
@@ -204,7 +205,9 @@ def _best_of_all(
 def _best_so_far(
     rows: Iterable[list[tuple[Record, Row]]], value: Callable[[Row], float], share: float
 ) -> Iterator[list[tuple[Record, Row]]]:
-    seen, limit, waiting = Distribution(), math.nan, list[tuple[Record, Row]]()
+    seen = Distribution()
+    limit = math.nan
+    waiting = list[tuple[Record, Row]]()
     for batch in rows:
         kept = []
         for record, row in batch:
@@ -230,7 +233,9 @@ class TableWriter:
     """
 
     def __init__(self, columns: Sequence[str], several_files: bool, tally: Tally):
-        self.columns, self.several_files, self.tally = columns, several_files, tally
+        self.columns = columns
+        self.several_files = several_files
+        self.tally = tally
         self.fields: list[str] | None = None
 
     def text(self, record: Record, row: Row) -> str:
@@ -250,7 +255,10 @@ class JsonWriter:
     """JSON Lines: the record's place, the text of a line, other fields, and scores, which replace fields."""
 
     def __init__(self, text_field: str, whole: bool, several_files: bool, tally: Tally):
-        self.text_field, self.whole, self.several_files, self.tally = text_field, whole, several_files, tally
+        self.text_field = text_field
+        self.whole = whole
+        self.several_files = several_files
+        self.tally = tally
 
     def text(self, record: Record, row: Row) -> str:
         self.tally.replaced |= record.fields.keys() & row.keys()

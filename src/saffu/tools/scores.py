@@ -64,9 +64,13 @@ class Scorer:
     tokenizer: Tokenizer
     follows: bool = False
 
-    def without_cache(self) -> Scorer:
-        """The same, not using what the text itself has said so far."""
-        return replace(self, model=without_cache(self.model))
+    def without_memory(self) -> Scorer:
+        """The same, not using what the text itself has said so far, except for the nearest tokens."""
+        return replace(self, model=self.model.without_cache() or self.model)
+
+    def online(self) -> Scorer:
+        """The same, remembering all texts before each."""
+        return replace(self, model=self.model.online())
 
     def start(self) -> State:
         """The state in which a text of one line begins."""
@@ -74,16 +78,15 @@ class Scorer:
 
     def lines(self, texts: Sequence[str]) -> list[LineScore]:
         """Score each text as a whole."""
-        documents = self._documents(texts)
-        return [
-            LineScore.of(-float(log_p[begin:].sum()), len(ids) - begin, size) for ids, log_p, begin, size in documents
-        ]
+        _, log_p, spans = self._scored(texts)
+        nats = log_p.tolist()
+        return [LineScore.of(-math.fsum(nats[begin:hi]), hi - begin, size) for _, begin, hi, size in spans]
 
     def words(self, texts: Sequence[str]) -> list[list[WordScore]]:
         """Score the words of each text, and the end of each of its lines: see `saffu.tools.words`."""
         return [
             word_scores(self.model, self.tokenizer, ids.tolist(), log_p, begin) if len(ids) else []
-            for ids, log_p, begin, _ in self._documents(texts)
+            for ids, log_p, begin in self._documents(texts)
         ]
 
     def tokens(self, texts: Sequence[str]) -> list[list[TokenScore]]:
@@ -95,11 +98,20 @@ class Scorer:
                 for position, (token, nats) in enumerate(zip(ids.tolist(), log_p.tolist(), strict=True), 1 - begin)
                 if position > 0
             ]
-            for ids, log_p, begin, _ in self._documents(texts)
+            for ids, log_p, begin in self._documents(texts)
         ]
 
-    def _documents(self, texts: Sequence[str]) -> Iterator[tuple[Integers, Floats, int, int]]:
-        """Token ids of each text and their ln p; how many tokens before it are only context; its size in bytes."""
+    def _documents(self, texts: Sequence[str]) -> Iterator[tuple[Integers, Floats, int]]:
+        """Token ids of each text and their ln p; how many tokens before it are only context."""
+        corpus, log_p, spans = self._scored(texts)
+        for lo, begin, hi, _ in spans:
+            yield corpus.ids[lo:hi], log_p[lo:hi], begin - lo
+
+    def _scored(self, texts: Sequence[str]) -> tuple[TokenCorpus, Floats, list[tuple[int, int, int, int]]]:
+        """All texts, and ln p of their tokens (targets,).
+
+        Of each text: its first token, the first that is not only context, its end, and its size in bytes.
+        """
         documents = [list(lines_of([text])) for text in texts]
         alone = [self.follows and len(lines) == 1 for lines in documents]
         for lines, is_alone in zip(documents, alone, strict=True):
@@ -107,27 +119,21 @@ class Scorer:
                 lines[:] = [(True, ""), (False, lines[0][1])]
         corpus = TokenCorpus.build(chain.from_iterable(documents), self.tokenizer)
         log_p = self.model.log_probabilities(corpus) if corpus.targets else np.zeros(0)
-        spans, sizes = pairwise(corpus.starts.tolist()), iter(corpus.sizes.tolist())
+        bounds, sizes = pairwise(corpus.starts.tolist()), iter(corpus.sizes.tolist())
+        spans = []
         for lines, is_alone in zip(documents, alone, strict=True):
-            lo, hi = next(spans) if lines else (0, 0)
+            lo, hi = next(bounds) if lines else (0, 0)
             size = sum(islice(sizes, len(lines))) - is_alone  # without the newline of the blank line
-            yield corpus.ids[lo:hi], log_p[lo:hi], int(is_alone), size
+            spans.append((lo, lo + is_alone, hi, size))
+        return corpus, log_p, spans
 
 
 def without_cache(model: Model) -> Model:
-    """The same model, not using its recency cache."""
+    """The same model, not using its memory of a document."""
     bare = model.without_cache()
     if bare is None:
-        raise SaffuError("this model has no recency cache; omit --no-cache")
+        raise SaffuError("this model has no memory of a document; omit --no-memory")
     return bare
-
-
-def online_model(model: Model) -> Model:
-    """The same model, which remembers each document of a corpus in those after it."""
-    if not hasattr(model, "online"):
-        raise SaffuError("this model has no memory of a document, so it cannot read online")
-    reader: Model = model.online()
-    return reader
 
 
 def score_texts(scorer: Scorer, texts: Iterable[str]) -> Iterator[LineScore]:

@@ -33,7 +33,9 @@ class WordVectors:
         self.kind = next(iter(sources)) if kind is None else kind
         if self.kind not in sources:
             raise SaffuError(f"this model has no vectors of kind {kind!r}; choose one of {', '.join(sources)}")
-        self.tokenizer, self._frequencies, self._sources = tokenizer, frequencies, sources
+        self.tokenizer = tokenizer
+        self._frequencies = frequencies
+        self._sources = sources
 
     @property
     def kinds(self) -> list[str]:

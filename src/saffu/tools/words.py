@@ -9,23 +9,28 @@ compute the probability of a word"):
 where B stands for all tokens that begin with white space, and `<eod>`. At the start of a line nothing has to end, so
 there p(B | before) is left out. The end of a line is scored as p(<eod> | before) / p(B | before). All factors p(B)
 cancel in the product, so the words of a line and its end add up to the line.
+
+In scripts without spaces (see `saffu.tools.segments`), nothing shows that a word has ended, so p(B | before) is left
+out; and if a word ends inside a token, p(all tokens that begin as this one does, up to there) takes its place.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
 
-from saffu.interface import Array, Floats, Model
+from saffu.interface import Array, Floats, Model, State
 from saffu.text.tokenizer import EOD, Tokenizer
+from saffu.tools.segments import is_spaceless, segments
 
 WHITE_SPACE = b" \t\n\r\x0b\x0c"  # what separates words; a non-breaking space does not
 _FIRST_BYTES = frozenset(bytes([byte]) for byte in WHITE_SPACE)
+SPACES = WHITE_SPACE.decode() + "\u3000"  # around the words of a row
 END_OF_LINE = "<eod>"
 BATCH = 64  # distributions computed at a time
 
@@ -47,29 +52,69 @@ def boundaries(tokenizer: Tokenizer) -> Array:
     return np.array([token == EOD or piece[:1] in _FIRST_BYTES for token, piece in enumerate(pieces)])
 
 
-def word_ends(pieces: Sequence[bytes]) -> list[int]:
-    """After how many tokens each word of a line ends, by the bytes of its tokens. White space belongs to what follows.
+@dataclass(frozen=True)
+class Cut:
+    """A place where a word of a line ends."""
 
-    >>> word_ends([b"the", b" ", b" c", b"at", b" "])
+    token: int  # before which, or in which
+    begun: bytes = b""  # what the word has of that token
+    spaced: bool = True  # whether white space or the end of the line must follow
+
+    def moved(self, tokens: int) -> Cut:
+        """The same cut, if other tokens precede the line."""
+        return replace(self, token=self.token + tokens)
+
+
+def word_cuts(pieces: Sequence[bytes]) -> list[Cut]:
+    """Where each word of a line ends, by the bytes of its tokens. White space belongs to what follows.
+
+    >>> [cut.token for cut in word_cuts([b"the", b" ", b" c", b"at", b" "])]
     [1, 4]
+    >>> word_cuts(["東京".encode()])
+    [Cut(token=0, begun=b'\\xe6\\x9d\\xb1', spaced=False), Cut(token=1, begun=b'', spaced=True)]
     """
-    ends, in_word = [], False
-    for number, piece in enumerate(pieces):
+    cuts: list[Cut] = []
+    begin, in_word = 0, False
+    for number, piece in enumerate([*pieces, b" "]):
         if in_word and piece[:1] in _FIRST_BYTES:
-            ends.append(number)
-            in_word = False
+            cuts += [*_inner_cuts(pieces, begin, number), Cut(number)]
+            begin, in_word = number, False
         in_word = in_word or bool(piece.strip(WHITE_SPACE))
-    return [*ends, len(pieces)] if in_word else ends
+    return cuts
 
 
-def log_boundary(model: Model, tokenizer: Tokenizer, states: Sequence[object]) -> Floats:
+def _inner_cuts(pieces: Sequence[bytes], begin: int, end: int) -> Iterator[Cut]:
+    """Where words end between two white spaces, if the script has none."""
+    text = b"".join(pieces[begin:end]).decode("utf-8", "replace")
+    if not is_spaceless(text):
+        return
+    token, place = begin, 0  # in bytes, from where this token begins
+    for segment in segments(text)[:-1]:
+        place += len(segment.encode())
+        while place >= len(pieces[token]):
+            place -= len(pieces[token])
+            token += 1
+        yield Cut(token, pieces[token][:place], False)
+
+
+@lru_cache(maxsize=4096)
+def beginning_with(tokenizer: Tokenizer, begun: bytes) -> Array:
+    """Which tokens begin with some bytes, (N,) bool."""
+    return np.array([tokenizer.decode_bytes([token]).startswith(begun) for token in range(len(tokenizer))])
+
+
+def log_boundary(model: Model, tokenizer: Tokenizer, states: Sequence[State]) -> Floats:
     """ln p(B | state), (states,): the probability that a word ends here."""
-    chosen = boundaries(tokenizer)
-    rows = [
-        model.next_log_probabilities(states[lo : lo + BATCH])[:, chosen].astype(np.float64)
-        for lo in range(0, len(states), BATCH)
-    ]
-    return np.concatenate([np.zeros(0), *(np.log(np.exp(row).sum(1)) for row in rows)])
+    return log_shares(model, states, [boundaries(tokenizer)] * len(states))
+
+
+def log_shares(model: Model, states: Sequence[State], tokens: Sequence[Array]) -> Floats:
+    """ln of the probability that one of some tokens, (N,) bool for each state, comes next: (states,)."""
+    shares = np.zeros(len(states))
+    for lo in range(0, len(states), BATCH):
+        rows = model.next_log_probabilities(states[lo : lo + BATCH]).astype(np.float64)
+        shares[lo : lo + BATCH] = [np.exp(row[chosen]).sum() for row, chosen in zip(rows, tokens[lo:], strict=False)]
+    return np.asarray(np.log(shares))
 
 
 def word_scores(
@@ -80,33 +125,43 @@ def word_scores(
     Words before the token at place `begin`, where a line begins, are context only.
     """
     ends = [begin - 1, *(place for place in range(begin, len(ids)) if ids[place] == EOD)]
-    spans: list[tuple[int, int, bool]] = []  # of words and ends of lines: from where to where, and whether it is a word
+    spans: list[tuple[Cut, Cut, str]] = []  # from where to where, and the word
     for before, end in pairwise(ends):
         pieces = [tokenizer.decode_bytes([token]) for token in ids[before + 1 : end]]
-        cuts = [before + 1, *(before + 1 + cut for cut in word_ends(pieces))]
-        spans += [(lo, hi, True) for lo, hi in pairwise(cuts)]
-        spans.append((cuts[-1], end + 1, False))
-    ended = dict(zip((hi for _, hi, is_word in spans if is_word), _after(model, tokenizer, ids, spans), strict=True))
+        last = start = Cut(0, spaced=False)
+        for cut in word_cuts(pieces):
+            word = (b"".join(pieces[last.token : cut.token]) + cut.begun)[len(last.begun) :].decode("utf-8", "replace")
+            spans.append((last.moved(before + 1), cut.moved(before + 1), word.strip(SPACES)))
+            last = cut
+        spans.append((last.moved(before + 1), start.moved(end + 1), END_OF_LINE))
+    log_ended = _log_ended(model, tokenizer, ids, [cut for _, cut, _ in spans])
     rows = []
-    for position, (lo, hi, is_word) in enumerate(spans, 1):
-        text = tokenizer.decode_bytes(ids[lo:hi]).strip(WHITE_SPACE).decode("utf-8", "replace")
-        nats = -math.fsum(log_p[lo:hi]) + ended.get(lo, 0.0) - (ended[hi] if is_word else 0.0)
-        rows.append(WordScore(position, text if is_word else END_OF_LINE, hi - lo, nats / math.log(2)))
+    for position, (lo, hi, word) in enumerate(spans, 1):
+        nats = -math.fsum(log_p[lo.token : hi.token]) + log_ended.get(lo, 0.0) - log_ended.get(hi, 0.0)
+        tokens = hi.token + bool(hi.begun) - lo.token - bool(lo.begun)  # that begin in it
+        rows.append(WordScore(position, word, tokens, nats / math.log(2)))
     return rows
 
 
-def _after(
-    model: Model, tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[tuple[int, int, bool]]
-) -> list[float]:
-    """ln p(B) after each word."""
-    state, place, found, states = model.start(ids[: spans[0][0]]), spans[0][0], [], []
-    for _, hi, is_word in spans:
-        for token in ids[place:hi]:
+def _log_ended(model: Model, tokenizer: Tokenizer, ids: Sequence[int], cuts: Sequence[Cut]) -> dict[Cut, float]:
+    """ln of what stands for the end of each word: p(B), or the probability of what it has of the next token."""
+    state, place = model.start(ids[: cuts[0].token] if cuts else []), cuts[0].token if cuts else 0
+    found: dict[Cut, float] = {}
+    waiting: list[tuple[Cut, State]] = []
+
+    def settle() -> None:
+        tokens = [boundaries(tokenizer) if cut.spaced else beginning_with(tokenizer, cut.begun) for cut, _ in waiting]
+        shares = log_shares(model, [state for _, state in waiting], tokens)
+        found.update(zip((cut for cut, _ in waiting), shares.tolist(), strict=True))
+        waiting.clear()
+
+    for cut in cuts:
+        for token in ids[place : cut.token]:
             state = model.advance(state, token)
-        place = hi
-        if is_word:
-            states.append(state)
-        if len(states) == BATCH:
-            found += log_boundary(model, tokenizer, states).tolist()
-            states = []
-    return [*found, *log_boundary(model, tokenizer, states).tolist()]
+        place = cut.token
+        if cut.spaced or cut.begun:
+            waiting.append((cut, state))
+        if len(waiting) == BATCH:
+            settle()
+    settle()
+    return found

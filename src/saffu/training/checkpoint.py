@@ -75,7 +75,8 @@ def restored(kind: type[T], values: Any) -> T:
     Traceback (most recent call last):
     saffu.errors.SaffuError: the checkpoint is damaged (`steps` is -3); train again
     """
-    types, made = get_type_hints(kind), {}
+    types = get_type_hints(kind)
+    made = {}
     try:
         for name, value in dict(values).items():
             made[name] = restored(types[name], value) if is_dataclass(types[name]) else value

@@ -43,12 +43,12 @@ EXPORT void saffu_moments(const Model *model, const uint16_t *ids, const int64_t
                           const int64_t *targets, int64_t n_targets, const int64_t *memory_starts, int64_t memories,
                           int32_t J, double *out) KERNEL {
     const MemoryShape &shape = model->memory;
-    int widest = model->classes, parts = memory_starts ? shape.parts() : 1 + model->views;
+    int widest = model->classes, parts = 1 + (memory_starts ? shape.parts() : model->views);
     for (int k = 0; k < model->classes; k++) widest = std::max(widest, Outputs::tokens(*model, k).n());
     std::vector<float> features((int64_t)parts * widest), p(widest);
     std::vector<int> index(parts, 0);
     ViewProduct views(*model);
-    Memory memory(*model);
+    Memory memory(*model, shape, 1);
     Evidence evidence;
     evidence.resize(widest, 1 + shape.decays);
     int64_t memory_start = -1;
@@ -59,22 +59,22 @@ EXPORT void saffu_moments(const Model *model, const uint16_t *ids, const int64_t
         std::copy(log_prior, log_prior + n, features.begin());
         for (int v = 0; v < model->views; v++) {
             float *row = features.data() + (v + 1) * widest;
-            index[v + 1] = views.looked.exponent[v];
-            outputs.shares(*model, views.looked, v, row);
+            index[v + 1] = views.looked->exponent[v];
+            outputs.shares(*model, *views.looked, v, row);
             logarithms(row, n);
             if (model->is_slot[v])
                 for (int i = 0; i < n; i++) row[i] -= log_prior[i];
         }
     };
     auto memory_features = [&](const Outputs &outputs) {
-        int n = outputs.n();
-        views.scores(outputs, p.data());
-        normalize(p.data(), n);
-        for (int i = 0; i < n; i++) p[i] = std::max(p[i], shape.smallest_share);
-        memory.evidence(outputs, p.data(), evidence);
+        views.shares(outputs, p.data());
+        evidence.begin(p.data(), outputs.n());
+        memory.add_rows(outputs, evidence);
+        memory.add_contexts(outputs, p.data(), evidence);
+        evidence.finish();
         for (int part = 0; part < parts; part++) {
             index[part] = evidence.exponent[part];
-            evidence.row(part, shape.decays, features.data() + part * widest);
+            evidence.row(part, features.data() + part * widest);
         }
     };
 

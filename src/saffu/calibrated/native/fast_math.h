@@ -7,12 +7,14 @@
 
 namespace {
 
+// Bits are computed without signs, which may not overflow: the numbers of a folder made to do harm can be anything.
+
 // ln x for positive normal x, to one unit in the last place or so (Cephes' polynomial); loops over it vectorize.
 inline float fast_log(float x) {
-    int32_t bits;
+    uint32_t bits;
     std::memcpy(&bits, &x, 4);
-    int32_t e = (bits - 0x3f3504f3) >> 23;  // so that the mantissa lies in [√½, √2)
-    int32_t rest = bits - e * (1 << 23);
+    int32_t e = (int32_t)(bits - 0x3f3504f3u) >> 23;  // so that the mantissa lies in [√½, √2)
+    uint32_t rest = bits - ((uint32_t)e << 23);
     float m, exponent = (float)e;
     std::memcpy(&m, &rest, 4);
     m -= 1;
@@ -40,7 +42,7 @@ inline float fast_exp(float x) {
     y = y * r + 1.6666665459e-1f;
     y = y * r + 5.0000001201e-1f;
     y = y * z + r + 1;
-    int32_t bits = ((int32_t)n + 127) * (1 << 23);
+    uint32_t bits = ((uint32_t)(int32_t)n + 127u) << 23;
     float scale;
     std::memcpy(&scale, &bits, 4);
     return x < -87.0f ? 0 : y * scale;

@@ -14,10 +14,10 @@ namespace {
 constexpr int MAX_FOLLOWERS = 64;  // of a context; the least frequent makes room for another; as in calibrated/memory.py
 constexpr int ROOMS = 7;           // for 1, 2, 4, … 64 followers
 
-// What the memory says about the outputs of one decision.
+// What one or two memories say about the outputs of one decision. Its parts are rows, then contexts.
 struct Evidence {
-    int n = 0, stride = 0;
-    std::vector<float> dense;                // (1 + decays, stride): ln p without the memory, then ln(p_h/f)
+    int n = 0, stride = 0, rows = 0, contexts = 0;
+    std::vector<float> dense;                // (rows, stride): ln p without the memory, then ln(p_h/f)
     std::vector<int> place;                  // outputs that contexts say something about, one context after the other
     std::vector<float> value;                // their features
     int first[MAX_MEMORY_PARTS + 1] = {0};   // where each context begins in these
@@ -25,18 +25,32 @@ struct Evidence {
     std::vector<float> counts, shares, lower;  // scratch, by output
 
     // The features of a part, for all outputs.
-    void row(int part, int decays, float *out) const {
-        if (part <= decays) {
+    void row(int part, float *out) const {
+        if (part < rows) {
             std::copy_n(dense.data() + part * stride, n, out);
             return;
         }
         std::fill_n(out, n, 0.0f);
-        int context = part - 1 - decays;
+        int context = part - rows;
         for (int j = first[context]; j < first[context + 1]; j++) out[place[j]] = value[j];
     }
 
-    void resize(int outputs, int rows) {
-        dense.resize((size_t)rows * outputs);
+    // Begins with the shares without the memory.
+    void begin(const float *plain, int outputs) {
+        n = outputs;
+        rows = 1;
+        contexts = 0;
+        place.clear();
+        value.clear();
+        std::copy_n(plain, n, dense.begin());
+        logarithms(dense.data(), n);
+    }
+
+    // Features of contexts are logarithms, which are taken at once.
+    void finish() { logarithms(value.data(), (int)value.size()); }
+
+    void resize(int outputs, int most_rows) {
+        dense.resize((size_t)most_rows * outputs);
         for (auto *scratch : {&counts, &shares, &lower}) scratch->assign(outputs, 0);
         stride = outputs;
     }
@@ -49,9 +63,13 @@ class FollowerTable {
 
     FollowerTable() { clear(); }
 
+    // Takes no longer than what was added since the last time: documents may be short.
     void clear() {
-        if (slots.size() == SMALL) std::fill(slots.begin(), slots.end(), Slot());
-        else std::vector<Slot>(SMALL).swap(slots);
+        generation++;
+        if (slots.size() != SMALL || !generation) {
+            std::vector<Slot>(SMALL).swap(slots);
+            generation = 1;
+        }
         used = 0;
         ranks.clear();
         counts.clear();
@@ -64,23 +82,29 @@ class FollowerTable {
         std::vector<Slot> old(slots.size() * 2);
         old.swap(slots);
         for (const Slot &slot : old)
-            if (slot.hash) slots[locate(slot.hash)] = slot;
+            if (is_used(slot)) slots[locate(slot.hash)] = slot;
         return true;
     }
 
+    void will_find(uint64_t hash) const { will_read(&slots[hash & (slots.size() - 1)]); }
+
+    // The place of a context, whose followers will be read.
     uint32_t find(uint64_t hash) const {
         uint32_t at = locate(hash);
-        return slots[at].hash ? at : NOWHERE;
+        if (!is_used(slots[at])) return NOWHERE;
+        will_read(ranks.data() + slots[at].begin);
+        will_read(counts.data() + slots[at].begin);
+        return at;
     }
 
     // One more occurrence of a context, followed by the token of this rank.
-    void add(uint64_t hash, uint16_t rank, float keep) {
+    void add(uint64_t hash, uint16_t rank, float keep, uint32_t place_in_text) {
         Slot &slot = slots[locate(hash)];
-        if (!slot.hash) {
-            slot.hash = hash;
-            slot.begin = allocate(0);
+        if (!is_used(slot)) {
+            slot = {hash, allocate(0), 1, 0, 0, 0, generation};
             used++;
         }
+        slot.last = place_in_text;
         slot.unit = slot.n ? slot.unit / keep : 1;
         uint16_t *rank_of = ranks.data() + slot.begin;
         float *count_of = counts.data() + slot.begin;
@@ -113,23 +137,31 @@ class FollowerTable {
         for (int i = 0; i < slot.n; i++) visit(rank_of[i], count_of[i] * weight);
     }
 
+    // The place in the text of what followed the context the last time.
+    uint32_t last(uint32_t at) const { return slots[at].last; }
+
   private:
     static constexpr size_t SMALL = 1024;
     struct Slot {
-        uint64_t hash = 0;  // 0: vacant
+        uint64_t hash = 0;
         uint32_t begin = 0;
-        float unit = 1;     // what one more occurrence adds: counts are in units of it
-        uint16_t n = 0, room = 0;
+        float unit = 1;           // what one more occurrence adds: counts are in units of it
+        uint32_t last = 0;        // place of its latest follower in the text
+        uint8_t n = 0, room = 0;
+        uint16_t generation = 0;  // vacant if it is not the table's
     };
     std::vector<Slot> slots;
+    uint16_t generation = 0;
     size_t used = 0;
     std::vector<uint16_t> ranks;
     std::vector<float> counts;
     std::vector<uint32_t> vacant[ROOMS];
 
+    bool is_used(const Slot &slot) const { return slot.generation == generation; }
+
     uint32_t locate(uint64_t hash) const {
         size_t mask = slots.size() - 1, at = hash & mask;
-        while (slots[at].hash && slots[at].hash != hash) at = (at + 1) & mask;
+        while (is_used(slots[at]) && slots[at].hash != hash) at = (at + 1) & mask;
         return (uint32_t)at;
     }
 
@@ -156,7 +188,9 @@ class FollowerTable {
 
 class Memory {
   public:
-    explicit Memory(const Model &model) : model(model), shape(model.memory), decayed(shape.decays) {
+    // Its exponents begin with number `first_exponent`.
+    Memory(const Model &model, const MemoryShape &shape, int first_exponent)
+        : model(model), shape(shape), first_exponent(first_exponent), decayed(shape.decays) {
         for (int h = 0; h < shape.decays; h++) {
             decayed[h].tokens.assign(model.vocabulary, 0);
             decayed[h].classes.assign(model.classes, 0);
@@ -177,7 +211,7 @@ class Memory {
         followers.clear();
         history.clear();
         base = begin;
-        is_looked_up = false;
+        is_prepared = is_looked_up = false;
     }
 
     // Moves to the end of a document of `age` tokens, whose last n are given.
@@ -197,36 +231,36 @@ class Memory {
         uint16_t rank = model.rank[token], k = model.class_of_rank[rank];
         for (Decayed &counts : decayed) counts.add(rank, k);
         for (int c = 0; c < shape.contexts; c++)
-            if (hash[c]) followers.add(hash[c], rank, shape.context[c].keep);
+            if (hash[c]) followers.add(hash[c], rank, shape.context[c].keep, (uint32_t)history.size());
         history.push_back(token);
-        is_looked_up = false;
+        is_prepared = is_looked_up = false;
         if ((int64_t)history.size() <= shape.window) return;
         std::vector<uint16_t> rest(history.begin() + half_window(), history.end());
         clear(base + half_window());
         for (uint16_t kept : rest) add(kept);
     }
 
-    // What is remembered for some outputs, whose shares without the memory are `plain`.
-    void evidence(const Outputs &outputs, const float *plain, Evidence &out) {
-        look_up();
-        out.n = outputs.n();
-        out.place.clear();
-        out.value.clear();
-        std::copy_n(plain, out.n, out.dense.begin());
-        logarithms(out.dense.data(), out.n);
+    // Adds the rows of decayed unigrams.
+    void add_rows(const Outputs &outputs, Evidence &out) {
+        prepare();
         const float *f = outputs.prior(model);
         int of_age = 0;
         while (of_age < shape.ages && age() >= shape.age_limits[of_age]) of_age++;
         for (int h = 0; h < shape.decays; h++) {
-            decayed[h].ratios(outputs, f, shape.strength, out.dense.data() + (h + 1) * out.stride);
-            out.exponent[h + 1] = 1 + MEMORY_EVIDENCE * h + of_age;
+            decayed[h].ratios(outputs, f, shape.strength, out.dense.data() + out.rows * out.stride);
+            out.exponent[out.rows++] = first_exponent + MEMORY_EVIDENCE * h + of_age;
         }
+    }
+
+    // Then adds what contexts say, given shares without the memory.
+    void add_contexts(const Outputs &outputs, const float *plain, Evidence &out) {
+        look_up();
         for (int c = 0; c < shape.contexts; c++) {
-            out.first[c] = (int)out.place.size();
-            int part = shape.decays + c;
-            out.exponent[part + 1] = 1 + MEMORY_EVIDENCE * part + of_context(c, outputs, plain, out);
+            out.first[out.contexts] = (int)out.place.size();
+            int number = MEMORY_EVIDENCE * (shape.decays + c) + of_context(c, outputs, plain, out);
+            out.exponent[out.rows + out.contexts++] = first_exponent + number;
         }
-        out.first[shape.contexts] = (int)out.place.size();
+        out.first[out.contexts] = (int)out.place.size();
     }
 
   private:
@@ -248,33 +282,56 @@ class Memory {
         void ratios(const Outputs &outputs, const float *f, double strength, float *row) const {
             const double *count = outputs.level ? tokens.data() + outputs.lo : classes.data();
             float weight = (float)(1 / scale / (total + strength)), share = (float)(strength / (total + strength));
-            for (int i = 0; i < outputs.n(); i++) row[i] = share + weight * (float)count[i] / f[i];
-            logarithms(row, outputs.n());
+            log_ratios(row, count, f, weight, share, outputs.n());
         }
     };
 
     const Model &model;
     const MemoryShape &shape;
+    int first_exponent;
     std::vector<Decayed> decayed;
     FollowerTable followers;
     std::vector<uint16_t> history;  // the tokens that are remembered
     int64_t base = 0;               // number of tokens before them
-    bool is_looked_up = false;
+    bool is_prepared = false, is_looked_up = false;
     uint64_t hash[MAX_MEMORY_PARTS] = {0};  // of the contexts at the end of the history; 0 where it is too short
     uint32_t found[MAX_MEMORY_PARTS] = {0};
+    int match_length = 0;    // how many of the last tokens occurred before; 0 if too few
+    uint32_t match_end = 0;  // the place of what followed them then
 
     int64_t half_window() const { return std::max(1, shape.window / 2); }
 
+    // Hashes the contexts at the end of the history; the table is asked for their slots.
+    void prepare() {
+        if (is_prepared) return;
+        is_prepared = true;
+        for (int c = 0; c < shape.contexts; c++)
+            if ((hash[c] = hash_of(c))) followers.will_find(hash[c]);
+    }
+
     void look_up() {
+        prepare();
         if (is_looked_up) return;
         is_looked_up = true;
-        for (int c = 0; c < shape.contexts; c++) hash[c] = hash_of(c);
         for (int c = 0; c < shape.contexts; c++) found[c] = hash[c] ? followers.find(hash[c]) : FollowerTable::NOWHERE;
+        for (int c = 1; c < shape.contexts; c++)
+            if (shape.context[c].longest) find_match(found[c - 1], shape.context[c]);
+    }
+
+    // Where the latest occurrence of the same context ended, and how many tokens before it agree.
+    void find_match(uint32_t at, const MemoryContext &context) {
+        match_length = 0;
+        if (at == FollowerTable::NOWHERE) return;
+        match_end = followers.last(at);
+        match_length = context.length;
+        const uint16_t *then = history.data() + match_end, *now = history.data() + history.size();
+        int64_t longest = std::min<int64_t>(context.longest, match_end);
+        while (match_length < longest && then[-match_length - 1] == now[-match_length - 1]) match_length++;
     }
 
     uint64_t hash_of(int number) const {
         const MemoryContext &context = shape.context[number];
-        if (context.distances[context.length - 1] > (int64_t)history.size()) return 0;
+        if (context.longest || context.distances[context.length - 1] > (int64_t)history.size()) return 0;
         uint64_t hash = (uint64_t)(number + 1) << 32;
         for (int i = 0; i < context.length; i++) {
             uint16_t token = history[history.size() - context.distances[i]];
@@ -288,27 +345,36 @@ class Memory {
     // Appends the features of a context; returns its exponent: by whether one or several outputs followed it, and how often.
     int of_context(int number, const Outputs &outputs, const float *plain, Evidence &out) const {
         const MemoryContext &context = shape.context[number];
-        if (!context.chained) std::copy_n(plain, out.n, out.shares.begin());
-        if (found[number] == FollowerTable::NOWHERE) return 0;
+        const float *base = context.chained ? out.shares.data() : plain;
+        bool is_built_on = number + 1 < shape.contexts && shape.context[number + 1].chained;
+        if (is_built_on && !context.chained) std::copy_n(plain, out.n, out.shares.begin());
         int begin = (int)out.place.size();
         float total = 0;
-        followers.each(found[number], [&](uint16_t rank, float count) {
+        auto visit = [&](uint16_t rank, float count) {
             int i = outputs.place(model, rank);
             if (i < 0 || i >= out.n) return;
             if (out.counts[i] == 0) out.place.push_back(i);
             out.counts[i] += count;
             total += count;
-        });
+        };
+        if (context.longest && match_length) visit(model.rank[history[match_end]], (float)match_length);
+        if (found[number] != FollowerTable::NOWHERE) followers.each(found[number], visit);
         int outputs_seen = (int)out.place.size() - begin;
         if (!outputs_seen) return 0;
         for (int j = begin; j < begin + outputs_seen; j++) {
             int i = out.place[j];
             float gain = out.counts[i] / context.strength;
-            out.value.push_back(fast_log(1 + gain / out.shares[i]));
-            out.shares[i] += gain;
+            out.value.push_back(1 + gain / base[i]);  // its logarithm is taken later
+            if (is_built_on) out.shares[i] += gain;
             out.counts[i] = 0;
         }
-        scaled(out.shares.data(), out.shares.data(), context.strength / (total + context.strength), out.n);
+        if (is_built_on)
+            scaled(out.shares.data(), out.shares.data(), context.strength / (total + context.strength), out.n);
+        if (context.longest) {
+            int bucket = 0;
+            while (bucket < MEMORY_EVIDENCE - 1 && match_length >= shape.match_limits[bucket]) bucket++;
+            return bucket;
+        }
         const float *limits = shape.count_limits;
         if (outputs_seen == 1) return total < limits[0] ? 0 : total < limits[1] ? 1 : 2;
         return total < limits[2] ? 3 : 4;

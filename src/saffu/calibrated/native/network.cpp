@@ -1,7 +1,8 @@
 // The trained network: scores of targets, windows that are read token by token, and distributions.
 #include "network.h"
-#include "fast_math.h"
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -11,11 +12,12 @@ int level = -1;  // of vector instructions; −1: the best this machine has
 
 const Arithmetic &arithmetic() {
 #ifdef SEVERAL_ARITHMETICS
-    static const int best = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                                    __builtin_cpu_supports("avx512vl") ? 2
-                            : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 1 : 0;
-    int chosen = level < 0 ? best : std::min(level, best);
-    return chosen == 2 ? avx512 : chosen == 1 ? avx2 : portable;
+    static const Arithmetic *const all[] = {&portable, &avx2, &avx512, &vnni};
+    static const int best = !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ? 0
+                            : !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") ||
+                                    !__builtin_cpu_supports("avx512vl") ? 1
+                            : !__builtin_cpu_supports("avx512vnni") ? 2 : 3;
+    return *all[level < 0 ? best : std::min(level, best)];
 #else
     return portable;
 #endif
@@ -36,12 +38,13 @@ int64_t panels_of(int64_t length) { return (length + PANEL - 1) / PANEL; }
 // Floats that reading a row, scoring a panel, and reading a token need, as they divide them.
 int64_t row_scratch(const Network &network) {
     int64_t width = network.width, tokens = panels_of(network.context) * PANEL, group = GROUP * PANEL;
-    return tokens * width + 7 * group * width + 2 * width * (tokens + 16) + tokens * (PANEL + HEAD + 1);
+    return tokens * width + 11 * group * width + 2 * width * (tokens + 16) + tokens * (PANEL + HEAD + 1) + group +
+           ROWS_AT_ONCE * 4 * width;
 }
 int64_t score_scratch(const Network &network) {
-    return network.width * (PANEL + 1) + std::max<int64_t>(256 * PANEL, network.vocabulary);
+    return network.width * (2 * PANEL + 1 + ROWS_AT_ONCE) + std::max<int64_t>(256 * PANEL, network.vocabulary);
 }
-int64_t step_scratch(const Network &network) { return 13 * network.width + network.context; }
+int64_t step_scratch(const Network &network) { return 21 * network.width + network.context; }
 
 // From scores to ln p plus `added`, in place.
 void log_shares(const Arithmetic &use, float *scores, int n, float added) {
@@ -49,12 +52,12 @@ void log_shares(const Arithmetic &use, float *scores, int n, float added) {
     for (int i = 0; i < n; i++) scores[i] -= normalizer;
 }
 
-// A place among scores, from a number in [0, 1).
-int draw(const Arithmetic &use, const float *scores, int n, double share) {
-    float log_total = use.log_total(scores, n);
+// A place among scores, which become p, from a number in [0, 1).
+int draw(const Arithmetic &use, float *scores, int n, double share) {
+    use.shares(scores, n);
     double below = 0;
     for (int i = 0; i < n; i++)
-        if ((below += std::exp(scores[i] - log_total)) > share) return i;
+        if ((below += scores[i]) > share) return i;
     return (int)(std::max_element(scores, scores + n) - scores);
 }
 
@@ -62,7 +65,7 @@ int draw(const Arithmetic &use, const float *scores, int n, double share) {
 
 extern "C" {
 
-// Uses vector instructions of at most this level (0: portable, 1: AVX2, 2: AVX-512; −1: no limit), for tests.
+// Uses vector instructions of at most this level (0: portable, 1: AVX2, 2: AVX-512, 3: with VNNI; −1: no limit), for tests.
 EXPORT void saffu_network_level(int32_t at_most) { level = at_most; }
 
 // For the wanted places of rows (n, length): ln p of their targets, and what their states add to the gate's logit. Windows
@@ -109,19 +112,20 @@ EXPORT void saffu_network_step(const Network *network, int32_t token, int32_t pa
 // ln p of every token after each state (n, width): (n, vocabulary), −inf for what is never predicted.
 EXPORT void saffu_network_distribution(const Network *network, const float *states, int64_t n, float *out) KERNEL {
     const Arithmetic &use = arithmetic();
-    Floats mapped(network->width), scores(network->vocabulary), of_classes(network->classes + 1);
+    Floats mapped(2 * network->width), scores(network->vocabulary), of_classes(network->classes + 1);
+    float *scratch = mapped.data() + network->width;
     int outputs = network->vocabulary - (int)EOD;
     for (int64_t row = 0; row < n; row++, states += network->width, out += network->vocabulary) {
         use.map(*network, states, mapped.data());
         std::fill(out, out + EOD, -INFINITY);
         if (!network->classes) {
-            use.token_scores(*network, mapped.data(), (int)EOD, network->vocabulary, out + EOD);
+            use.token_scores(*network, mapped.data(), (int)EOD, network->vocabulary, out + EOD, scratch);
             log_shares(use, out + EOD, outputs, 0);
             continue;
         }
         use.class_scores(*network, states, of_classes.data());
         log_shares(use, of_classes.data(), network->classes, 0);
-        use.token_scores(*network, mapped.data(), 0, outputs, scores.data());
+        use.token_scores(*network, mapped.data(), 0, outputs, scores.data(), scratch);
         for (int k = 0; k < network->classes; k++) {
             int lo = network->class_first[k], hi = network->class_first[k + 1];
             log_shares(use, scores.data() + lo, hi - lo, of_classes.data()[k]);
@@ -130,29 +134,42 @@ EXPORT void saffu_network_distribution(const Network *network, const float *stat
     }
 } OR_FAIL()
 
+// That distribution for one state, class by class: its map (width), and the probabilities of the classes.
+EXPORT void saffu_network_classes(const Network *network, const float *state, float *mapped, float *out) KERNEL {
+    const Arithmetic &use = arithmetic();
+    use.map(*network, state, mapped);
+    use.class_scores(*network, state, out);
+    use.shares(out, network->classes);
+} OR_FAIL()
+
+// From that map, the probabilities of the tokens of class k, given the class.
+EXPORT void saffu_network_members(const Network *network, const float *mapped, int32_t k, float *out) KERNEL {
+    const Arithmetic &use = arithmetic();
+    Floats scratch(network->width);
+    int lo = network->class_first[k], hi = network->class_first[k + 1];
+    use.token_scores(*network, mapped, lo, hi, out, scratch.data());
+    use.shares(out, hi - lo);
+} OR_FAIL()
+
 // Samples a token from that distribution with two numbers from [0, 1): a class, then a token of that class.
 EXPORT int32_t saffu_network_sample(const Network *network, const float *state, const double *uniform) KERNEL {
     const Arithmetic &use = arithmetic();
-    Floats mapped(network->width), scores(network->vocabulary);
+    Floats mapped(2 * network->width), scores(network->vocabulary);
+    float *scratch = mapped.data() + network->width;
     use.map(*network, state, mapped.data());
     if (!network->classes) {
-        use.token_scores(*network, mapped.data(), (int)EOD, network->vocabulary, scores.data());
+        use.token_scores(*network, mapped.data(), (int)EOD, network->vocabulary, scores.data(), scratch);
         return (int32_t)EOD + draw(use, scores.data(), network->vocabulary - (int)EOD, uniform[1]);
     }
     use.class_scores(*network, state, scores.data());
     int k = draw(use, scores.data(), network->classes, uniform[0]);
     int lo = network->class_first[k], hi = network->class_first[k + 1];
-    use.token_scores(*network, mapped.data(), lo, hi, scores.data());
+    use.token_scores(*network, mapped.data(), lo, hi, scores.data(), scratch);
     return network->token_of_rank[lo + draw(use, scores.data(), hi - lo, uniform[1])];
 } OR_FAIL(0)
 
 // ln Σ_c w_c·p_c of n outcomes, from ln w (components) and ln p (components, n).
 EXPORT void saffu_mixture(const float *log_weights, const float *log_p, int32_t components, int64_t n, float *out) KERNEL {
-    for (int64_t i = 0; i < n; i++) out[i] = log_weights[0] + log_p[i];
-    for (int c = 1; c < components; c++)
-        for (int64_t i = 0; i < n; i++) {
-            float other = log_weights[c] + log_p[c * n + i], high = std::max(out[i], other), low = std::min(out[i], other);
-            out[i] = low == -INFINITY ? high : high + fast_log(1 + fast_exp(low - high));
-        }
+    arithmetic().mix(log_weights, log_p, components, n, out);
 } OR_FAIL()
 }

@@ -6,6 +6,7 @@
 constexpr int HEAD = 64;   // dimensions of a head, as in companion/weights.py
 constexpr int PANEL = 32;  // tokens computed together; their activations are (features, PANEL), so that vectors hold tokens
 constexpr int GROUP = 4;   // panels for which weights are read once
+constexpr int ROWS_AT_ONCE = 8;  // of weights, at most
 
 struct Network {
     int32_t vocabulary, layers, width, context;
@@ -13,6 +14,10 @@ struct Network {
     const float *embedding;             // (vocabulary, width), shared with the output
     const float *attention;             // (layers, 4, width, width): query, key, value, output
     const float *mlp;                   // (layers, 2, 4·width, width): up, and down transposed
+    const int8_t *embedding8, *attention8, *mlp8;                    // the same rounded, instead of these three, …
+    const float *embedding_scale, *attention_scale, *mlp_scale;      // … with a scale for each row, …
+    const int32_t *embedding_start, *attention_start, *up_start;     // … −128 times the sum of each row, …
+    const int8_t *down8;                // … and (layers, width, 4·width): the second half of mlp8 transposed
     const float *distance;              // (layers, heads, PANEL + context + PANEL): −inf, biases by distance, zeros
     const float *sink;                  // (layers, heads)
     const float *head_gate;             // (layers, width, heads) or null
@@ -46,8 +51,10 @@ struct Arithmetic {
     // Scores of all classes after a state, and of the tokens with ranks (or, without classes, ids) from lo to hi.
     void (*class_scores)(const Network &network, const float *state, float *out);
     void (*map)(const Network &network, const float *state, float *mapped);
-    void (*token_scores)(const Network &network, const float *mapped, int lo, int hi, float *out);
+    void (*token_scores)(const Network &network, const float *mapped, int lo, int hi, float *out, float *scratch);
     float (*log_total)(const float *scores, int n);  // ln Σ e^score
+    void (*shares)(float *scores, int n);            // from scores to p, in place
+    void (*mix)(const float *log_weights, const float *log_p, int components, int64_t n, float *out);  // see saffu_mixture
 };
 
 // Of a token are kept its keys and values in all layers (layers, 2, width), its state (width), and what that adds to the
@@ -56,5 +63,5 @@ struct Arithmetic {
 extern const Arithmetic portable;
 #if defined(__x86_64__) && !defined(_WIN32)  // GCC for Windows does not align the stack for longer vectors
 #define SEVERAL_ARITHMETICS
-extern const Arithmetic avx2, avx512;
+extern const Arithmetic avx2, avx512, vnni;
 #endif

@@ -1,8 +1,11 @@
 // The arithmetic of the network, included by one file per set of vector instructions, which defines VECTOR (bytes), ROWS
-// (of a tile that is computed in registers), and NAME.
+// (of a tile that is computed in registers), NAME, and, if there are such instructions, PRODUCTS_OF_BYTES.
 //
 // Everything is a product C = A·B with B (depth, PANEL): A is a matrix of weights, the keys, or the values, used as it lies
 // in memory. Each column is computed alike wherever it stands, so a prediction does not depend on what is computed with it.
+//
+// If weights are int8, each column of B is rounded, too: to whole numbers up to ±127, or up to 255 if none is negative.
+// Products of whole numbers are exact, with all sets of instructions.
 #include "fast_math.h"
 #include "network.h"
 
@@ -74,6 +77,100 @@ inline void tile(const float *A, int64_t row, int64_t column, const float *B, in
     }
 }
 
+// Weights, a row for each output: numbers with rows and columns as in `tile`, or bytes (rows, depth).
+struct Matrix {
+    const float *numbers;
+    int64_t row, column;
+    const int8_t *bytes;
+    const float *scale;    // (rows), or null if all are 1
+    const int32_t *start;  // (rows) −128·Σ bytes if inputs can be negative, or null: bytes of inputs begin at −128 then
+};
+
+// Panels of inputs (depth, PANEL), or what they are rounded to.
+struct Inputs {
+    const float *numbers;
+    const uint8_t *bytes;  // panels of (depth / 4, PANEL, 4)
+    const float *factor;   // (panels, PANEL), of rounded ones
+    float *scratch;        // (ROWS, depth)
+};
+
+// Rounds panels, into `out` of the same size; `signs`: whether there are negative numbers.
+Inputs rounded(const float *in, int depth, int panels, bool signs, float *out, float *factors, float *scratch) {
+    float limit = signs ? 127.0f : 255.0f;
+    for (int p = 0; p < panels; p++) {
+        const float *panel = in + (int64_t)p * depth * PANEL;
+        float top[PANEL] = {0}, inverse[PANEL];
+        for (int i = 0; i < depth; i++)
+            for (int t = 0; t < PANEL; t++) {
+                float size = std::fabs(panel[i * PANEL + t]);
+                top[t] = size > top[t] ? size : top[t];
+            }
+        for (int t = 0; t < PANEL; t++) {
+            factors[p * PANEL + t] = top[t] / limit;
+            inverse[t] = top[t] > 0 ? limit / top[t] : 0;
+        }
+#ifdef PRODUCTS_OF_BYTES
+        float middle = signs ? 128.5f : 0.5f;
+        uint32_t *words = (uint32_t *)out + (int64_t)p * (depth / 4) * PANEL;
+        for (int i = 0; i < depth / 4; i++)
+            for (int t = 0; t < PANEL; t++) {
+                const float *four = panel + 4 * i * PANEL + t;
+                uint32_t word = (uint32_t)(int32_t)(four[0] * inverse[t] + middle);
+                word |= (uint32_t)(int32_t)(four[PANEL] * inverse[t] + middle) << 8;
+                word |= (uint32_t)(int32_t)(four[2 * PANEL] * inverse[t] + middle) << 16;
+                words[i * PANEL + t] = word | (uint32_t)(int32_t)(four[3 * PANEL] * inverse[t] + middle) << 24;
+            }
+#else
+        float *numbers = out + (int64_t)p * depth * PANEL;
+        for (int i = 0; i < depth; i++)
+            for (int t = 0; t < PANEL; t++)
+                numbers[i * PANEL + t] = std::floor(panel[i * PANEL + t] * inverse[t] + 0.5f);
+#endif
+    }
+    return Inputs{out, (const uint8_t *)out, factors, scratch};
+}
+
+#ifdef PRODUCTS_OF_BYTES
+template <int N>
+inline void tile_of_bytes(const Matrix &A, int first, const Inputs &B, int panel, int depth, float *C, int64_t c_row,
+                          bool add) {
+    __m512i sums[N][2];
+    for (int r = 0; r < N; r++) sums[r][0] = sums[r][1] = _mm512_set1_epi32(A.start ? A.start[first + r] : 0);
+    const int8_t *a = A.bytes + (int64_t)first * depth;
+    const uint8_t *b = B.bytes + (int64_t)panel * depth * PANEL;
+    for (int k = 0; k < depth; k += 4, a += 4, b += 4 * PANEL) {
+        __m512i left = _mm512_loadu_si512(b), right = _mm512_loadu_si512(b + 64);
+#pragma GCC unroll 8
+        for (int r = 0; r < N; r++) {
+            int32_t four;
+            std::memcpy(&four, a + (int64_t)r * depth, 4);
+            __m512i weights = _mm512_set1_epi32(four);
+            sums[r][0] = _mm512_dpbusd_epi32(sums[r][0], left, weights);
+            sums[r][1] = _mm512_dpbusd_epi32(sums[r][1], right, weights);
+        }
+    }
+    for (int r = 0; r < N; r++)
+        for (int half = 0; half < 2; half++) {
+            float *c = C + r * c_row + half * LANES;
+            Vector factor = load(B.factor + panel * PANEL + half * LANES) * (A.scale ? A.scale[first + r] : 1.0f);
+            Vector sum = factor * (Vector)_mm512_cvtepi32_ps(sums[r][half]);
+            store(c, add ? load(c) + sum : sum);
+        }
+}
+#else
+template <int N>
+inline void tile_of_bytes(const Matrix &A, int first, const Inputs &B, int panel, int depth, float *C, int64_t c_row,
+                          bool add) {
+    float sums[N * PANEL];
+    tile<N>(B.scratch, depth, 1, B.numbers + (int64_t)panel * depth * PANEL, depth, sums, PANEL, false);
+    for (int r = 0; r < N; r++)
+        for (int t = 0; t < PANEL; t++) {
+            float sum = sums[r * PANEL + t] * B.factor[panel * PANEL + t] * (A.scale ? A.scale[first + r] : 1.0f);
+            C[r * c_row + t] = add ? C[r * c_row + t] + sum : sum;
+        }
+}
+#endif
+
 // Some panels of B, b_panel apart, and of C, c_panel apart; the rows of C lie c_row apart.
 struct Product {
     int rows, depth, panels;
@@ -88,6 +185,23 @@ struct Product {
         for (; r < rows; r++)
             for (int p = 0; p < panels; p++)
                 tile<1>(A + r * row, row, column, B + p * b_panel, depth, C + p * c_panel + r * c_row, c_row, add);
+    }
+
+    void of(const Matrix &A, const Inputs &B, float *C) const {
+        if (A.numbers) return of(A.numbers, A.row, A.column, B.numbers, C);
+        int r = 0;
+        for (; r + ROWS <= rows; r += ROWS) of_bytes<ROWS>(A, r, B, C);
+        for (; r < rows; r++) of_bytes<1>(A, r, B, C);
+    }
+
+    template <int N>
+    void of_bytes(const Matrix &A, int first, const Inputs &B, float *C) const {
+#ifndef PRODUCTS_OF_BYTES
+        const int8_t *bytes = A.bytes + (int64_t)first * depth;
+        for (int64_t i = 0; i < (int64_t)N * depth; i++) B.scratch[i] = bytes[i];
+#endif
+        for (int p = 0; p < panels; p++)
+            tile_of_bytes<N>(A, first, B, p, depth, C + p * c_panel + first * c_row, c_row, add);
     }
 };
 
@@ -120,6 +234,85 @@ inline void dots_at(Find row_at, const float *x, int rows, int64_t width, float 
 
 void dots(const float *A, const float *x, int rows, int64_t width, float *out) {
     dots_at([=](int r) { return A + r * width; }, x, rows, width, out);
+}
+
+// One input (width), or what it is rounded to.
+struct Input {
+    const float *numbers;
+    const uint8_t *bytes;
+    float factor;
+};
+
+Input rounded_one(const float *in, int64_t width, bool signs, float *out) {
+    float top = 0, limit = signs ? 127.0f : 255.0f;
+    for (int64_t i = 0; i < width; i++) top = std::fabs(in[i]) > top ? std::fabs(in[i]) : top;
+    float inverse = top > 0 ? limit / top : 0;
+#ifdef PRODUCTS_OF_BYTES
+    float middle = signs ? 128.5f : 0.5f;
+    for (int64_t i = 0; i < width; i++) ((uint8_t *)out)[i] = (uint8_t)(int32_t)(in[i] * inverse + middle);
+#else
+    for (int64_t i = 0; i < width; i++) out[i] = std::floor(in[i] * inverse + 0.5f);
+#endif
+    return Input{out, (const uint8_t *)out, top / limit};
+}
+
+// The product of two rows of whole numbers; `start` makes up for inputs that begin at −128.
+inline float dot_of_bytes(const int8_t *a, const Input &x, int64_t width, int32_t start) {
+#ifdef PRODUCTS_OF_BYTES
+    __m512i sums = _mm512_setzero_si512();
+    for (int64_t i = 0; i < width; i += 64)
+        sums = _mm512_dpbusd_epi32(sums, _mm512_loadu_si512(x.bytes + i), _mm512_loadu_si512(a + i));
+    return (float)(start + _mm512_reduce_add_epi32(sums));
+#else
+    (void)start;
+    float lanes[16] = {0}, sum = 0;
+    for (int64_t i = 0; i < width; i += 16)
+        for (int j = 0; j < 16; j++) lanes[j] += (float)a[i + j] * x.numbers[i + j];
+    for (float lane : lanes) sum += lane;
+    return sum;
+#endif
+}
+
+void dots(const Matrix &A, const Input &x, int rows, int64_t width, float *out) {
+    if (A.numbers) return dots(A.numbers, x.numbers, rows, width, out);
+    for (int r = 0; r < rows; r++)
+        out[r] = dot_of_bytes(A.bytes + r * width, x, width, A.start ? A.start[r] : 0) * x.factor *
+                 (A.scale ? A.scale[r] : 1.0f);
+}
+
+Matrix map_of(const Network &network, int layer, int which) {
+    int64_t width = network.width, square = width * width, place = layer * 4 + which;
+    if (network.attention) return {network.attention + place * square, width, 1, nullptr, nullptr, nullptr};
+    return {nullptr, 0, 0, network.attention8 + place * square, network.attention_scale + place * width,
+            network.attention_start + place * width};
+}
+
+Matrix up_of(const Network &network, int layer) {
+    int64_t width = network.width, square = width * width;
+    if (network.mlp) return {network.mlp + layer * 8 * square, width, 1, nullptr, nullptr, nullptr};
+    return {nullptr, 0, 0, network.mlp8 + layer * 8 * square, network.mlp_scale + layer * 8 * width,
+            network.up_start + layer * 4 * width};
+}
+
+// The rows of rounded ones have no scale; those of their inputs are part of the inputs.
+Matrix down_of(const Network &network, int layer) {
+    int64_t width = network.width, square = width * width;
+    if (network.mlp) return {network.mlp + layer * 8 * square + 4 * square, 1, width, nullptr, nullptr, nullptr};
+    return {nullptr, 0, 0, network.down8 + layer * 4 * square, nullptr, nullptr};
+}
+
+Matrix output_of(const Network &network, int64_t token) {
+    int64_t width = network.width;
+    if (network.embedding) return {network.embedding + token * width, width, 1, nullptr, nullptr, nullptr};
+    return {nullptr, 0, 0, network.embedding8 + token * width, network.embedding_scale + token,
+            network.embedding_start + token};
+}
+
+void embedding_of(const Network &network, int64_t token, float *out, int64_t step) {
+    int64_t width = network.width;
+    for (int64_t i = 0; i < width; i++)
+        out[i * step] = network.embedding ? network.embedding[token * width + i]
+                                          : network.embedding8[token * width + i] * network.embedding_scale[token];
 }
 
 // RMSNorm without parameters, of each column.
@@ -167,8 +360,9 @@ void attend(float *scores, int first, int keys, int place, const float *distance
 // Where everything lies while a row is read; keys and values (width, STRIDE) of one layer.
 struct Scratch {
     int64_t stride;
-    float *x, *normal, *query, *heads, *inner, *scores, *keys, *values, *cosine, *sine;
+    float *x, *normal, *query, *heads, *inner, *scores, *keys, *values, *cosine, *sine, *whole, *factors, *rows;
     int32_t *begin;
+    bool rounds;  // inputs of products: weights are int8
 
     Scratch(const Network &network, float *at) {
         int64_t width = network.width, panels = panels_of(network.context);
@@ -185,6 +379,15 @@ struct Scratch {
         cosine = take(panels * HEAD / 2 * PANEL);
         sine = take(panels * HEAD / 2 * PANEL);
         begin = (int32_t *)take(panels * PANEL);
+        whole = take(GROUP * 4 * width * PANEL);
+        factors = take(GROUP * PANEL);
+        rows = take(ROWS_AT_ONCE * 4 * width);
+        rounds = !network.attention;
+    }
+
+    Inputs inputs(const float *in, int64_t depth, int panels, bool signs = true) const {
+        if (rounds) return rounded(in, (int)depth, panels, signs, whole, factors, rows);
+        return Inputs{in, nullptr, nullptr, nullptr};
     }
 };
 
@@ -193,11 +396,10 @@ void embed(const Network &network, const Row &row, const Scratch &at) {
     for (int t = 0; t < panels_of(row.length) * PANEL; t++) {
         bool used = t < row.length;
         at.begin[t] = used ? row.begin[t] : t;
-        const float *from = network.embedding + (used ? row.inputs[t] : 0) * width;
         const float *cosine = network.cosine + (t - at.begin[t]) * (HEAD / 2);
         const float *sine = network.sine + (t - at.begin[t]) * (HEAD / 2);
         int64_t panel = t / PANEL, column = t % PANEL;
-        for (int i = 0; i < width; i++) at.x[(panel * width + i) * PANEL + column] = used ? from[i] : 0;
+        embedding_of(network, used ? row.inputs[t] : 0, at.x + panel * width * PANEL + column, PANEL);
         for (int i = 0; i < HEAD / 2; i++) {
             at.cosine[(panel * HEAD / 2 + i) * PANEL + column] = cosine[i];
             at.sine[(panel * HEAD / 2 + i) * PANEL + column] = sine[i];
@@ -206,13 +408,13 @@ void embed(const Network &network, const Row &row, const Scratch &at) {
 }
 
 // Keys and values of some panels of one layer, from normalized inputs.
-void map_keys(const Network &network, const float *maps, int first, int panels, const Scratch &at) {
-    int64_t width = network.width, square = width * width;
+void map_keys(const Network &network, int layer, const Inputs &normal, int first, int panels, const Scratch &at) {
+    int64_t width = network.width;
     Product product{(int)width, (int)width, panels, width * PANEL, PANEL, at.stride, false};
-    product.of(maps + 2 * square, width, 1, at.normal, at.values + first * PANEL);
+    product.of(map_of(network, layer, 2), normal, at.values + first * PANEL);
     product.c_panel = width * PANEL;
     product.c_row = PANEL;
-    product.of(maps + square, width, 1, at.normal, at.heads);
+    product.of(map_of(network, layer, 1), normal, at.heads);
     for (int p = 0; p < panels; p++)
         for (int h = 0; h < heads_of(network); h++) {
             float *head = at.heads + (p * width + h * HEAD) * PANEL;
@@ -281,32 +483,42 @@ bool any_wanted(const Row &row, int first, int panels) {
     return false;
 }
 
+// From what rises to what falls: relu(x)², times the scales of rounded weights.
+void square_positive(const Network &network, int layer, float *inner, int panels) {
+    int64_t rows = 4 * network.width;
+    const float *scale = network.mlp ? nullptr : network.mlp_scale + (2 * layer + 1) * rows;
+    for (int64_t i = 0; i < panels * rows; i++) {
+        float factor = scale ? scale[i % rows] : 1.0f;
+        for (int t = 0; t < PANEL; t++) {
+            float positive = inner[i * PANEL + t] > 0 ? inner[i * PANEL + t] : 0;
+            inner[i * PANEL + t] = positive * positive * factor;
+        }
+    }
+}
+
 // One layer for a group of panels.
 void read_group(const Network &network, const Row &row, int layer, int first, int panels, const Scratch &at) {
-    int64_t width = network.width, square = width * width;
-    const float *maps = network.attention + layer * 4 * square, *up = network.mlp + layer * 8 * square;
+    int64_t width = network.width;
     float *x = at.x + first * width * PANEL;
     for (int p = 0; p < panels; p++) normalize(x + p * width * PANEL, at.normal + p * width * PANEL, width);
-    map_keys(network, maps, first, panels, at);
+    Inputs normal = at.inputs(at.normal, width, panels);
+    map_keys(network, layer, normal, first, panels, at);
     if (layer == network.layers - 1 && !any_wanted(row, first, panels)) return;
     Product product{(int)width, (int)width, panels, width * PANEL, width * PANEL, PANEL, false};
-    product.of(maps, width, 1, at.normal, at.query);
+    product.of(map_of(network, layer, 0), normal, at.query);
     for (int p = 0; p < panels; p++) {
         float *read = at.heads + p * width * PANEL;
         attention(network, layer, first + p, at.query + p * width * PANEL, read, at);
         if (network.head_gate) gate_heads(network, layer, at.normal + p * width * PANEL, read, at.scores);
     }
     product.add = true;
-    product.of(maps + 3 * square, width, 1, at.heads, x);
+    product.of(map_of(network, layer, 3), at.inputs(at.heads, width, panels), x);
     for (int p = 0; p < panels; p++) normalize(x + p * width * PANEL, at.normal + p * width * PANEL, width);
     Product rise{(int)(4 * width), (int)width, panels, width * PANEL, 4 * width * PANEL, PANEL, false};
-    rise.of(up, width, 1, at.normal, at.inner);
-    for (int64_t i = 0; i < panels * 4 * width * PANEL; i++) {
-        float positive = at.inner[i] > 0 ? at.inner[i] : 0;
-        at.inner[i] = positive * positive;
-    }
+    rise.of(up_of(network, layer), at.inputs(at.normal, width, panels), at.inner);
+    square_positive(network, layer, at.inner, panels);
     Product fall{(int)width, (int)(4 * width), panels, 4 * width * PANEL, width * PANEL, PANEL, true};
-    fall.of(up + 4 * square, 1, width, at.inner, x);
+    fall.of(down_of(network, layer), at.inputs(at.inner, 4 * width, panels, false), x);
 }
 
 void read_row(const Network &network, const Row &row, float *states, float *scratch) {
@@ -360,10 +572,15 @@ inline void add_rows(Find row_at, const float *weights, int rows, int64_t width,
     }
 }
 
-void token_scores(const Network &network, const float *mapped, int lo, int hi, float *out) {
+void token_scores(const Network &network, const float *mapped, int lo, int hi, float *out, float *scratch) {
+    int64_t width = network.width;
     auto token_at = [&](int r) { return network.classes ? network.token_of_rank[lo + r] : lo + r; };
-    auto row_at = [&](int r) { return network.embedding + token_at(r) * (int64_t)network.width; };
-    dots_at(row_at, mapped, hi - lo, network.width, out);
+    if (network.embedding) {
+        dots_at([&](int r) { return network.embedding + token_at(r) * width; }, mapped, hi - lo, width, out);
+    } else {
+        Input input = rounded_one(mapped, width, true, scratch);
+        for (int r = 0; r < hi - lo; r++) dots(output_of(network, token_at(r)), input, 1, width, out + r);
+    }
     for (int r = 0; r < hi - lo; r++) out[r] += network.output_bias[token_at(r) - EOD];
 }
 
@@ -384,24 +601,36 @@ float log_total(const float *scores, int n) {
     return top + fast_log(total);
 }
 
+void shares(float *scores, int n) {
+    float total = log_total(scores, n);
+    for (int i = 0; i < n; i++) {
+        float x = scores[i] - total;
+        scores[i] = fast_exp(x < 0 ? x : 0);
+    }
+}
+
 void score(const Network &network, const float *panel, int n, const uint16_t *targets, float *log_p, float *logit,
            float *scratch) {
     int64_t width = network.width;
-    float *mapped = scratch, *own = mapped + width * PANEL, *scores = own + width;
+    float *mapped = scratch, *own = mapped + width * PANEL, *whole = own + width, *rows_of = whole + width * PANEL;
+    float *scores = rows_of + width * ROWS_AT_ONCE, factors[PANEL];
     float top[PANEL], total[PANEL] = {0}, gate[PANEL] = {0};
     for (int i = 0; i < width; i++)
         for (int t = 0; t < PANEL; t++) gate[t] += network.gate[i] * panel[i * PANEL + t];
     Product map{(int)width, (int)width, 1, 0, 0, PANEL, false};
     map.of(network.output_map, 1, width, panel, mapped);
     for (int t = 0; t < PANEL; t++) top[t] = -INFINITY;
-    const float *weights = network.classes ? network.class_map : network.embedding + EOD * width;
+    bool rounds = !network.classes && !network.embedding;
+    Inputs inputs{network.classes ? panel : mapped, nullptr, nullptr, nullptr};
+    if (rounds) inputs = rounded(mapped, (int)width, 1, true, whole, factors, rows_of);
     const float *biases = network.classes ? network.class_bias : network.output_bias;
     int outputs = network.classes ? network.classes : network.vocabulary - (int)EOD;
     constexpr int CHUNK = 256;
     for (int lo = 0; lo < outputs; lo += CHUNK) {
         int rows = outputs - lo < CHUNK ? outputs - lo : CHUNK;
         Product product{rows, (int)width, 1, 0, 0, PANEL, false};
-        product.of(weights + lo * width, width, 1, network.classes ? panel : mapped, scores);
+        Matrix classes{network.class_map + lo * width, width, 1, nullptr, nullptr, nullptr};
+        product.of(network.classes ? classes : output_of(network, EOD + lo), inputs, scores);
         for (int i = 0; i < rows; i++)
             for (int t = 0; t < PANEL; t++) scores[i * PANEL + t] += biases[lo + i];
         add_exponentials(scores, rows, top, total);
@@ -417,7 +646,7 @@ void score(const Network &network, const float *panel, int n, const uint16_t *ta
         int rank = network.rank[targets[t]], k = network.class_of_rank[rank];
         int lo = network.class_first[k], hi = network.class_first[k + 1];
         for (int i = 0; i < width; i++) own[i] = mapped[i * PANEL + t];
-        token_scores(network, own, lo, hi, scores);
+        token_scores(network, own, lo, hi, scores, whole);
         log_p[t] += scores[rank - lo] - log_total(scores, hi - lo);
     }
 }
@@ -455,9 +684,11 @@ void attend_one(const float *query, const float *const *memory, const float *own
 }
 
 // x += down · relu(up · normal)², skipping rows of `down` that get no weight, as most do.
-void mlp_one(const float *up, const float *down, int64_t width, const float *normal, float *inner, int32_t *rows, float *x) {
+void mlp_one(const Network &network, int layer, const float *normal, float *inner, int32_t *rows, float *x) {
+    int64_t width = network.width;
+    const float *down = network.mlp + (2 * layer + 1) * 4 * width * width;
     int active = 0;
-    dots(up, normal, 4 * width, width, inner);
+    dots(up_of(network, layer), Input{normal, nullptr, 1}, 4 * width, width, inner);
     for (int i = 0; i < 4 * width; i++) {
         if (!(inner[i] > 0)) continue;
         inner[active] = inner[i] * inner[i];
@@ -466,19 +697,47 @@ void mlp_one(const float *up, const float *down, int64_t width, const float *nor
     add_rows([=](int r) { return down + rows[r] * width; }, inner, active, width, x);
 }
 
-void step(const Network &network, uint16_t token, const float *const *memory, int past, float *own, float *scratch) {
-    int64_t width = network.width, square = width * width, biases = 2 * PANEL + network.context;
+// The same with rounded weights; `out` (width) and `whole` (4·width) are overwritten.
+void rounded_mlp_one(const Network &network, int layer, const float *normal, float *inner, float *out, float *whole, float *x) {
+    int64_t width = network.width;
+    const float *scale = network.mlp_scale + (2 * layer + 1) * 4 * width;
+    dots(up_of(network, layer), rounded_one(normal, width, true, whole), 4 * width, width, inner);
+    for (int i = 0; i < 4 * width; i++) {
+        float positive = inner[i] > 0 ? inner[i] : 0;
+        inner[i] = positive * positive * scale[i];
+    }
+    dots(down_of(network, layer), rounded_one(inner, 4 * width, false, whole), width, 4 * width, out);
+    for (int i = 0; i < width; i++) x[i] += out[i];
+}
+
+// As `gate_heads`, for one token.
+void gate_heads_one(const Network &network, int layer, const float *normal, float *read, float *logits) {
     int heads = heads_of(network);
+    const float *gates = network.head_gate + (int64_t)layer * network.width * heads;
+    for (int h = 0; h < heads; h++) logits[h] = 0;
+    for (int i = 0; i < network.width; i++)
+        for (int h = 0; h < heads; h++) logits[h] += normal[i] * gates[i * heads + h];
+    for (int h = 0; h < heads; h++) {
+        float factor = 2 * sigmoid(logits[h]);
+        for (int i = 0; i < HEAD; i++) read[h * HEAD + i] *= factor;
+    }
+}
+
+void step(const Network &network, uint16_t token, const float *const *memory, int past, float *own, float *scratch) {
+    int64_t width = network.width, biases = 2 * PANEL + network.context;
+    int heads = heads_of(network);
+    bool rounds = !network.attention;
     float *x = scratch, *normal = x + width, *query = normal + width, *read = query + width, *inner = read + width;
-    float *rows = inner + 4 * width, *factors = rows + 4 * width, *scores = factors + width;
+    float *rows = inner + 4 * width, *mapped = rows + 4 * width, *whole = mapped + width, *scores = whole + 4 * width;
+    auto input_of = [=](const float *in) { return rounds ? rounded_one(in, width, true, whole) : Input{in, nullptr, 1}; };
     const float *cosine = network.cosine + past * (HEAD / 2), *sine = network.sine + past * (HEAD / 2);
-    for (int i = 0; i < width; i++) x[i] = network.embedding[token * width + i];
+    embedding_of(network, token, x, 1);
     for (int layer = 0; layer < network.layers; layer++) {
-        const float *maps = network.attention + layer * 4 * square, *up = network.mlp + layer * 8 * square;
         float *keys = own + 2 * layer * width;
         normalize_one(x, normal, width);
-        dots(maps, normal, width, width, query);
-        dots(maps + square, normal, 2 * width, width, keys);
+        Input input = input_of(normal);
+        dots(map_of(network, layer, 0), input, width, width, query);
+        dots(map_of(network, layer, 1), input, 2 * width, width, keys);  // and values
         for (int h = 0; h < heads; h++) {
             int64_t offset = h * HEAD, which = layer * heads + h;
             normalize_one(query + offset, query + offset, HEAD, 0.125f);
@@ -487,16 +746,13 @@ void step(const Network &network, uint16_t token, const float *const *memory, in
             turn_one(keys + offset, cosine, sine);
             attend_one(query + offset, memory, own, past, 2 * layer * width + offset, width,
                        network.distance + which * biases, network.sink[which], scores, read + offset);
-            if (network.head_gate) {
-                float logit = 0;
-                for (int i = 0; i < width; i++) logit += normal[i] * network.head_gate[(layer * width + i) * heads + h];
-                for (int i = 0; i < HEAD; i++) read[offset + i] *= 2 * sigmoid(logit);
-            }
         }
-        dots(maps + 3 * square, read, width, width, factors);
-        for (int i = 0; i < width; i++) x[i] += factors[i];
+        if (network.head_gate) gate_heads_one(network, layer, normal, read, mapped);
+        dots(map_of(network, layer, 3), input_of(read), width, width, mapped);
+        for (int i = 0; i < width; i++) x[i] += mapped[i];
         normalize_one(x, normal, width);
-        mlp_one(up, up + 4 * square, width, normal, inner, (int32_t *)rows, x);
+        if (rounds) rounded_mlp_one(network, layer, normal, inner, mapped, whole, x);
+        else mlp_one(network, layer, normal, inner, (int32_t *)rows, x);
     }
     float *state = own + 2 * network.layers * width;
     normalize_one(x, state, width);
@@ -509,6 +765,17 @@ void map_state(const Network &network, const float *state, float *mapped) {
     add_rows(row_at, state, network.width, network.width, mapped);
 }
 
+void mix(const float *log_weights, const float *log_p, int components, int64_t n, float *__restrict out) {
+    for (int64_t i = 0; i < n; i++) out[i] = log_weights[0] + log_p[i];
+    for (int c = 1; c < components; c++)
+        for (int64_t i = 0; i < n; i++) {
+            float one = out[i], other = log_weights[c] + log_p[c * n + i];
+            float high = one > other ? one : other, low = one > other ? other : one;
+            float sum = high + fast_log(1 + fast_exp(low - high));
+            out[i] = low == -INFINITY ? high : sum;
+        }
+}
+
 }  // namespace
 
-const Arithmetic NAME = {read_row, score, step, class_scores, map_state, token_scores, log_total};
+const Arithmetic NAME = {read_row, score, step, class_scores, map_state, token_scores, log_total, shares, mix};

@@ -14,33 +14,41 @@ namespace {
 // Reads documents with the memory, token by token.
 class Reader {
   public:
-    explicit Reader(const Model &model)
-        : model(model), views(model), memory(model), J(model.memory.exponents()), weights(4 * (size_t)J) {
+    Reader(const Model &model, bool is_online)
+        : model(model), views(model), memory(model, model.memory, 1), is_online(is_online), J(1 + model.memory.exponents()) {
+        if (is_online) archive.emplace_back(model, model.archive, J);
+        for (auto *numbers : {&exponents_of, &squares_of})
+            for (auto &level : *numbers) level.resize(J + (is_online ? model.archive.exponents() : 0));
         int widest = model.classes;
         for (int k = 0; k < model.classes; k++) widest = std::max(widest, Outputs::tokens(model, k).n());
         shares.resize(model.classes + widest);
         p.resize(widest);
         classes.resize(model.classes);
-        evidence.resize(widest, 1 + model.memory.decays);
-        reset();
+        evidence.resize(widest, 1 + model.memory.decays + (is_online ? model.archive.decays : 0));
+        begin();
     }
 
-    // The start of a document.
+    // The start of a document. Online, what was learned from others remains.
     void reset() {
         memory.clear();
-        for (int level = 0; level < 2; level++) {
-            std::copy_n(model.remembered[level], J, exponents(level));
-            std::fill_n(squares(level), J, 1.0f);
-        }
+        if (!is_online) begin();
     }
 
     // The end of a document of `age` tokens, given its last n and what was learned from it.
     void load(const uint16_t *tail, int64_t n, int64_t age, const float *learned) {
         memory.seek(tail, n, age);
-        std::copy_n(learned, weights.size(), weights.data());
+        for (int level = 0; level < 2; level++) {
+            std::copy_n(learned + level * J, J, exponents(level));
+            std::copy_n(learned + (2 + level) * J, J, squares(level));
+        }
     }
 
-    void store(float *learned) const { std::copy(weights.begin(), weights.end(), learned); }
+    void store(float *learned) {
+        for (int level = 0; level < 2; level++) {
+            std::copy_n(exponents(level), J, learned + level * J);
+            std::copy_n(squares(level), J, learned + (2 + level) * J);
+        }
+    }
 
     // ln p of one token, which is then read. `plain`: shares of the classes and of the members of its class without the
     // memory. The certainty before it goes to `certain`, unless null.
@@ -57,6 +65,7 @@ class Reader {
             learn(1, rank - tokens.lo);
         }
         memory.add(token);
+        for (Memory &all : archive) all.add(token);
         return log_p;
     }
 
@@ -72,20 +81,25 @@ class Reader {
             views.scores(outputs, p.data());
             return;
         }
-        plain_shares(outputs, shares.data());
+        views.shares(outputs, shares.data());
         score(outputs, shares.data());
     }
 
     // The same, given their shares without the memory.
     void score(const Outputs &outputs, const float *plain) {
-        memory.evidence(outputs, plain, evidence);
+        int n = outputs.n();
+        evidence.begin(plain, n);
+        memory.add_rows(outputs, evidence);
+        for (Memory &all : archive) all.add_rows(outputs, evidence);
+        memory.add_contexts(outputs, plain, evidence);
+        for (Memory &all : archive) all.add_contexts(outputs, plain, evidence);
+        evidence.finish();
         const float *exponent = exponents(outputs.level);
-        int n = evidence.n;
         scaled(p.data(), evidence.dense.data(), exponent[0], n);
-        for (int part = 1; part <= model.memory.decays; part++)
+        for (int part = 1; part < evidence.rows; part++)
             add_scaled(p.data(), evidence.dense.data() + part * evidence.stride, exponent[evidence.exponent[part]], n);
-        for (int c = 0; c < model.memory.contexts; c++) {
-            float weight = exponent[evidence.exponent[1 + model.memory.decays + c]];
+        for (int c = 0; c < evidence.contexts; c++) {
+            float weight = exponent[evidence.exponent[evidence.rows + c]];
             for (int j = evidence.first[c]; j < evidence.first[c + 1]; j++)
                 p[evidence.place[j]] += weight * evidence.value[j];
         }
@@ -108,49 +122,43 @@ class Reader {
         out[1] = std::log(largest);
     }
 
-    // Shares without the memory of some outputs, no smaller than a limit.
-    void plain_shares(const Outputs &outputs, float *out) {
-        views.scores(outputs, out);
-        normalize(out, outputs.n());
-        for (int i = 0; i < outputs.n(); i++) out[i] = std::max(out[i], model.memory.smallest_share);
-    }
-
-    // Shares without the memory of all classes and the members of one of them.
-    int plain_shares(int k, float *out) {
-        Outputs tokens = Outputs::tokens(model, k);
-        plain_shares(Outputs::classes(model), out);
-        plain_shares(tokens, out + model.classes);
-        return model.classes + tokens.n();
-    }
-
-    int class_of(uint16_t token) const { return model.class_of_rank[model.rank[token]]; }
-
     const Model &model;
     ViewProduct views;
     Memory memory;
     Evidence evidence;
     std::vector<float> shares, p, classes;
-    float *exponents(int level) { return weights.data() + level * J; }
+    float *exponents(int level) { return exponents_of[level].data(); }
 
   private:
-    int J;
-    std::vector<float> weights;  // (2, J) exponents of classes and of tokens; (2, J) sums of squares of their gradients
+    std::vector<Memory> archive;  // of all documents; empty unless they are read online
+    bool is_online;
+    int J;  // exponents without those of the archive
+    std::vector<float> exponents_of[2], squares_of[2];  // of classes and of tokens; sums of squares of their gradients
 
-    float *squares(int level) { return weights.data() + (2 + level) * J; }
+    float *squares(int level) { return squares_of[level].data(); }
+
+    // Nothing is learned yet; an archive says nothing at first.
+    void begin() {
+        for (int level = 0; level < 2; level++) {
+            std::fill(exponents_of[level].begin(), exponents_of[level].end(), 0.0f);
+            std::fill(squares_of[level].begin(), squares_of[level].end(), 1.0f);
+            std::copy_n(model.remembered[level], J, exponents(level));
+        }
+    }
 
     void learn(int level, int target) {
         const float *rows = evidence.dense.data();
-        for (int part = 0; part <= model.memory.decays; part++) {
+        for (int part = 0; part < evidence.rows; part++) {
             const float *row = rows + part * evidence.stride;
             step(level, evidence.exponent[part], row[target] - dot(row, p.data(), evidence.n));
         }
-        for (int c = 0; c < model.memory.contexts; c++) {
+        for (int c = 0; c < evidence.contexts; c++) {
             float gradient = 0;
             for (int j = evidence.first[c]; j < evidence.first[c + 1]; j++) {
                 int i = evidence.place[j];
                 gradient += evidence.value[j] * ((i == target ? 1 : 0) - p[i]);
             }
-            step(level, evidence.exponent[1 + model.memory.decays + c], gradient);
+            step(level, evidence.exponent[evidence.rows + c], gradient);
         }
     }
 
@@ -169,9 +177,8 @@ extern "C" {
 // Without a memory: ln p of each target from lo to hi, into out[0 … hi − lo), and unless null its certainty (hi − lo, 2).
 EXPORT void saffu_score(const Model *model, const uint16_t *ids, const int64_t *starts, int64_t documents, int64_t lo,
                         int64_t hi, double *out, float *certain) KERNEL {
-    Reader reader(*model);
-    each_target(starts, documents, lo, hi, [&](int64_t p, int64_t start) {
-        reader.views.stand_at(Context{ids + p, p - start});
+    Reader reader(*model, false);
+    reader.views.each(ids, starts, documents, lo, hi, [&](int64_t p) {
         int rank = model->rank[ids[p]], k = model->class_of_rank[rank];
         out[p - lo] = 0;
         for (const Outputs &outputs : {Outputs::classes(*model), Outputs::tokens(*model, k)}) {
@@ -186,28 +193,27 @@ EXPORT void saffu_score(const Model *model, const uint16_t *ids, const int64_t *
 // after the other.
 EXPORT void saffu_plain_shares(const Model *model, const uint16_t *ids, const int64_t *starts, int64_t documents,
                                int64_t lo, int64_t hi, float *out) KERNEL {
-    Reader reader(*model);
-    each_target(starts, documents, lo, hi, [&](int64_t p, int64_t start) {
-        reader.views.stand_at(Context{ids + p, p - start});
-        out += reader.plain_shares(reader.class_of(ids[p]), out);
+    ViewProduct views(*model);
+    views.each(ids, starts, documents, lo, hi, [&](int64_t p) {
+        out += views.shares_for(ids[p], out);
     });
 } OR_FAIL()
 
-// A reader at the start of a document; the model must outlive it.
-EXPORT Reader *saffu_reader(const Model *model) KERNEL {
-    return new Reader(*model);
+// A reader at the start of a document; the model must outlive it. If it is online, it remembers the documents before, too.
+EXPORT Reader *saffu_reader(const Model *model, int32_t is_online) KERNEL {
+    return new Reader(*model, is_online);
 } OR_FAIL(nullptr)
 
 EXPORT void saffu_free_reader(Reader *reader) { delete reader; }
 
 // Reads the targets from lo to hi, given their shares without the memory: ln p of each, and unless null its certainty
-// (hi − lo, 2). The reader must be at lo; it begins each document anew, unless it `continues`.
+// (hi − lo, 2). The reader must be at lo.
 EXPORT void saffu_read_targets(Reader *reader, const uint16_t *ids, const int64_t *starts, int64_t documents, int64_t lo,
-                               int64_t hi, int32_t continues, const float *plain, double *out, float *certain) KERNEL {
+                               int64_t hi, const float *plain, double *out, float *certain) KERNEL {
     each_target(starts, documents, lo, hi, [&](int64_t p, int64_t start) {
-        if (p == start && !continues) reader->reset();
+        if (p == start) reader->reset();
         out[p - lo] = reader->read(ids[p], plain, certain ? certain + 2 * (p - lo) : nullptr);
-        plain += reader->model.classes + Outputs::tokens(reader->model, reader->class_of(ids[p])).n();
+        plain += reader->model.classes + Outputs::tokens(reader->model, class_of(reader->model, ids[p])).n();
     });
 } OR_FAIL()
 
@@ -217,7 +223,7 @@ EXPORT void saffu_read(Reader *reader, const uint16_t *tail, int64_t n, int64_t 
     reader->load(tail, from, age - (n - from), learned);
     for (int64_t p = from; p < n; p++) {
         reader->views.stand_at(Context{tail + p, age - (n - p)});
-        reader->plain_shares(reader->class_of(tail[p]), reader->shares.data());
+        reader->views.shares_for(tail[p], reader->shares.data());
         reader->read(tail[p], reader->shares.data(), nullptr);
     }
     reader->store(learned);
@@ -246,13 +252,22 @@ EXPORT void saffu_distribution(Reader *reader, const uint16_t *tail, int64_t n, 
     }
 } OR_FAIL()
 
-// Only the certainty (2) after such a document.
+// Only the certainty (2) after such a document, and, if `classes` is not null, the probabilities of the classes.
 EXPORT void saffu_certainty(Reader *reader, const uint16_t *tail, int64_t n, int64_t age, const float *learned,
-                            float *certain) KERNEL {
+                            float *certain, float *classes) KERNEL {
     reader->stand_at(tail, n, age, learned);
     reader->score(Outputs::classes(reader->model));
     reader->normalized(reader->model.classes, 0);
     reader->certainty(certain);
+    if (classes) std::copy_n(reader->p.data(), reader->model.classes, classes);
+} OR_FAIL()
+
+// After that, the probabilities of the tokens of class k, given the class.
+EXPORT void saffu_members(Reader *reader, int32_t k, float *out) KERNEL {
+    Outputs tokens = Outputs::tokens(reader->model, k);
+    reader->score(tokens);
+    reader->normalized(tokens.n(), 0);
+    std::copy_n(reader->p.data(), tokens.n(), out);
 } OR_FAIL()
 
 // Samples a token from that distribution with two numbers from [0, 1), for a class and for a token of that class; with a
@@ -275,7 +290,7 @@ EXPORT int32_t saffu_sample(Reader *reader, const uint16_t *tail, int64_t n, int
     Outputs tokens = Outputs::tokens(model, k);
     uint16_t token = model.token_of_rank[tokens.lo + draw(tokens, uniform[1])];
     if (model.memory.window) {
-        reader->plain_shares(k, reader->shares.data());
+        reader->views.shares_for(token, reader->shares.data());
         reader->read(token, reader->shares.data(), nullptr);
         reader->store(learned);
     }
@@ -300,19 +315,19 @@ EXPORT void saffu_explain(Reader *reader, const uint16_t *tail, int64_t n, int64
         for (int v = 0; v < model.views; v++) {
             row += width;
             weight += 2;
-            outputs.shares(model, reader->views.looked, v, row);
+            outputs.shares(model, *reader->views.looked, v, row);
             logarithms(row, count);
-            weight[0] = model.plain[level][reader->views.looked.exponent[v]];
+            weight[0] = model.plain[level][reader->views.looked->exponent[v]];
         }
         if (!shape.window) continue;
         reader->score(outputs);
         const Evidence &evidence = reader->evidence;
-        for (int part = 0; part < shape.parts(); part++) {
+        for (int part = 0; part <= shape.parts(); part++) {
             row += width;
             weight += 2;
             float exponent = reader->exponents(level)[evidence.exponent[part]];
             weight[0] = exponent;
-            evidence.row(part, shape.decays, row);
+            evidence.row(part, row);
             if (part) scaled(row, row, exponent, count);
         }
     }
@@ -345,16 +360,23 @@ EXPORT void saffu_view_score(const View *view, const uint16_t *rank, const uint1
     });
 } OR_FAIL()
 
-// Sums of the followers' shares by class for chosen contexts of a level: (contexts, classes).
+// Sums of the followers' shares by class for chosen contexts of a level: (contexts, classes). And how many followers are in
+// the classes before each, and in all: (contexts, classes + 1).
 EXPORT void saffu_class_rows(const uint32_t *begin, const uint16_t *follow, const float *mass, const uint16_t *class_of_rank,
-                             const uint32_t *contexts, int64_t n, int32_t classes, float *out) KERNEL {
+                             const uint32_t *contexts, int64_t n, int32_t classes, float *out, uint16_t *before) KERNEL {
     std::vector<double> sums(classes);
     Pace pace;
     for (int64_t row = 0; row < n; row++) {
-        pace.step((begin[contexts[row] + 1] - begin[contexts[row]]) * 6 + classes * 4);
+        uint32_t first = begin[contexts[row]], last = begin[contexts[row] + 1];
+        pace.step((last - first) * 6 + classes * 6);
         std::fill(sums.begin(), sums.end(), 0.0);
-        for (uint32_t i = begin[contexts[row]]; i < begin[contexts[row] + 1]; i++)
-            sums[class_of_rank[follow[i]]] += mass[i];
+        int next = 0;  // class
+        for (uint32_t i = first; i < last; i++) {
+            int k = class_of_rank[follow[i]];
+            for (; next <= k; next++) *before++ = (uint16_t)(i - first);
+            sums[k] += mass[i];
+        }
+        for (; next <= classes; next++) *before++ = (uint16_t)(last - first);
         for (int k = 0; k < classes; k++) out[row * classes + k] = (float)sums[k];
     }
 } OR_FAIL()

@@ -12,8 +12,10 @@ struct Level {
     const float *backoff;
     const uint16_t *follow;             // followers, by rank
     const float *mass;
-    const int32_t *heavy;               // its row of class sums, if it has many followers, else −1 (or null: none has)
-    const float *rows;                  // (heavy contexts, classes)
+    const uint32_t *heavy;              // contexts with more than `many` followers, ascending
+    const float *rows;                  // (heavies, classes) sums by class of their shares
+    const uint16_t *before;             // (heavies, classes + 1) how many of their followers are in classes before
+    uint32_t many, heavies;
 };
 
 struct View {
@@ -33,6 +35,7 @@ struct MemoryContext {
     int32_t chained;                    // whether its shares build on those of the context before it in the list
     float strength;                     // how many tokens the shares that it builds on are worth
     float keep;                         // what remains of its counts when it occurs again
+    int32_t longest;                    // if not 0: only its latest occurrence counts, by how many tokens agree, at most this
     const int32_t *distances;           // of its tokens, nearest first
     const uint16_t *classes;            // of its tokens; null if it sees the tokens themselves
 };
@@ -47,9 +50,10 @@ struct MemoryShape {
     const float *half_lives;            // (decays)
     const int64_t *age_limits;          // (ages)
     const float *count_limits;          // (3) two for contexts with one follower, one for others
+    const int32_t *match_limits;        // (MEMORY_EVIDENCE − 1) tokens that agree
     const MemoryContext *context;
-    int parts() const { return 1 + decays + contexts; }
-    int exponents() const { return 1 + MEMORY_EVIDENCE * (decays + contexts); }
+    int parts() const { return decays + contexts; }
+    int exponents() const { return MEMORY_EVIDENCE * parts(); }
 };
 
 // Tokens are ranked class by class: class k holds the ranks from class_first[k] to class_first[k + 1].
@@ -62,5 +66,5 @@ struct Model {
     const float *plain[2];              // exponents of classes and of tokens: of the prior, then of every view (levels, EVIDENCE)
     const float *remembered[2];         // the same of ln p_plain, then of every part of the memory (MEMORY_EVIDENCE)
     const View *view;
-    MemoryShape memory;
+    MemoryShape memory, archive;        // of a document; of all documents, when they are read online
 };

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 #include <vector>
 
 #ifdef __GLIBC__
@@ -201,7 +200,7 @@ thread_local Failure failure = NONE;
 
 void allocate(int64_t bytes, Buffer *buffer) {
     *buffer = {std::malloc(bytes ? bytes : 1), bytes};
-    if (!buffer->data) throw std::bad_alloc();
+    if (!buffer->data) fail(OUT_OF_MEMORY);
 }
 
 extern "C" {

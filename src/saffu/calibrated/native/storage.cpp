@@ -6,12 +6,16 @@
 
 #include <atomic>
 
+#if !defined(_WIN32) && !defined(__wasi__)
+#define HAS_SIGNALS
+#include <signal.h>
+#include <unistd.h>
+#endif
 #ifdef __linux__
 #include <cstdlib>
 #include <fcntl.h>
 #include <mutex>
 #include <sys/mman.h>
-#include <unistd.h>
 #include <vector>
 #endif
 
@@ -29,6 +33,15 @@ std::mutex guard;
 std::vector<Region> regions;      // everything that saffu_map has mapped
 #endif
 
+#ifdef HAS_SIGNALS
+void end_with_a_line(int) {       // calls nothing that a signal handler may not call
+    static const char line[] =
+        "saffu: a file became shorter, or its disk failed, while it was in use; restore the model or train again\n";
+    if (write(2, line, sizeof line - 1) < 0) _exit(3);
+    _exit(2);
+}
+#endif
+
 }  // namespace
 
 bool limited() { return most.load(std::memory_order_relaxed) > 0; }
@@ -36,6 +49,17 @@ bool limited() { return most.load(std::memory_order_relaxed) > 0; }
 extern "C" {
 
 EXPORT void saffu_limit(int64_t bytes) { most = bytes; }
+
+// What happens when a page of a mapped file is gone (SIGBUS): the process ends with one line, or as it did before.
+EXPORT void saffu_explain_lost_pages([[maybe_unused]] int32_t explain) {
+#ifdef HAS_SIGNALS
+    static struct sigaction before;
+    struct sigaction ours = {};
+    ours.sa_handler = end_with_a_line;
+    if (explain) sigaction(SIGBUS, &ours, &before);
+    else sigaction(SIGBUS, &before, nullptr);
+#endif
+}
 
 #ifdef __linux__
 // Maps a file, to be read and written; null if that is not possible.

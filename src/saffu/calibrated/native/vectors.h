@@ -22,6 +22,12 @@ VECTORIZED void scaled(float *out, const float *in, float weight, int n) {
     for (int i = 0; i < n; i++) out[i] = weight * in[i];
 }
 
+// out = ln(share + weight · count/f)
+[[maybe_unused]] VECTORIZED void log_ratios(float *__restrict out, const double *__restrict count,
+                                            const float *__restrict f, float weight, float share, int n) {
+    for (int i = 0; i < n; i++) out[i] = fast_log(share + weight * (float)count[i] / f[i]);
+}
+
 VECTORIZED void logarithms(float *x, int n) {
     for (int i = 0; i < n; i++) x[i] = fast_log(x[i]);
 }

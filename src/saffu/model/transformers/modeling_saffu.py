@@ -30,7 +30,8 @@ class SaffuConfig(PretrainedConfig):
     model_type = "saffu"
 
     def __init__(self, vocab_size: int = 0, hidden_size: int = 0, **others: Any):
-        self.vocab_size, self.hidden_size = vocab_size, hidden_size
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
         others.pop("checksums", None)  # of files that transformers may replace
         super().__init__(**others)
 

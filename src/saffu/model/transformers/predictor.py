@@ -42,7 +42,8 @@ class Predictor:
         known: dict[tuple[int, int], State] = {}
         rows = []
         for tokens, present in zip(ids.tolist(), real.tolist(), strict=True):
-            state, row = self.start, []
+            state = self.start
+            row = []
             for token, is_real in zip(tokens, present, strict=True):
                 if is_real and token == SOD:
                     state = self.start
@@ -100,11 +101,17 @@ def document_vectors(vectors: Array, tokens: Array) -> Array:
     scaled[:EOD] = 0
     out = np.zeros((*tokens.shape, 2, vectors.shape[1]), dtype=np.float32)
     for row, described in zip(tokens.tolist(), out, strict=True):
-        last, total, number = SOD, np.zeros_like(scaled[0]), 0
+        last = SOD
+        total = np.zeros_like(scaled[0])
+        number = 0
         for place, token in enumerate(row):
             if token == SOD:
-                last, total, number = SOD, np.zeros_like(total), 0
+                last = SOD
+                total = np.zeros_like(total)
+                number = 0
             elif token >= EOD:
-                last, total, number = token, total + scaled[token], number + 1
+                last = token
+                total = total + scaled[token]
+                number = number + 1
             described[place] = scaled[last], total / max(number, 1)
     return out.reshape(*tokens.shape, -1)

@@ -55,7 +55,7 @@ export async function refresh() {
   const waiting = subject()?.changes.some((change) => change.equal === null && !change.failed);
   const fitting = session.models.some((model) => !model.rival && model.rival_note.includes("being fitted"));
   if (isCounting()) later("refresh", first ? 60 : 250, refresh);
-  else if (waiting || fitting) later("refresh", 600, refresh);
+  else if (waiting || fitting || session.models.some(({ training }) => training && !training.done)) later("refresh", 600, refresh);
 }
 
 function showModels() {

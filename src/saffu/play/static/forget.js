@@ -28,7 +28,7 @@ function showDocuments({ documents, holding }, word) {
   const items = documents.map((found) => {
     const forget = element("button", { type: "button", className: "danger", textContent: "Forget" });
     forget.ariaLabel = `Forget the document: ${(found.before + found.context + found.word + found.after).slice(0, 80)}`;
-    forget.addEventListener("click", () => change("forget", { document: found.number }, forget));
+    forget.addEventListener("click", () => change("forget", { document: found.number, drop_network: byId("drop-network").checked }, forget));
     const text = element(
       "p",
       { dir: "auto" },
@@ -86,6 +86,7 @@ function compareWords() {
     .slice(0, MOST_MOVED);
   before = null;
   showChanges();
+  byId("changes").scrollIntoView({ block: "nearest" }); // below the fold on a phone
 }
 
 function showChanges() {
@@ -150,13 +151,13 @@ function prints(model, made, state) {
 }
 
 function remains(pieces) {
-  const again = element("button", { type: "button", className: "recount", textContent: "Recount with a fresh tokenizer" });
+  const again = element("button", { type: "button", className: "recount served", textContent: "Recount with a fresh tokenizer" });
   again.addEventListener("click", () => {
     again.textContent = "Recounting…";
     change("recount", {}, again);
   });
   const named = separated(pieces.map((piece) => piece.trim() || "␣"), 8);
-  return element("div", { className: "remains" }, element("p", {}, "What remains: the tokenizer learned ", pieces.length === 1 ? "the piece " : "the pieces ", ...named, " from this text; no count of ", pieces.length === 1 ? "it" : "them", " is left."), again);
+  return element("div", { className: "remains" }, element("p", {}, "What remains: the tokenizer learned ", pieces.length === 1 ? "the piece " : "the pieces ", ...named, " from this text. No count of ", pieces.length === 1 ? "it is left, and it is" : "them is left, and they are", " never suggested."), again);
 }
 
 export function startForget() {

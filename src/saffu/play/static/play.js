@@ -7,6 +7,7 @@ import { startEditor, type, typedText } from "./editor.js";
 import { startForget } from "./forget.js";
 import { chosenWord, on, session, subject } from "./session.js";
 import { startShare } from "./share.js";
+import { startTrain } from "./train.js";
 import { startWhy } from "./why.js";
 import { startWords } from "./words.js";
 
@@ -38,6 +39,7 @@ startEditor();
 startWords();
 startWhy();
 startForget();
+startTrain();
 startCompare();
 startShare();
 for (const name of ["place", "word"]) on(name, remember);

@@ -7,15 +7,18 @@ grid cannot test are marked as such.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
 from saffu.experiments.agreement import Perplexities, printed_perplexities
 from saffu.experiments.grid import MODES, cell_settings, reading_of
-from saffu.experiments.results import Cell, perplexities_of
+from saffu.experiments.report import Report
+from saffu.experiments.results import Cell, Results, perplexities_of
 from saffu.format import plural
 
 HOLDS, IN_PART, FAILS, OPEN = "holds", "holds in part", "does not hold", "not decided by this grid"
@@ -55,11 +58,14 @@ class Verdict:
 
 def judge(cells: Iterable[Cell], base: Iterable[Cell], tokens: int) -> list[Verdict]:
     """All verdicts: from the `base` cells, and from any cells that differ from them in the setting in question."""
-    cells, base = list(cells), list(base)
-    ours, printed = perplexities_of(base), printed_perplexities()
+    cells = list(cells)
+    base = list(base)
+    ours = perplexities_of(base)
+    printed = printed_perplexities()
     verdicts = []
     for decide in (*TABLES, documents):
-        verdict, paper = decide(ours), decide(printed)
+        verdict = decide(ours)
+        paper = decide(printed)
         verdicts.append(replace(verdict, paper_effect=paper.effect if verdict.verdict != OPEN else None))
     verdicts += [decide(cells, base) for decide in (attention, priming, bound, tuning)]
     verdicts.append(replace(generalization(ours), paper_effect=generalization(printed).effect))
@@ -127,7 +133,8 @@ def short_radius(perplexities: Perplexities) -> Verdict:
     dev = line(perplexities, "sum/cat", block=128)
     if not {8, 16, 128} <= dev.keys():
         return Verdict(2, claim, OPEN, "Needs sum/cat at b = 128 with r = 8, 16, and 128.")
-    near, worse = abs(dev[8] / dev[128] - 1) <= NEAR, dev[16] > dev[8]
+    near = abs(dev[8] / dev[128] - 1) <= NEAR
+    worse = dev[16] > dev[8]
     numbers = ", ".join(f"{dev[r]:.1f} at r = {r}" for r in (8, 16, 128))
     ratios = f"r = 8 is {compared(dev[8] / dev[128])} r = 128, and r = 16 is {compared(dev[16] / dev[8])} r = 8."
     return Verdict(2, claim, both(near, worse), f"{numbers}: {ratios}", dev[8] / dev[128] - 1)
@@ -135,12 +142,14 @@ def short_radius(perplexities: Perplexities) -> Verdict:
 
 def block_sizes(perplexities: Perplexities) -> Verdict:
     claim = "At r = 8 a sum block improves with b, and a cat block is best at b = 32."
-    summed, cat = line(perplexities, "sum/cat", radius=8), line(perplexities, "cat/cat", radius=8)
+    summed = line(perplexities, "sum/cat", radius=8)
+    cat = line(perplexities, "cat/cat", radius=8)
     if len(summed) < 3 or not {16, 32, 64} <= cat.keys():
         return Verdict(3, claim, OPEN, "Needs sum/cat and cat/cat at r = 8 with at least b = 16, 32, and 64.")
     steps = list(summed.values())
     improving = sum(after < before for before, after in pairwise(steps))
-    best_sum, best_cat = min(summed, key=summed.__getitem__), min(cat, key=cat.__getitem__)
+    best_sum = min(summed, key=summed.__getitem__)
+    best_cat = min(cat, key=cat.__getitem__)
     evidence = (
         f"Sum: {steps[0]:.1f} at b = {min(summed)}, {steps[-1]:.1f} at b = {max(summed)}; {improving} of "
         f"{len(steps) - 1} steps improve, and the best is {summed[best_sum]:.1f} at b = {best_sum}. "
@@ -163,7 +172,8 @@ def documents(perplexities: Perplexities) -> Verdict:
     if not pairs:
         return Verdict(4, claim, OPEN, "Needs cells with and without a document model.")
     gains = sorted(1 - with_model / without for without, with_model in pairs)
-    small, harmless = gains[-1] <= SMALL, gains[0] >= -SMALL
+    small = gains[-1] <= SMALL
+    harmless = gains[0] >= -SMALL
     verdict = HOLDS if small and harmless else IN_PART if small else FAILS
     evidence = (
         f"Over {plural(len(gains), 'pair')} the median gain is {100 * median(gains):+.2f}%, ranging from "
@@ -253,15 +263,17 @@ def generalization(perplexities: Perplexities) -> Verdict:
 
 def parameters(base: Sequence[Cell]) -> Verdict:
     claim = "The best models (sum/cat, b = 128, r = 8 and 128) have fewer than 10 million parameters."
-    sizes = {
-        cell.config.radius: cell.parameters
+    best = {
+        cell.config.radius: cell
         for cell in base
         if cell.modes == "sum/cat" and cell.config.block == 128 and cell.config.radius in (8, 128)
     }
+    sizes = {radius: cell.parameters for radius, cell in best.items()}
     if len(sizes) < 2:
         return Verdict(14, claim, OPEN, "Needs sum/cat at b = 128 with r = 8 and 128.")
     below = [size < PARAMETER_LIMIT for size in sizes.values()]
-    evidence = ", ".join(f"{size:,} at r = {radius}" for radius, size in sorted(sizes.items())) + "."
+    evidence = ", ".join(f"{size:,} at r = {radius}" for radius, size in sorted(sizes.items()))
+    evidence += ", document model included." if best[8].config.document_shards else "."
     return Verdict(14, claim, both(*below), evidence, max(sizes.values()) / PARAMETER_LIMIT - 1)
 
 
@@ -290,10 +302,23 @@ def relative(pairs: list[tuple[float, float]], other: str) -> tuple[float, str]:
     return median(ratios) - 1, evidence + f"ranging from {words(ratios[0])} to {words(ratios[-1])}."
 
 
-def change(ratio: float) -> str:
-    """A ratio as a percentage change, or as a factor if it is large.
+def effects(verdict: Verdict) -> str:
+    """Our effect, and the paper's."""
+    if verdict.effect is None:
+        return "–"
+    paper = f" ({100 * verdict.paper_effect:+.1f}%)" if verdict.paper_effect is not None else ""
+    return f"{100 * verdict.effect:+.1f}%{paper}"
 
-    >>> change(1.0123), change(0.5), change(25.0)
-    ('+1.23%', '-50.00%', '× 25')
-    """
-    return f"{100 * (ratio - 1):+.2f}%" if ratio < 10 else f"× {ratio:.3g}"
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder made by saffu ablate")
+
+
+def run_command(options: argparse.Namespace) -> None:
+    report = Report(Results(options.folder))
+    verdicts = judge(report.cells, report.base, int(report.run["tokens"]))
+    print(f"{verdicts[0].size}; {verdicts[0].reading}")
+    for verdict in verdicts:
+        print(f"{verdict.number:>2} {verdict.verdict + ':':<17} {verdict.claim}\n{'':<21}{verdict.evidence}")
+        if verdict.effect is not None:
+            print(f"{'':<21}Effect (paper's): {effects(verdict)}")

@@ -1,0 +1,50 @@
+"""saffu complete: words that an unfinished text may continue with."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+
+from saffu.cli.options import Command, Parser, add_device, add_model, device_of, integer, require_utf8
+from saffu.cli.output import print_json, table
+
+
+def add_options(parser: Parser, _: Sequence[str]) -> None:
+    add_model(parser)
+    help = "unfinished text, whose last word is completed; ends in a space for the next word [each line of stdin]"
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help=help)
+    parser.add_argument("--number", "-n", type=integer(1), default=5, metavar="N", help="number of words [5]")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
+    add_device(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print words and their probabilities, most likely first; with several prompts, rows with their numbers."""
+    from saffu import load
+
+    one = options.prompt is not None
+    prompts: Iterable[str] = [options.prompt] if one else (line.removesuffix("\n") for line in sys.stdin)
+    if one:
+        require_utf8(options.prompt)
+    lm = load(options.model, device_of(options))
+    if not one and not options.json:
+        print("id\tword\tprobability", flush=True)
+    for number, prompt in enumerate(prompts, 1):
+        words = lm.complete_word(prompt, options.number)
+        if options.json:
+            print_json({"prompt": prompt, "words": words})
+        elif one:
+            print(table(["word", "probability"], [[word, f"{share:.3f}"] for word, share in words.items()]))
+        else:
+            print("".join(f"{number}\t{word}\t{share:.4f}\n" for word, share in words.items()), end="", flush=True)
+
+
+COMMAND = Command(
+    "complete",
+    "complete the last word of a text, or suggest the next one",
+    "MODEL [PROMPT] [options]",
+    'saffu complete model "the old ki"\nsaffu complete model "the old "\ncat prompts.txt | saffu complete model --json',
+    add_options,
+    run,
+)

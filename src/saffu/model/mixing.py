@@ -1,0 +1,60 @@
+"""Mixtures of fitted models: a large general model and a small one of your own text make the best of both."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from saffu.errors import SaffuError
+from saffu.model.ledger import PAGES
+from saffu.model.living import require_changeable
+from saffu.model.solutions import check, solution
+from saffu.tools.evaluate import dev_facts, evaluate, require_text
+
+if TYPE_CHECKING:
+    from saffu.model.language_model import SaffuLM, Text
+
+
+def mix(models: Sequence[SaffuLM], dev: Text) -> SaffuLM:
+    """A mixture of calibrated models with one tokenizer, its weights fitted on `dev`, which none of them counted."""
+    from saffu.calibrated.mixture import fitted_mixture
+
+    began, first = time.perf_counter(), models[0]
+    for number, other in enumerate(models, 1):
+        check(models=(other, type(first)))
+        if reason := obstacle(first, other):
+            raise SaffuError(f"model {number} cannot be part of a mixture: {reason}")
+    if len(models) < 2:
+        raise SaffuError("there is nothing to mix; list at least two models")
+    ledgers = [require_changeable(lm) for lm in models]
+    corpus = first.tokenize(dev)
+    require_text(corpus, "mix")
+    mixed = copy.copy(first)
+    mixed.encoder = None
+    model = fitted_mixture([lm.model_.counted_part for lm in models], corpus)
+    mixed.model_, mixed.config = model, model.config
+    mixed.statistics_ = sum((lm.statistics_ for lm in models[1:]), first.statistics_)
+    mixed.ledger_ = sum(ledgers[1:], ledgers[0])
+    if len(mixed.ledger_.pages) < sum(len(ledger.pages) for ledger in ledgers):
+        raise SaffuError("two of the models have counted the same text (one was made from the other); mix others")
+    mixed.trained_on_ = {name: sum(lm.trained_on_[name] for lm in models) for name in first.trained_on_}
+    mixed.source_ = {**first.source_, PAGES: [len(ledger.pages) for ledger in ledgers]}
+    score = dev_facts(evaluate(mixed.model_, corpus))
+    row = {"stage": "mix", "models": len(models), "members": model.names, "tokens": mixed.trained_on_["tokens"]}
+    row |= score
+    mixed.log_ = [row | {"seconds": round(time.perf_counter() - began, 3), "sample": mixed.sample()}]
+    return mixed
+
+
+def obstacle(first: SaffuLM, other: SaffuLM) -> str:
+    """Why a model cannot be mixed with the first; empty if it can."""
+    if not solution(other.config.preset).mixes:
+        return f"it has the preset {other.config.preset}; mix calibrated models, without a network"
+    if first.tokenizer_.to_json() != other.tokenizer_.to_json():
+        return "its tokenizer is another one; train it with --tokenizer or --base"
+    settings, others = first.config.to_dict(), other.config.to_dict()
+    if changed := [name for name, value in settings.items() if value != others[name]]:
+        return f"its {changed[0]} is {others[changed[0]]}, and {settings[changed[0]]} in the first"
+    return ""

@@ -1,0 +1,74 @@
+// Training a network next to the counts, and the curve that falls meanwhile.
+
+import { refresh } from "./count.js";
+import { byId, later, submitting } from "./dom.js";
+import { type } from "./editor.js";
+import { ask } from "./server.js";
+import { accept, emit, on, session, subject } from "./session.js";
+
+const WIDTH = 640;
+const HEIGHT = 160;
+const MARGIN = 12;
+
+function drawn(name, properties) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(properties)) made.setAttribute(key, value);
+  return made;
+}
+
+// Bits per byte of held-out text over time; the counts alone are a level line.
+function curve({ minutes, moments }) {
+  const counts = moments[0].counts;
+  const values = moments.map(({ bits }) => bits);
+  const high = Math.max(counts, ...values);
+  const low = Math.min(counts - 0.05, ...values);
+  const seconds = Math.max(60 * minutes, moments.at(-1).seconds);
+  const x = (each) => (MARGIN + ((WIDTH - 2 * MARGIN) * each) / seconds).toFixed(1);
+  const y = (bits) => (MARGIN + ((HEIGHT - 2 * MARGIN) * (high - bits)) / (high - low)).toFixed(1);
+  const picture = drawn("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `From ${counts.toFixed(3)} to ${Math.min(...values).toFixed(3)} bits per byte` });
+  picture.append(
+    drawn("line", { class: "level", x1: MARGIN, x2: WIDTH - MARGIN, y1: y(counts), y2: y(counts) }),
+    drawn("polyline", { class: "falling", points: moments.map((each) => `${x(each.seconds)},${y(each.bits)}`).join(" ") }),
+    drawn("circle", { class: "now", cx: x(moments.at(-1).seconds), cy: y(values.at(-1)), r: 4 }),
+  );
+  return picture;
+}
+
+function line({ minutes, moments, outcome, failed, done }) {
+  if (failed) return failed;
+  if (done && outcome) return `${outcome[0].toUpperCase()}${outcome.slice(1)}.`;
+  if (!moments.length) return "Counting most of the text, so that the rest shows what training gains…";
+  const { seconds, bits, counts } = moments.at(-1);
+  return `${seconds.toFixed(0)} of ${60 * minutes} seconds: ${bits.toFixed(3)} bits per byte of held-out text; the counts alone take ${counts.toFixed(3)}.`;
+}
+
+function show() {
+  const model = subject();
+  if (!model) return;
+  const { training } = model;
+  byId("train").hidden = !model.has_texts || model.has_network;
+  byId("train-form").hidden = Boolean(training && !training.done);
+  byId("training").hidden = !training;
+  if (!training) return;
+  const text = line(training);
+  if (byId("train-line").textContent !== text) byId("train-line").textContent = text;
+  byId("curve").replaceChildren(...(training.moments.length ? [curve(training)] : []));
+  byId("use-network").hidden = !session.models.some(({ id }) => id === training.model);
+}
+
+export function startTrain() {
+  on("models", show);
+  submitting("train-form", async () => {
+    const state = await ask("train", { model: session.current, minutes: Number(byId("train-minutes").value) });
+    if (!state) return;
+    accept(state);
+    emit("models");
+    later("refresh", 600, refresh);
+  });
+  byId("use-network").addEventListener("click", () => {
+    session.current = subject().training.model;
+    emit("models");
+    type();
+    byId("editor").focus();
+  });
+}

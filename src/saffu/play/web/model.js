@@ -1,0 +1,295 @@
+// The calibrated model, as in calibrated/model.py and calibrated/explain.py: solved from its counts by the library's kernels.
+
+import { Region } from "./kernels.js";
+import { Ngrams, marginal } from "./ngrams.js";
+import { solveTable } from "./tables.js";
+import { EOD } from "./tokenizer.js";
+
+const PAD = 0;
+const FEW_STARTS = 64; // different tokens near the starts of documents, as in calibrated/views.py
+const CLASS_SUMS_ABOVE = 64; // followers, as in calibrated/layout.py
+const MAX_LEVELS = 9;
+
+// The counts that all tables follow from: those of the memory, and of pairs of tokens farther apart, by distance.
+export class Sums {
+  constructor(memory, pairs) {
+    this.memory = memory;
+    this.pairs = pairs;
+  }
+
+  static count(kernels, about, ids, starts) {
+    const { order, slots } = about.settings;
+    const near = Array.from({ length: order - 1 }, (_, place) => place + 1);
+    const pairs = new Map();
+    for (let distance = order; distance <= slots; distance += 1) pairs.set(distance, Ngrams.count(kernels, ids, starts, 2, about.vocabulary, [distance]));
+    return new Sums(Ngrams.count(kernels, ids, starts, order, about.vocabulary, near), pairs);
+  }
+
+  // The sum, or with sign −1 the difference; null if a count would fall below zero.
+  merged(kernels, other, sign) {
+    const memory = this.memory.merged(kernels, other.memory, sign);
+    const pairs = [...this.pairs].map(([distance, counts]) => [distance, counts.merged(kernels, other.pairs.get(distance), sign)]);
+    return memory && pairs.every(([, counts]) => counts) ? new Sums(memory, new Map(pairs)) : null;
+  }
+}
+
+export class Model {
+  // about: the description of the model in its file; arrays: those that do not follow from counts.
+  constructor(kernels, about, arrays, sums) {
+    Object.assign(this, { kernels, about, arrays, sums, views: about.views, vocabulary: about.vocabulary, cache: about.settings.cache });
+    this.region = new Region(kernels);
+    this.ranks = arrays.get("rank");
+    this.tokens = arrays.get("token_of_rank");
+    this.classes = arrays.get("class_of_rank");
+    this.first = arrays.get("class_first");
+    this.frequencies = sums.memory.frequencies();
+    this.never = Array.from(this.frequencies.keys()).filter((token) => this.frequencies[token] === 0);
+    this.lookback = Math.max(...this.views.flatMap((view) => view.distances));
+    this.address = this.placeStructure();
+    this.solve();
+    this.reader = kernels.call.saffu_reader(this.address, 0);
+    this.learned = this.region.allocate(4 * (about.learned + 2)); // and the certainty, which nothing here needs
+    this.tail = this.region.allocate(2 * about.longest);
+    this.row = this.region.allocate(4 * Math.max(this.vocabulary, 2));
+  }
+
+  free() {
+    this.kernels.call.saffu_free_reader(this.reader);
+    this.region.free();
+  }
+
+  // The structure that kernels read, without what follows from counts.
+  placeStructure() {
+    const address = this.region.put(this.arrays.get("structure"));
+    const words = this.kernels.view(Uint32Array, address, this.arrays.get("structure").length / 4);
+    for (const place of this.arrays.get("relocations")) words[place / 4] += address;
+    return address;
+  }
+
+  set(address, field, value) {
+    this.kernels.view(Uint32Array, address + field, 1)[0] = value;
+  }
+
+  solve() {
+    const { kernels, region, about, sums, views } = this;
+    const scratch = new Region(kernels);
+    const prior = logPrior(this.frequencies, this.tokens);
+    const shares = prior.map(Math.exp);
+    const ofClasses = this.byClass(shares);
+    const values = { prior: shares, class_prior: ofClasses, log_prior: prior, log_class_prior: ofClasses.map(Math.log) };
+    for (const [name, array] of Object.entries(values)) this.set(this.address, about.fields.Model[name], region.put(Float32Array.from(array)));
+    const memory = sums.memory.placed(kernels, scratch);
+    const ranks = scratch.put(this.ranks);
+    const classes = scratch.put(this.classes);
+    views.forEach((view, number) => {
+      const own = new Region(kernels);
+      const table = solveTable(kernels, region, this.rowsFor(view, memory, own), ranks, about.settings.prune, view.is_slot ? Float32Array.from(shares) : null);
+      own.free();
+      const address = about.view_at + this.address + number * about.fields.View.size;
+      this.set(address, about.fields.View.unigram, region.put(table.unigram));
+      this.set(address, about.fields.View.class_unigram, region.put(Float32Array.from(this.byClass(table.unigram))));
+      table.levels.forEach((level, place) => {
+        const at = address + about.fields.View.level + place * about.fields.Level.size;
+        for (const name of ["token", "child", "begin", "backoff", "follow", "mass"]) this.set(at, about.fields.Level[name], level[name]);
+        if (place < 2) this.addClassRows(level, at, classes);
+      });
+    });
+    scratch.free();
+  }
+
+  // What a view saw. With few documents, slots do not see what stands near the start of one.
+  rowsFor(view, memory, region) {
+    const { kernels, sums } = this;
+    const [distance] = view.distances;
+    if (!view.is_slot) {
+      const classes = view.classes ? region.put(this.arrays.get(`context_classes.${view.classes}`)) : 0;
+      const isAll = !view.classes && view.distances.length === sums.memory.order - 1;
+      return isAll ? memory : marginal(kernels, region, memory, view.distances, classes, view.exact);
+    }
+    const pairs = distance < sums.memory.order ? marginal(kernels, region, memory, view.distances, 0, 0) : sums.pairs.get(distance).placed(kernels, region);
+    const offsets = kernels.copy(BigInt64Array, pairs.offsets, pairs.vocabulary + 1);
+    const starts = Number(offsets[PAD + 1]);
+    if (!starts || starts > FEW_STARTS) return pairs;
+    const rest = offsets.map((offset) => (offset > starts ? offset - BigInt(starts) : 0n));
+    return { ...pairs, rows: pairs.rows - starts, offsets: region.put(rest), keys: pairs.keys + 2 * starts, counts: pairs.counts + 4 * starts };
+  }
+
+  // Sums by class of contexts with many followers, and where each class begins among them.
+  addClassRows({ begin, follow, mass, contexts }, at, classes) {
+    const { kernels, region, about } = this;
+    const bounds = kernels.copy(Uint32Array, begin, contexts + 1);
+    const many = [];
+    for (let context = 0; context < contexts; context += 1) if (bounds[context + 1] - bounds[context] > CLASS_SUMS_ABOVE) many.push(context);
+    const heavy = region.put(Uint32Array.from(many));
+    const rows = region.allocate(4 * many.length * about.classes);
+    const before = region.allocate(2 * many.length * (about.classes + 1));
+    kernels.call.saffu_class_rows(begin, follow, mass, classes, heavy, BigInt(many.length), about.classes, rows, before);
+    const values = { heavy, rows, before, many: CLASS_SUMS_ABOVE, heavies: many.length };
+    for (const [name, value] of Object.entries(values)) this.set(at, about.fields.Level[name], value);
+  }
+
+  byClass(shares) {
+    const sums = new Float64Array(this.about.classes);
+    for (let k = 0; k < sums.length; k += 1) for (let rank = this.first[k]; rank < this.first[k + 1]; rank += 1) sums[k] += shares[rank];
+    return sums;
+  }
+
+  // The state of a document: how many tokens it has, the last of them, and what was learned from it.
+
+  start(ids = []) {
+    return this.read({ age: 0, tail: new Uint16Array(0), learned: this.cache ? this.arrays.get("learned") : new Float32Array(0) }, ids);
+  }
+
+  advance(state, token) {
+    return this.read(state, [token]);
+  }
+
+  read({ age, tail, learned }, ids) {
+    const longer = Uint16Array.from([...tail, ...ids]);
+    const total = age + ids.length;
+    let after = learned;
+    if (this.cache && ids.length) {
+      this.place(longer, learned);
+      this.kernels.call.saffu_read(this.reader, this.tail, BigInt(longer.length), BigInt(total), BigInt(tail.length), this.learned);
+      after = this.kernels.copy(Float32Array, this.learned, learned.length);
+    }
+    const kept = Math.max(this.cache ? total - this.firstRemembered(total) : 0, this.lookback);
+    return { age: total, tail: longer.slice(-kept), learned: after };
+  }
+
+  firstRemembered(age) {
+    const half = Math.max(1, Math.floor(this.cache / 2));
+    return age > this.cache ? Math.ceil((age - this.cache) / half) * half : 0;
+  }
+
+  place(tail, learned) {
+    if (tail.length > this.about.longest) throw new Error("this text is too long for the page; shorten it");
+    this.kernels.view(Uint16Array, this.tail, tail.length).set(tail);
+    this.kernels.view(Float32Array, this.learned, learned.length).set(learned);
+  }
+
+  // ln p of every token after a state; −inf for what is never predicted.
+  next({ age, tail, learned }) {
+    this.place(tail, learned);
+    const certain = this.learned + 4 * learned.length;
+    this.kernels.call.saffu_distribution(this.reader, this.tail, BigInt(tail.length), BigInt(age), this.learned, this.row, certain);
+    return this.kernels.copy(Float32Array, this.row, this.vocabulary);
+  }
+
+  // ln p of each token of a document.
+  score(ids) {
+    const { kernels } = this;
+    const scratch = new Region(kernels);
+    const text = [scratch.put(Uint16Array.from(ids)), scratch.put(new BigInt64Array([0n, BigInt(ids.length)])), 1n, 0n, BigInt(ids.length)];
+    const out = scratch.allocate(8 * ids.length);
+    if (this.cache) {
+      const widths = ids.map((id) => this.classes[this.ranks[id]]).map((k) => this.about.classes + this.first[k + 1] - this.first[k]);
+      const shares = scratch.allocate(4 * widths.reduce((sum, width) => sum + width, 0));
+      const reader = kernels.call.saffu_reader(this.address, 0);
+      kernels.call.saffu_plain_shares(this.address, ...text, shares);
+      kernels.call.saffu_read_targets(reader, ...text, shares, out, 0);
+      kernels.call.saffu_free_reader(reader);
+    } else kernels.call.saffu_score(this.address, ...text, out, 0);
+    const scores = kernels.copy(Float64Array, out, ids.length);
+    scratch.free();
+    return scores;
+  }
+
+  // How many of a view's nearest tokens, together, were seen in a context.
+  matched(number, context) {
+    const tail = Uint16Array.from(context.slice(-this.lookback));
+    this.place(tail, new Float32Array(0));
+    const view = this.about.view_at + this.address + number * this.about.fields.View.size;
+    return this.kernels.call.saffu_match(view, this.tail, BigInt(tail.length), BigInt(context.length), this.row);
+  }
+
+  // What each part adds to ln p of a token after a context, {name, value, of_class, weight, seen}; the values add up to `total`.
+  explain(context, token) {
+    const { about, kernels, views } = this;
+    const parts = 1 + views.length + (this.cache ? 1 + about.memory_parts.length : 0);
+    const width = about.classes + this.vocabulary - EOD;
+    const scratch = new Region(kernels);
+    const out = scratch.allocate(4 * parts * width);
+    const weights = scratch.allocate(8 * parts);
+    const { age, tail, learned } = this.start(context);
+    this.place(tail, learned);
+    kernels.call.saffu_explain(this.reader, this.tail, BigInt(tail.length), BigInt(age), this.learned, out, weights);
+    const features = kernels.copy(Float32Array, out, parts * width);
+    const exponents = kernels.copy(Float32Array, weights, 2 * parts);
+    scratch.free();
+    return explained(this, context, token, (part) => features.subarray(part * width, (part + 1) * width), exponents);
+  }
+
+  // The tokens at a view's distances, nearest first; <eod> before the document, <pad> before that.
+  tokensSeen(view, context) {
+    return view.distances.map((distance) => (distance <= context.length ? context.at(-distance) : distance === context.length + 1 ? EOD : PAD));
+  }
+}
+
+function logPrior(frequencies, tokens) {
+  const predicted = tokens.length - EOD;
+  let total = 0;
+  for (let rank = 0; rank < predicted; rank += 1) total += frequencies[tokens[rank]] + 0.5;
+  return Float64Array.from(tokens, (token, rank) => Math.log((rank < predicted ? frequencies[token] + 0.5 : 1e-30) / total));
+}
+
+const logSum = (values) => {
+  const top = values.reduce((a, b) => Math.max(a, b), -Infinity);
+  return top + Math.log(values.reduce((sum, value) => sum + Math.exp(value - top), 0));
+};
+
+// Every part at two places: the token's class, and the token among its class.
+function explained(model, context, token, feature, exponents) {
+  const { about, views, cache } = model;
+  const rank = model.ranks[token];
+  const k = model.classes[rank];
+  const places = [k, about.classes + rank];
+  const at = (part, level) => feature(part)[places[level]];
+  const weight = (part, level) => exponents[2 * part + level];
+  const gamma = cache ? [0, 1].map((level) => weight(1 + views.length, level)) : [1, 1];
+  const terms = [];
+  const add = (name, [ofClass, ofToken], seen = [], shown = null) => terms.push({ name, value: ofClass + ofToken, of_class: ofClass, weight: shown, seen });
+  const plain = [0, 0];
+  const scaled = (values) => values.map((value, level) => gamma[level] * value);
+
+  const ofPrior = [0, 1].map((level) => views.reduce((sum, view, number) => sum + (view.is_slot ? 0 : weight(1 + number, level)), weight(0, level)));
+  const start = ofPrior.map((exponent, level) => exponent * at(0, level));
+  start.forEach((value, level) => (plain[level] += value));
+  add("prior", scaled(start), [], ofPrior[0] * gamma[0]);
+  views.forEach((view, number) => {
+    const evidence = [0, 1].map((level) => weight(1 + number, level) * (at(1 + number, level) - at(0, level)));
+    evidence.forEach((value, level) => (plain[level] += value));
+    add(view.name, scaled(evidence), model.tokensSeen(view, context).reverse(), weight(1 + number, 0) * gamma[0]);
+  });
+  const memoryParts = cache ? about.memory_parts : [];
+  const of = (place, level) => {
+    if (!cache) return scoreWithoutMemory(model, feature, weight, place, level);
+    const score = gamma[level] * feature(1 + views.length)[place];
+    return memoryParts.reduce((sum, _, part) => sum + feature(2 + views.length + part)[place], score);
+  };
+  const normalizers = cache ? plain.map((value, level) => gamma[level] * (at(1 + views.length, level) - value)) : [0, 0];
+  memoryParts.forEach((name, part) => {
+    add(name, [0, 1].map((level) => at(2 + views.length + part, level)), seenByMemory(model, part, context), weight(2 + views.length + part, 0));
+  });
+  const classes = Array.from({ length: about.classes }, (_, other) => of(other, 0));
+  const tokens = Array.from({ length: model.first[k + 1] - model.first[k] }, (_, place) => of(about.classes + model.first[k] + place, 1));
+  const last = [-logSum(classes), -logSum(tokens)];
+  add("normalizer", normalizers.map((value, level) => value + last[level]));
+  return { terms, total: classes[k] + last[0] + tokens[rank - model.first[k]] + last[1] };
+}
+
+function scoreWithoutMemory({ views }, feature, weight, place, level) {
+  const prior = feature(0)[place];
+  let score = weight(0, level) * prior;
+  views.forEach((view, number) => {
+    score += weight(1 + number, level) * (feature(1 + number)[place] - (view.is_slot ? prior : 0));
+  });
+  return score;
+}
+
+// The tokens that a part of the memory looks for further back, oldest first.
+function seenByMemory({ about }, part, context) {
+  const distances = about.contexts[part - about.half_lives]?.distances ?? [];
+  if (!distances.length || distances.at(-1) > context.length) return [];
+  return [...distances].reverse().map((distance) => context.at(-distance));
+}

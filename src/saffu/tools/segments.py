@@ -1,0 +1,77 @@
+"""Words where a script has no spaces: Chinese, Japanese, Thai, Lao, Khmer, Burmese.
+
+With PyICU installed (`pip install saffu[icu]`), words are those of ICU's dictionaries. Otherwise, each character is
+one, together with the marks that follow it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from importlib import import_module
+from itertools import pairwise
+from typing import Any
+from unicodedata import category
+
+SPACELESS = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
+    "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"  # kana
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese characters
+)
+_SPACELESS = re.compile(f"[{SPACELESS}]")
+_LETTERS = rf"[^\W{SPACELESS}]+"  # of other scripts, and digits
+_PIECE = re.compile(rf"\s*(?:[{SPACELESS}]|{_LETTERS}(?:['’-]{_LETTERS})*|[^\w\s]+)|\s+")
+
+
+def is_spaceless(text: str) -> bool:
+    """Whether a text has characters of a script without spaces.
+
+    >>> is_spaceless("東京 2020"), is_spaceless("서울 2020")
+    (True, False)
+    """
+    return _SPACELESS.search(text) is not None
+
+
+def segments(text: str) -> list[str]:
+    """The words of a text in such a script, as pieces that make up the text; white space belongs to what follows.
+
+    >>> characters("東京 is大きい。")
+    ['東', '京', ' is', '大', 'き', 'い', '。']
+    """
+    icu = _icu()
+    pieces = characters(text) if icu is None else _dictionary_words(icu, text)
+    if len(pieces) > 1 and pieces[-1].isspace():
+        pieces[-2:] = ["".join(pieces[-2:])]
+    return pieces
+
+
+def characters(text: str) -> list[str]:
+    """Each character of such a script on its own; words of other scripts and punctuation as they are."""
+    pieces: list[str] = []
+    for piece in _PIECE.findall(text):
+        if pieces and category(piece[0])[0] == "M":
+            pieces[-1] += piece
+        else:
+            pieces.append(piece)
+    return pieces
+
+
+def _dictionary_words(icu: Any, text: str) -> list[str]:
+    breaks = icu.BreakIterator.createWordInstance(icu.Locale.getRoot())
+    breaks.setText(text)
+    units, words = text.encode("utf-16-le"), list[str]()  # ICU counts in UTF-16
+    for begin, end in pairwise([0, *breaks]):
+        piece = units[2 * begin : 2 * end].decode("utf-16-le")
+        if words and words[-1].isspace():
+            words[-1] += piece
+        else:
+            words.append(piece)
+    return words
+
+
+@lru_cache(maxsize=1)
+def _icu() -> Any:
+    try:
+        return import_module("icu")
+    except ImportError:
+        return None

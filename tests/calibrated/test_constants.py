@@ -1,0 +1,25 @@
+"""Constants that C++ needs at compile time, because they size its arrays, are those of Python."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import saffu
+from saffu.calibrated import kernels, memory, views
+
+NATIVE = Path(saffu.__file__).parent / "calibrated" / "native"
+
+
+@pytest.mark.parametrize(
+    ("header", "name", "value"),
+    [
+        ("query.h", "MAX_LEVELS", kernels.MAX_LEVELS),
+        ("query.h", "MAX_VIEWS", views.MOST_VIEWS),
+        ("query.h", "EVIDENCE", kernels.EVIDENCE),
+        ("query.h", "MEMORY_EVIDENCE", memory.MEMORY_EVIDENCE),
+        ("memory.h", "MAX_FOLLOWERS", memory.MOST_FOLLOWERS),
+    ],
+)
+def test_constants_agree(header, name, value):
+    assert re.findall(rf"\b{name} = (\d+)", (NATIVE / header).read_text("utf-8")) == [str(value)]

@@ -1,0 +1,386 @@
+"""Every call that changes a file fails once, or is met by a signal, in every command that writes.
+
+`attack` tries calls at random; `python -m torture.faults` tries every call of every command with every fault, but
+only some calls of commands that train. They run in processes forked from one that has preloaded faults.c.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import errno
+import hashlib
+import importlib
+import itertools
+import json
+import os
+import pkgutil
+import random
+import re
+import secrets
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import saffu
+from torture.harness import QUICK, SMALL, Attempt, Ended, forked, sentences
+
+SOURCE = Path(__file__).with_name("faults.c")
+SIGNAL = 1000  # faults from here on are signals
+FAULTS = {
+    "ENOSPC": errno.ENOSPC,
+    "EIO": errno.EIO,
+    "EINTR": errno.EINTR,
+    "SIGINT": SIGNAL + signal.SIGINT,
+    "SIGKILL": SIGNAL + signal.SIGKILL,
+}
+STATUSES = {"SIGINT": (0, 130), "SIGKILL": (0, -9)}  # of the others: 0 or 2
+APPLIED = "had been written|holds the new version|are counted"  # in messages of what had happened before a failure
+HIDDEN = re.compile(r"^\.(.+)\.(lock|writing-[0-9a-z_]+(-old)?)$")  # our own files, while we write
+
+SOME_CALLS = 16  # that are tried of a command with many, at even distances
+COMPANION = f"{SMALL} --epochs 1"
+SCRATCH = "scratch"  # folder for temporary files
+
+State = dict[str, bytes]
+"""Files by path, with their contents."""
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A command that writes, in a folder of its own."""
+
+    line: str
+    partial: bool = False  # it may leave a part of its result, from which it can be continued
+    again: str = ""  # how it is continued, if in another way
+    many: bool = False  # it takes seconds, or writes many times the same: only some of its calls are tried
+
+
+def writers() -> dict[str, Writer]:
+    """Every command that writes; their texts and models are made by `prepare`."""
+    grid = "--blocks 2 --radii 2 --modes sum/cat --set block_dimension=12 --set radius_dimension=12"
+    grid += " --set hidden_dimension=12 --document-shards 0"
+    text = "train.txt --dev dev.txt --split line"
+    return {
+        "train": Writer(f"train {text} --out new --force {QUICK}"),
+        "replace": Writer(f"train {text} --out other --force {QUICK}"),
+        "little memory": Writer(f"train {text} --out new --force {QUICK} --memory-limit 2G", many=True),
+        "network": Writer(
+            f"train {text} --out new --force {COMPANION}", partial=True, again="train --resume new", many=True
+        ),
+        "resume": Writer("train --resume stopped", partial=True, many=True),
+        "update": Writer("update model more.txt"),
+        "update network": Writer("update companion more.txt --epochs 1 --dev dev.txt", partial=True, many=True),
+        "forget": Writer("forget both more.txt"),
+        "forget network": Writer("forget companion part.txt --drop-network"),
+        "retokenize": Writer("forget both more.txt --retokenize train.txt"),
+        "merge": Writer("merge model other --out new --force"),
+        "merge replacing": Writer("merge model other --out both --force"),
+        "export": Writer("export model --out new --force"),
+        "export arpa": Writer("export model --to arpa --out new.arpa --force"),
+        "export replacing": Writer("export model --to arpa --out old.arpa --force"),
+        "embed": Writer("embed model --out vectors.txt --force"),
+        "ablate": Writer(f"ablate {text} --out grid {grid}", partial=True),
+        "report": Writer("report done", partial=True),
+        "compare": Writer("compare companion --out curves --force", partial=True),
+        "score": Writer("score model dev.txt"),
+        "generate": Writer("generate model the --seed 1"),
+    }
+
+
+def prepare(place: Path, names: Sequence[str]) -> None:
+    """The texts and models that some commands need, next to files that are not ours."""
+    place.mkdir(parents=True)
+    for number, (name, lines) in enumerate({"train": 60, "more": 8, "dev": 8}.items()):
+        (place / f"{name}.txt").write_text(sentences(random.Random(number), lines))
+    (place / "part.txt").write_text("".join((place / "train.txt").read_text().splitlines(True)[:5]))
+    text, grid = "train.txt --dev dev.txt --split line --quiet", writers()["ablate"].line.replace(" grid", " done")
+    needed = {word for name in names for word in writers()[name].line.split()}
+    for name, line in {
+        "model": f"train {text} --out model {QUICK}",
+        "other": "train more.txt --split line --hold-out 0 --quiet --encoder model --out other",
+        "both": "merge model other --out both --quiet",
+        "companion": f"train {text} --out companion {COMPANION}",
+        "old.arpa": "export model --to arpa --out old.arpa",
+        "done": grid,
+    }.items():
+        if name in needed | {"model", "other"}:
+            ended = run(line, place)[0]
+            assert ended.status == 0, (line, ended.err)
+    if "stopped" in needed:
+        interrupt(f"train {text} --out stopped {COMPANION}", place)
+    for name in ("thesis.txt", ".new.notes", ".model.writing", "new.txt"):  # which are not ours
+        (place / name).write_text("all of it")
+
+
+def interrupt(line: str, place: Path) -> None:
+    """Interrupt a training at the first checkpoint from which it can be resumed."""
+    for number in itertools.count(100, 20):
+        ended, _ = run(line, place, number, FAULTS["SIGINT"])
+        if (place / "stopped" / "checkpoint.json").exists():
+            return
+        assert ended.status == 130, ended.err
+        shutil.rmtree(place / "stopped", ignore_errors=True)
+
+
+def run(line: str, place: Path, nth: int = 0, fault: int = 0) -> tuple[Ended, list[str]]:
+    """Run a command in a folder; its nth call that changes a file is met by a fault. Returns also these calls."""
+    from saffu.calibrated import storage
+    from saffu.cli.main import main
+
+    shim, words = ctypes.CDLL(None), shlex.split(line)
+    shim.faults_calls.restype = ctypes.c_char_p
+    shim.faults_begin.argtypes = ctypes.c_char_p, ctypes.c_long, ctypes.c_long
+    with tempfile.TemporaryFile() as report:
+
+        def work() -> None:
+            os.chdir(place)
+            (place / SCRATCH).mkdir(exist_ok=True)
+            storage.SMALL = 1 << 10  # so that even a small model uses files if its memory is limited
+            secrets.token_bytes = random.Random(line).randbytes  # the same command gives the same files
+            ticks = itertools.count()
+            time.perf_counter = lambda: next(ticks) / 1000
+            tempfile.tempdir = str(place / SCRATCH)
+            shim.faults_begin(os.fsencode(place), nth, fault)
+            try:
+                main(words)
+            finally:
+                shim.faults_end()
+                report.write(shim.faults_calls())
+                report.flush()
+
+        ended = forked(work)
+        report.seek(0)
+        return ended, report.read().decode().replace(f"{place}/", "").splitlines()
+
+
+class Trial:
+    """One command, with what it does undisturbed: once, and again on what it has made."""
+
+    def __init__(self, name: str, writer: Writer, made: Path, place: Path) -> None:
+        self.name, self.writer, self.made, self.place = name, writer, made, place
+        self.reset()
+        self.before, _ = state(place)
+        ended, self.calls = run(writer.line, place)
+        assert not ended.problem((0,)), (writer.line, ended)
+        self.after, left = state(place)
+        assert not left, left
+        self.again = run(writer.line, place)[0].status, *state(place)
+        self.checked: dict[str, str] = {}  # states of the folder, and what is wrong with running the command again
+
+    def reset(self) -> None:
+        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.copytree(self.made, self.place)
+
+    def named_attempt(self, nth: int, fault: str) -> Attempt:
+        wrong = self.attempt(nth, fault)
+        return f"{self.name} {fault}", wrong and f"call {nth} ({self.calls[nth - 1]}): {wrong}"
+
+    def attempt(self, nth: int, fault: str) -> str:
+        """Run the command with a fault at the nth call; what is wrong."""
+        self.reset()
+        ended, _ = run(self.writer.line, self.place, nth, FAULTS[fault])
+        now, left = state(self.place)
+        wrong = ended.problem(STATUSES.get(fault, (0, 2))) or self.lost(now) or self.untrue(ended, now)
+        if not wrong and fault != "SIGKILL":
+            wrong = self.littered(ended, left, fault)
+        if wrong:
+            return f"{wrong}; it said {ended.err[-300:]!r}"
+        seen = hashlib.sha256(repr((sorted(now.items()), sorted(map(anonymous, left.items())))).encode()).hexdigest()
+        if seen not in self.checked:
+            self.checked[seen] = self.run_again(now)
+        return self.checked[seen]
+
+    def lost(self, now: State) -> str:
+        """Every file is the old one or the new one, and the outputs are all old or all new."""
+        if now in (self.before, self.after):
+            return ""
+        paths = sorted(self.before.keys() | self.after.keys() | now.keys())
+        kept = [path for path in paths if self.before.get(path) == self.after.get(path) == now.get(path)]
+        changed = sorted(set(paths) - set(kept))
+        outputs = {path.split("/")[0] for path in paths if self.before.get(path) != self.after.get(path)}
+        foreign = [path for path in changed if path.split("/")[0] not in outputs]
+        if foreign:
+            return f"changed {foreign}"
+        return "" if self.writer.partial else f"neither the old version nor the new one: {changed}"
+
+    def untrue(self, ended: Ended, now: State) -> str:
+        """Success means that the new version is there; a failure says if it is."""
+        if ended.status == 0:
+            return "" if now == self.after or self.writer.partial else "says nothing, but did not write"
+        if self.before == self.after or ended.status == -signal.SIGKILL or self.writer.partial:
+            return ""
+        says = bool(re.search(APPLIED, ended.err))
+        return "" if says == (now == self.after) else f"says {'' if says else 'not '}that it wrote"
+
+    def littered(self, ended: Ended, left: State, fault: str) -> str:
+        """Nothing is left behind, unless it could not be removed, and is named."""
+        kept = () if fault == "SIGINT" else (".lock",)  # of locks, which are empty and harmless
+        litter = {name for name in left if not name.endswith(kept)}
+        unsaid = sorted(name for name in litter if not any(part in ended.err for part in name.split("/")))
+        return f"left behind: {unsaid}" if unsaid else ""
+
+    def run_again(self, now: State) -> str:
+        """The command, run again, or its continuation, works and cleans up."""
+        resumable = any(name.endswith("checkpoint.json") for name in now.keys() - self.before.keys())
+        ended, _ = run(self.writer.again if resumable and self.writer.again else self.writer.line, self.place)
+        found, left = state(self.place)
+        complete = now == self.after
+        status, expected, _ = self.again if complete else (0, self.after, {})
+        allowed = (0, status or 0) if self.writer.partial else (status or 0,)
+        if wrong := ended.problem(allowed):
+            return f"run again, {wrong}"
+        if left:
+            return f"run again, left behind: {sorted(left)}"
+        if not self.writer.partial:
+            return "" if found == expected else f"run again, differs: {sorted(differences(found, expected))}"
+        return self.lost(found) or broken(self.place)
+
+
+def state(place: Path) -> tuple[State, State]:
+    """The files of a folder, and those that are ours while we write."""
+    files: State = {}
+    hidden: State = {}
+    for path in sorted(place.rglob("*")):
+        name = str(path.relative_to(place))
+        if name == SCRATCH:
+            continue
+        ours = HIDDEN.match(name.split("/")[0]) or HIDDEN.match(path.name) or name.startswith(SCRATCH)
+        content = path.read_bytes() if path.is_file() else b"a folder"
+        (hidden if ours else files)[name] = content
+    return files, hidden
+
+
+def anonymous(file: tuple[str, bytes]) -> tuple[str, bytes]:
+    """A file left behind, without the part of its name that is drawn at random."""
+    return re.sub("writing-[0-9a-z_]+", "writing", file[0]), file[1]
+
+
+def differences(one: State, other: State) -> set[str]:
+    return {path for path in one.keys() | other.keys() if one.get(path) != other.get(path)}
+
+
+def broken(place: Path) -> str:
+    """What is wrong with the models in a folder."""
+    from saffu import SaffuError, load
+
+    for config in place.glob("*/config.json"):
+        try:
+            load(config.parent, check=True)
+        except SaffuError as error:
+            return str(error)
+    return ""
+
+
+def trials(place: Path, names: Sequence[str]) -> Callable[[str], Trial]:
+    """How to try each of these commands: a function of its name."""
+    for module in pkgutil.walk_packages(saffu.__path__, "saffu."):  # once instead of in every process
+        if not module.name.startswith(("saffu.cluster", "saffu.model.transformers", "saffu.__main__")):
+            importlib.import_module(module.name)
+    prepare(place / "made", names)
+    every = writers()
+    return cache(lambda name: Trial(name, every[name], place / "made", place / "run"))
+
+
+def at_random(place: Path, names: Sequence[str], seed: int) -> Iterator[Attempt]:
+    rng, trial_of = random.Random(seed), trials(place, names)
+    while True:
+        trial, fault = trial_of(rng.choice(names)), rng.choice(list(FAULTS))
+        yield trial.named_attempt(rng.randint(1, len(trial.calls)), fault)
+
+
+def all_of_them(place: Path, names: Sequence[str]) -> Iterator[Attempt]:
+    trial_of = trials(place, names)
+    for name in names:
+        trial, writer = trial_of(name), writers()[name]
+        print(f"{name}: {len(trial.calls)} calls", file=sys.stderr, flush=True)
+        step = len(trial.calls) // SOME_CALLS + 1 if writer.many else 1
+        for nth, fault in itertools.product(range(1, len(trial.calls) + 1, step), FAULTS):
+            yield trial.named_attempt(nth, fault)
+
+
+def preloaded(place: Path, *arguments: object) -> subprocess.Popen[str]:
+    """This module in a process of its own with faults.c."""
+    library = place / "faults.so"
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"], check=True)
+    command = [sys.executable, "-m", "torture.faults", "--place", place / "work", *arguments]
+    environment = os.environ | {"LD_PRELOAD": str(library), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment |= {
+        "OMP_NUM_THREADS": "1",
+        "SAFFU_THREADS": "1",
+        "MPLCONFIGDIR": str(place),
+        "TORCHINDUCTOR_CACHE_DIR": str(place),
+    }
+    return subprocess.Popen(list(map(str, command)), env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def attack(rng: random.Random, place: Path, only: str = "") -> Iterator[Attempt]:
+    place.mkdir(parents=True, exist_ok=True)
+    with preloaded(place, "--seed", rng.getrandbits(32), "--only", only) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                tried, wrong = json.loads(line)
+                yield tried, wrong
+        finally:
+            process.kill()
+    raise AssertionError("the process with the faults has ended")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="torture.faults", description=__doc__)
+    parser.add_argument("--only", help="commands to try, separated by commas")
+    parser.add_argument("--out", type=Path, help="report")
+    parser.add_argument("--place", type=Path, help="of a process that has preloaded the faults")
+    parser.add_argument("--seed", type=int)
+    options = parser.parse_args()
+    names = options.only.split(",") if options.only else list(writers())
+    if options.place:
+        shutil.rmtree(options.place, ignore_errors=True)
+        seed = options.seed
+        for attempt in all_of_them(options.place, names) if seed is None else at_random(options.place, names, seed):
+            print(json.dumps(attempt), flush=True)
+        return
+    began, tried, problems = time.monotonic(), Counter[str](), list[tuple[str, str]]()
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # where nothing waits for a disk
+    with tempfile.TemporaryDirectory(prefix="faults-", dir=memory) as place:
+        with preloaded(Path(place), "--only", ",".join(names)) as process:
+            for line in process.stdout or ():
+                what, wrong = json.loads(line)
+                name = what.rpartition(" ")[0]
+                if options.out and tried and name not in tried:  # the commands before it are done
+                    options.out.write_text(json.dumps(report(options.out, tried, problems), indent=1) + "\n")
+                tried[name] += 1
+                if wrong:
+                    problems.append((name, f"{what}: {wrong}"))
+                    print(problems[-1][1], file=sys.stderr, flush=True)
+        status = process.returncode
+    if options.out and not status:
+        options.out.write_text(json.dumps(report(options.out, tried, problems), indent=1) + "\n")
+    print(f"{tried.total():,} attempts, {len(problems):,} problems, {time.monotonic() - began:,.0f} s")
+    sys.exit(bool(status or problems))
+
+
+def report(path: Path, tried: Counter[str], problems: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """What was tried of each command; commands that were not tried now are as they are in the file."""
+    commands = json.loads(path.read_text())["commands"] if path.exists() else {}
+    for name, attempts in tried.items():
+        wrong = [problem for command, problem in problems if command == name]
+        facts = {"calls": attempts // len(FAULTS), "attempts": attempts, "problems": len(wrong), "wrong": wrong}
+        commands[name] = {"date": time.strftime("%Y-%m-%d"), **facts}
+    totals = {key: sum(facts[key] for facts in commands.values()) for key in ("calls", "attempts", "problems")}
+    return {**totals, "commands": commands}
+
+
+if __name__ == "__main__":
+    main()
