@@ -16,7 +16,7 @@ from statistics import mean, median, stdev
 from typing import Any
 
 from saffu.experiments.agreement import Perplexities, printed_perplexities
-from saffu.experiments.grid import MODES, cell_settings, reading_of
+from saffu.experiments.grid import MODES, SIZES, cell_settings, reading_of
 from saffu.experiments.report import Report
 from saffu.experiments.results import Cell, Results, perplexities_of
 from saffu.format import plural
@@ -67,11 +67,13 @@ def judge(cells: Iterable[Cell], base: Iterable[Cell], tokens: int) -> list[Verd
         verdict = decide(ours)
         paper = decide(printed)
         verdicts.append(replace(verdict, paper_effect=paper.effect if verdict.verdict != OPEN else None))
-    verdicts += [decide(cells, base) for decide in (attention, priming, bound, tuning)]
+    verdicts += [decide(cells, base) for decide in (attention, priming, bound, tuning, measured_norm)]
     verdicts.append(replace(generalization(ours), paper_effect=generalization(printed).effect))
     verdicts.append(parameters(base))
     reading = reading_of(base[0].config) if base else ""
-    return [replace(verdict, reading=reading, tokens=tokens) for verdict in verdicts]
+    return [
+        replace(verdict, reading=reading, tokens=tokens) for verdict in sorted(verdicts, key=lambda found: found.number)
+    ]
 
 
 def merged(verdicts: Sequence[Verdict]) -> Verdict:
@@ -158,7 +160,37 @@ def block_sizes(perplexities: Perplexities) -> Verdict:
     return Verdict(3, claim, both(improving == len(steps) - 1, best_cat == 32), evidence, steps[-1] / steps[0] - 1)
 
 
-TABLES = (order_of_modes, short_radius, block_sizes)
+def more_features(perplexities: Perplexities) -> Verdict:
+    claim = "Perplexities more or less decrease with larger r and b."
+    changes: dict[str, list[float]] = {"r": [], "b": []}
+    for modes in MODES:
+        for size in SIZES:
+            for name, fixed in (("r", {"block": size}), ("b", {"radius": size})):
+                along = line(perplexities, modes, **fixed).values()
+                changes[name] += [after / before - 1 for before, after in pairwise(along)]
+    if not all(changes.values()):
+        return Verdict(16, claim, OPEN, "Needs several values of r and b.")
+    steps = [*changes["r"], *changes["b"]]
+    share = sum(change < 0 for change in steps) / len(steps)
+    verdict = HOLDS if share > 2 / 3 else IN_PART if share > 1 / 2 else FAILS
+    decreases = {name: sum(change < 0 for change in found) for name, found in changes.items()}
+    evidence = " and ".join(f"{decreases[name]} of {len(found)} steps in {name}" for name, found in changes.items())
+    return Verdict(16, claim, verdict, f"{evidence} decrease it.", mean(steps))
+
+
+def not_the_largest(perplexities: Perplexities) -> Verdict:
+    claim = "The best model is not the largest one (cat/cat with the largest b and r)."
+    cells = {(modes, b, r): dev for (modes, document, b, r), (_, dev) in perplexities.items() if not document}
+    largest = cells.get(("cat/cat", max(SIZES), max(SIZES)))
+    if largest is None or len(cells) < 2:
+        return Verdict(17, claim, OPEN, "Needs cat/cat at b = r = 128, and others.")
+    (modes, block, radius), best = min(cells.items(), key=lambda cell: cell[1])
+    verdict = HOLDS if best < largest else FAILS
+    evidence = f"{best:.1f} in {modes} at b = {block} and r = {radius}, {largest:.1f} in the largest."
+    return Verdict(17, claim, verdict, evidence, best / largest - 1)
+
+
+TABLES = (order_of_modes, short_radius, block_sizes, more_features, not_the_largest)
 """Claims that dev perplexities without a document model decide."""
 
 
@@ -209,6 +241,15 @@ def priming(cells: Sequence[Cell], base: Sequence[Cell]) -> Verdict:
     claim = "The attention's priming number K_W = log K beats K_W = K."
     pairs = pairs_with(cells, base, attention_priming="slots")
     return majority(6, claim, pairs, "K_W = K", "`attention_priming` slots")
+
+
+def measured_norm(cells: Sequence[Cell], base: Sequence[Cell]) -> Verdict:
+    claim = "The mean norm of a decoder's inputs is an effective priming number, in place of K log K."
+    pairs = pairs_with(cells, base, decoder_priming="measured")
+    if not pairs:
+        return Verdict(18, claim, OPEN, "Needs cells with `decoder_priming` measured.")
+    loss, evidence = relative(pairs, "The mean norm")
+    return Verdict(18, claim, HOLDS if loss <= 0.01 else IN_PART if loss <= GROSS else FAILS, evidence, loss)
 
 
 def tuning(cells: Sequence[Cell], base: Sequence[Cell]) -> Verdict:

@@ -21,8 +21,10 @@ def verdicts(cells: list[Cell], tokens: int = 1_000_000) -> dict[int, claims.Ver
 
 def test_all_claims_hold_on_the_papers_own_numbers():
     found = verdicts(paper_cells())
-    assert list(found) == [1, 2, 3, 4, 5, 6, 7, 8, 12, 14]
-    assert {number: verdict.verdict for number, verdict in found.items()} == dict.fromkeys(found, HOLDS)
+    assert list(found) == [1, 2, 3, 4, 5, 6, 7, 8, 12, 14, 16, 17, 18]
+    assert {number: verdict.verdict for number, verdict in found.items()} == dict.fromkeys(found, HOLDS) | {18: OPEN}
+    assert found[16].evidence == "100 of 168 steps in r and 140 of 168 steps in b decrease it."
+    assert found[17].evidence == "44.7 in sum/cat at b = 128 and r = 64, 47.1 in the largest."
     assert "sum/cat 44.7 < cat/cat 44.8 < cat/sum 51.9 < sum/sum 52.1" in found[1].evidence
     assert [found[1].effect, found[1].paper_effect] == pytest.approx([44.7 / 51.9 - 1] * 2)
     assert found[5].effect == pytest.approx(0.0994, abs=0.002)
@@ -58,6 +60,9 @@ def test_small_texts_are_marked():
             lambda c, dev: dev - 2 * (c.attention_priming == "slots" and c.block_mode == c.radius_mode == "sum"),
         ),
         (8, FAILS, lambda c, dev: dev + 2 * bool(c.tune_folds)),
+        (16, IN_PART, lambda c, dev: dev + 3 * (c.block == 16)),
+        (16, FAILS, lambda c, dev: 100 - dev),
+        (17, FAILS, lambda c, dev: dev - 9 * (c.block == c.radius == 128 and c.block_mode == c.radius_mode == "cat")),
     ],
 )
 def test_claims_fail_where_they_are_false(number, verdict, change):
@@ -79,7 +84,10 @@ def test_generalization_failures_and_parameters():
 def test_claims_that_a_grid_cannot_decide_stay_open():
     (cell,) = grid([4], [4], ["sum/sum"], 0, {"smoothing": [0.5]})
     found = verdicts([replace(scored(cell, 50.0), least_attention=None)])
-    assert {number for number, verdict in found.items() if verdict.verdict == OPEN} == {1, 2, 3, 4, 5, 6, 7, 8, 14}
+    assert {number for number, verdict in found.items() if verdict.verdict == OPEN} == {
+        *range(1, 9),
+        *(14, 16, 17, 18),
+    }
     assert all(verdict.evidence for verdict in found.values())
     assert found[1].reading == "smoothing 0.5"
 
@@ -103,4 +111,4 @@ def test_the_command_prints_a_verdict_on_each_claim(tmp_path, capsys):
     main(["claims", str(tmp_path)])
     shown = capsys.readouterr().out
     assert shown.startswith("1,000,000 tokens counted; default settings\n 1 holds:")
-    assert shown.count("holds:") == 10 and "Effect (paper's): -13.9% (-13.9%)" in shown
+    assert shown.count("holds:") == 12 and "Effect (paper's): -13.9% (-13.9%)" in shown
