@@ -71,6 +71,12 @@ class PaperConfig(Settings):
     decoder_priming: Literal["paper", "measured"] = setting(
         "paper", "K_U: the norm of H under uniform attention, or its mean norm", rare=True
     )
+    variation_shift: Literal["bound", "smallest"] = setting(
+        "bound",
+        "what is added to V so that F(Q, V) is positive: the bound c, which makes attention almost uniform, or the "
+        "least that each row of F needs",
+        rare=True,
+    )
     variation_sign: Literal[1, -1] = setting(1, "sign of V in F(Q, V); the paper prints +1", rare=True)
     accumulate: bool = setting(
         True, "keep adding to the decoder counts during tuning instead of restarting them", rare=True

@@ -15,6 +15,8 @@ from torch.nn.functional import embedding
 from saffu.errors import SaffuError
 
 TABLE = 1 << 26  # largest number of entries of a precomputed table
+MARGIN = 1e-6  # of the range of a row of F(Q, V), by which its least entry exceeds zero with `variation_shift` smallest
+ROUNDING = 1e-5  # relative differences of entries of F(Q, V) that mean nothing
 
 
 def attention_weights(scores: Tensor) -> Tensor:
@@ -97,6 +99,21 @@ def attention_priming_number(slots: int) -> float:
 def variation_bound(slots: int, vocabulary: int) -> float:
     """c = 2 (1 + 1/K) log N, which keeps F(Q, V) positive (Sec. 2.4)."""
     return 2 * (1 + 1 / slots) * math.log(vocabulary)
+
+
+def smallest_shift(F: Tensor) -> Tensor:
+    """F(Q, V) with the least shift of V in each row, in place of c, that leaves every entry positive.
+
+    c adds c·Σ_m Q_mj to all of row j, so that the differences within a row do not depend on it. Its least entry becomes
+    `MARGIN` of its range. A row whose range is mere rounding stays as it is.
+
+    >>> smallest_shift(torch.tensor([[50.0, 52.0, 51.0], [7.0, 7.0, 7.0]])).tolist()  # doctest: +ELLIPSIS
+    [[1.99...e-06, 2.0..., 1.0...], [7.0, 7.0, 7.0]]
+    """
+    largest = F.max(1, keepdim=True).values
+    least = F.min(1, keepdim=True).values
+    span = largest - least
+    return torch.where(span > ROUNDING * largest, F - least + MARGIN * span, F)
 
 
 def gather(values: Tensor, index: Tensor) -> Tensor:

@@ -184,6 +184,16 @@ def initial_variation(E: Array, frequencies: Any, example: Example) -> Array:
     return np.array([(np.log(E[example.target]) - mean) @ E[slot] for slot in example.slots])
 
 
+def smallest_shift(F: Array) -> Array:
+    """F(Q, V) as if V had been shifted, row by row, by just so much that the least entry is a millionth of the range.
+
+    >>> smallest_shift(np.array([[5.0, 7.0], [3.0, 3.0]])).round(3).tolist()
+    [[0.0, 2.0], [3.0, 3.0]]
+    """
+    least, largest = F.min(axis=1, keepdims=True), F.max(axis=1, keepdims=True)
+    return np.where(largest - least > 1e-5 * largest, F - least + 1e-6 * (largest - least), F)
+
+
 class Counts(NamedTuple):
     F: Array  # (inputs, outputs)
     norm: float  # Σ_m ‖H_m‖₁
@@ -292,7 +302,8 @@ def fit(folds: list[Documents], vocabulary: int, config: PaperConfig) -> Iterato
                 new = count([quadratic_features(unit, e) for e in context], [config.variation_sign * v + c for v in V])
                 total = add(f"{name}.attention", new, stage == 1 and config.restart_attention)
                 primings = {"paper": math.log(K), "slot_weight": weight, "slots": K}
-                unit.W = solution(total.F, primings.get(config.attention_priming, total.norm / total.targets))
+                F = total.F if config.variation_shift == "bound" else smallest_shift(total.F)
+                unit.W = solution(F, primings.get(config.attention_priming, total.norm / total.targets))
             wanted = Z if config.hidden_targets == "raw" else Z / Z.sum(1, keepdims=True)
             total = add(f"{name}.decoder", count([hidden_state(unit, e) for e in context], wanted[targets]), restart)
             priming = K * weight if config.decoder_priming == "paper" else total.norm / total.targets

@@ -19,7 +19,8 @@ def solve_attention(counts: Counts, config: PaperConfig, remedy: str) -> Tensor:
         "slots": slots,
         "measured": counts.mean_norm,
     }
-    return equations.explicit_solution(counts.F, primings[config.attention_priming], remedy)
+    F = equations.smallest_shift(counts.F) if config.variation_shift == "smallest" else counts.F
+    return equations.explicit_solution(F, primings[config.attention_priming], remedy)
 
 
 def solve_decoder(counts: Counts, slots: int, config: PaperConfig) -> Tensor:
