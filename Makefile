@@ -23,8 +23,8 @@ demo: setup
 	$(BIN)/saffu generate demo-model --samples 3 --seed 1
 
 test: setup
-	$(BIN)/ruff check src tests lab benchmarks docs/*.py hatch_build.py
-	$(BIN)/ruff format --check src tests lab benchmarks docs/*.py hatch_build.py
+	$(BIN)/ruff check src reference tests lab benchmarks docs/*.py hatch_build.py
+	$(BIN)/ruff format --check src reference tests lab benchmarks docs/*.py hatch_build.py
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
@@ -87,8 +87,8 @@ docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: setup
-	$(BIN)/ruff check --fix src tests lab benchmarks docs/*.py hatch_build.py
-	$(BIN)/ruff format src tests lab benchmarks docs/*.py hatch_build.py
+	$(BIN)/ruff check --fix src reference tests lab benchmarks docs/*.py hatch_build.py
+	$(BIN)/ruff format src reference tests lab benchmarks docs/*.py hatch_build.py
 	$(BIN)/python docs/make_api.py
 
 clean:

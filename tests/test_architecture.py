@@ -14,13 +14,14 @@ import saffu
 
 ROOT = Path(saffu.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-LAB = sorted((Path(__file__).parent.parent / "lab").glob("*.py"))
+REPOSITORY = Path(__file__).parent.parent
+NOT_INSTALLED = sorted(path for folder in ("lab", "reference") for path in (REPOSITORY / folder).glob("*.py"))
 
 PACKAGES = {"text": 1, "training": 3, "calibrated": 4, "paper": 4, "tools": 5, "companion": 6, "model": 7}
 PACKAGES |= {"cluster": 8, "experiments": 8, "play": 8, "cli": 9}
 TOP = {"interface": 2, "__init__": 10, "__main__": 10}  # every other file at the top is 0
 TORCH = ("paper/", "training/", "companion/", "experiments/", "model/export.py", "model/transformers/")
-NO_TORCH = tuple(f"companion/{name}.py" for name in ("config", "kernels", "model", "networks", "reference", "rows"))
+NO_TORCH = tuple(f"companion/{name}.py" for name in ("config", "kernels", "model", "networks", "rows"))
 NO_TORCH += ("companion/weights.py", "companion/window.py")  # a trained model is used without it
 TORCH_INSIDE_FUNCTIONS = ("processes.py",)
 MOST_LINES, MOST_ARGUMENTS = 55, 9  # of a function
@@ -187,7 +188,7 @@ def questions(tree: ast.AST) -> list[str]:
     return [text for text, node in texts if re.match(comparison if isinstance(node, ast.Compare) else call, text)]
 
 
-@pytest.mark.parametrize("path", [*FILES, *LAB], ids=lambda path: "/".join(path.parts[-2:]))
+@pytest.mark.parametrize("path", [*FILES, *NOT_INSTALLED], ids=lambda path: "/".join(path.parts[-2:]))
 def test_functions_fit_on_a_screen_and_take_few_arguments(path):
     for function in functions(ast.parse(path.read_text("utf-8"))):
         where = f"{path.name}: {function.name}"
@@ -200,9 +201,9 @@ BELONG_TOGETHER = [{"lo", "hi"}, {"low", "high"}, {"begin", "end"}, {"first", "l
 BELONG_TOGETHER += [{"left", "right"}, {"before", "after"}, {"train", "dev"}]
 
 
-@pytest.mark.parametrize("path", [*FILES, *LAB], ids=lambda path: "/".join(path.parts[-2:]))
+@pytest.mark.parametrize("path", [*FILES, *NOT_INSTALLED], ids=lambda path: "/".join(path.parts[-2:]))
 def test_unrelated_values_are_assigned_on_lines_of_their_own(path):
-    if path in LAB or path.relative_to(ROOT).as_posix().startswith(UNPACKED):
+    if path in NOT_INSTALLED or path.relative_to(ROOT).as_posix().startswith(UNPACKED):
         assert not packed_assignments(ast.parse(path.read_text("utf-8")))
 
 
@@ -219,12 +220,13 @@ def packed_assignments(tree: ast.AST) -> list[str]:
             and isinstance(node.targets[0], ast.Tuple)
             and isinstance(node.value, ast.Tuple)
         ):
-            names = [ast.unparse(target).removeprefix("self.") for target in node.targets[0].elts]
+            targets = [ast.unparse(target) for target in node.targets[0].elts]
+            names = {target.removeprefix("self.") for target in targets}
             read = {
                 ast.unparse(n) for n in ast.walk(node.value) if isinstance(n, ast.Name | ast.Attribute | ast.Subscript)
             }
             constant = all(isinstance(value, ast.Constant) for value in node.value.elts)
-            if not (constant or set(names) & read or set(names) in BELONG_TOGETHER or "(" in "".join(names)):
+            if not (constant or set(targets) & read or names in BELONG_TOGETHER or "(" in "".join(targets)):
                 packed.append(ast.unparse(node))
     return packed
 

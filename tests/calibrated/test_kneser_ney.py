@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from calibrated_data import documents_of
 from conftest import corpus_of, sentences
-from saffu.calibrated import kneser_ney, reference
+from reference import calibrated as reference
+from saffu.calibrated import kneser_ney
 from saffu.calibrated.kneser_ney import KneserNey, ranks_in_order
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.tables import Table, discounts, unigrams

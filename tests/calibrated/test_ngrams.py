@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from calibrated_data import documents_of
 from conftest import corpus_of
-from saffu.calibrated import reference, storage
+from reference import calibrated as reference
+from saffu.calibrated import storage
 from saffu.calibrated.kernels import Buffer, library, pointer
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.rows import checked_ids, count_rows, even_cuts, merge_rows, merged, regroup_rows

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from companion_data import CONFIG, counted_model, dev_corpus, texts, training
+from reference import companion as reference
 from saffu import CalibratedConfig, SaffuError, SaffuLM, load
-from saffu.companion import reference
 from saffu.companion.config import CompanionConfig, resolved
 from saffu.companion.networks import Networks
 from saffu.companion.rows import ages_of, excerpt, gate_inputs

@@ -24,8 +24,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoProces
 import saffu as saffu_package  # noqa: E402
 from companion_data import with_network  # noqa: E402
 from conftest import CONFIGS, sentences  # noqa: E402
+from reference import companion as reference  # noqa: E402
 from saffu import CalibratedConfig, PaperConfig, SaffuError, SaffuLM, Tokenizer, load  # noqa: E402
-from saffu.companion import reference  # noqa: E402
 from saffu.companion.config import CompanionConfig  # noqa: E402
 from saffu.model.export import export_checkpoints, model_card  # noqa: E402
 from saffu.text.tokenizer import EOD, FRG, PAD, SOD  # noqa: E402

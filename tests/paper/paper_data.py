@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from saffu.paper.reference import EOD, Documents
+from reference.paper import EOD, Documents
 from saffu.text.corpus import TokenCorpus
 
 VOCABULARY = 12

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reference import paper as reference
 from saffu.errors import SaffuError
-from saffu.paper import reference
 from saffu.paper.cipher import bit_cipher, bit_vectors, coerced_embeddings, noised_embeddings
 
 

@@ -6,10 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reference import paper as reference
+from reference.paper import Example
 from saffu.errors import SaffuError
-from saffu.paper import equations, reference, sums
+from saffu.paper import equations, sums
 from saffu.paper.equations import InitialVariation, InnerProducts
-from saffu.paper.reference import Example
 from saffu.paper.sums import Counts, SumsByTarget
 from saffu.processes import SINGLE
 

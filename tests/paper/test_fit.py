@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_data import VOCABULARY, as_corpus, patterned_documents, random_documents
 
+from reference import paper as reference
+from reference.paper import EOD, FRG, PAD, Documents
 from saffu.errors import SaffuError
-from saffu.paper import counting, reference
+from saffu.paper import counting
 from saffu.paper.cipher import coerced_embeddings
 from saffu.paper.config import PaperConfig
 from saffu.paper.fit import fit, fragments, unsolved_network
 from saffu.paper.model import PaperModel
-from saffu.paper.reference import EOD, FRG, PAD, Documents
 from saffu.processes import ProcessGroup
 
 SHAPE = {"block": 4, "radius": 3, "block_dimension": 5, "radius_dimension": 4, "hidden_dimension": 4}

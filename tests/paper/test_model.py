@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_data import VOCABULARY, as_corpus, patterned_documents, random_documents
 
+from reference.paper import EOD, PAD, SOD, bit_vectors
 from saffu.errors import SaffuError
 from saffu.interface import Model
 from saffu.paper import model as model_module
 from saffu.paper.config import PaperConfig
 from saffu.paper.fit import fit
 from saffu.paper.model import PaperModel
-from saffu.paper.reference import EOD, PAD, SOD, bit_vectors
 
 SHAPE = {"block": 12, "radius": 4, "block_dimension": 8, "radius_dimension": 6, "hidden_dimension": 8}
 TEXT, MORE = patterned_documents(0, 60), patterned_documents(1, 20)

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_data import VOCABULARY, as_corpus
 
-from saffu.paper import reference
+from reference import paper as reference
+from reference.paper import EOD, PAD
 from saffu.paper.config import PaperConfig, UnitShape
 from saffu.paper.counting import AttentionCounter, DecoderCounter, OutputCounter
 from saffu.paper.equations import InitialVariation
 from saffu.paper.network import Network
-from saffu.paper.reference import EOD, PAD
 from saffu.paper.unit import Unit
 from saffu.paper.windows import unit_windows
 

@@ -5,9 +5,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from paper_data import as_corpus
 
-from saffu.paper import reference, windows
+from reference import paper as reference
+from reference.paper import EOD, FRG, PAD, SOD, Documents
+from saffu.paper import windows
 from saffu.paper.config import PaperConfig
-from saffu.paper.reference import EOD, FRG, PAD, SOD, Documents
 from saffu.paper.windows import Window, batches, unit_windows
 
 documents_of_ids = st.lists(

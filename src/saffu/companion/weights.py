@@ -4,7 +4,7 @@ A model holds K networks with a gate each. Every array is stored with a leading 
 before version 0.3, whose only network has none.
 
 The large matrices can be int8: a weight is then its byte times the scale of its row, and every input of a product with
-such a matrix is rounded as well (see reference.py).
+such a matrix is rounded as well (see reference/companion.py).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The paper's network of self-attentive feed-forward units and its explicit solution. Start with `reference.py`."""
+"""The paper's network of self-attentive feed-forward units and its explicit solution. See also `reference/paper.py`."""

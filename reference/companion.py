@@ -27,7 +27,9 @@ def hidden(network: Weights, tokens: Sequence[int]) -> Array:
         heads = []
         for h in range(network.width // HEAD):
             own = slice(h * HEAD, (h + 1) * HEAD)
-            q, k, v = r @ query[own].T, r @ key[own].T, r @ value[own].T  # (T, 64) each
+            q = r @ query[own].T  # (T, 64)
+            k = r @ key[own].T
+            v = r @ value[own].T
             heads.append(attended(q, k, v, network.distance[layer, h], network.sink[layer, h]))
         if network.head_gate is not None:
             factors = 2 / (1 + np.exp(-n @ network.head_gate[layer]))  # (T, H)
@@ -70,7 +72,8 @@ def rotated(x: Array) -> Array:
     speeds = ROTARY_BASE ** -(np.arange(0, HEAD, 2) / HEAD)
     angles = np.arange(len(x))[:, None] * speeds  # (T, 32)
     one, other = np.split(x, 2, axis=1)
-    cos, sin = np.cos(angles), np.sin(angles)
+    cos = np.cos(angles)
+    sin = np.sin(angles)
     return np.concatenate([one * cos - other * sin, one * sin + other * cos], axis=1)
 
 

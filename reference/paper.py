@@ -1,4 +1,4 @@
-"""The paper in plain NumPy: the first file to read. The rest of this package computes the same numbers faster.
+"""The paper in plain NumPy: the first file to read. `saffu.paper` computes the same numbers faster.
 
 A document is a list of token ids that ends with `<eod>`. Equations are numbered as in the paper: 1 the unit, 2 the
 co-occurrence, 3 the solution, 5 that of a decoder, 6 that of attention. docs/paper.md lists the places where the paper

@@ -1,6 +1,6 @@
 """The calibrated model in plain Python dictionaries: its readable definition, which tests compare the kernels with.
 
-Everything here is slow and follows from the documents alone. The fast path is the rest of this folder.
+Everything here is slow and follows from the documents alone. The fast path is `saffu.calibrated`.
 """
 
 from __future__ import annotations
