@@ -149,7 +149,9 @@ def _load() -> ctypes.CDLL:
         raise SaffuError(
             f"saffu's compiled kernels cannot be loaded ({error}); install saffu with pip, which needs a C++ compiler"
         ) from None
-    p, i32, i64 = c_void_p, c_int32, c_int64
+    p = c_void_p
+    i32 = c_int32
+    i64 = c_int64
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "saffu_count_rows": (None, [p, p, i64, p, i64, p, i32, i32, i64, i64, p, POINTER(Buffer), POINTER(Buffer)]),
         "saffu_trim": (None, []),
@@ -195,7 +197,9 @@ def declare(loaded: ctypes.CDLL, signatures: Mapping[str, tuple[Any, list[Any]]]
             function = getattr(loaded, name)
         except AttributeError:
             raise SaffuError("saffu's compiled kernels are of another version; install saffu again") from None
-        function.restype, function.argtypes, function.errcheck = result, arguments, require_success
+        function.restype = result
+        function.argtypes = arguments
+        function.errcheck = require_success
 
 
 def require_success(result: Any, *_: object) -> Any:

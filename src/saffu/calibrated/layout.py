@@ -71,7 +71,8 @@ class NativeModel:
         """Exponents (2, J) of classes and tokens: of prior and views, and of the memory."""
         prior = log_prior(frequencies, ranks)
         of_classes = np.log(ranks.by_class(np.exp(prior)))
-        self.ranks, self.views = ranks, (kernels.View * len(views))()
+        self.ranks = ranks
+        self.views = (kernels.View * len(views))()
         self.structure = kernels.Model(len(frequencies), ranks.number, len(views))
         self.structure.kept = [tables, ranks, context_classes]
         for number, (view, table) in enumerate(zip(views, tables, strict=True)):
@@ -111,8 +112,11 @@ class NativeModel:
             pointer(ranks.classes, np.uint16), pointer(heavy, np.uint32), len(heavy), ranks.number,
             pointer(rows, np.float32), pointer(before, np.uint16),
         )  # fmt: skip
-        native.heavy, native.many, native.heavies = pointer(heavy, np.uint32), CLASS_SUMS_ABOVE, len(heavy)
-        native.rows, native.before = pointer(rows, np.float32), pointer(before, np.uint16)
+        native.heavy = pointer(heavy, np.uint32)
+        native.many = CLASS_SUMS_ABOVE
+        native.heavies = len(heavy)
+        native.rows = pointer(rows, np.float32)
+        native.before = pointer(before, np.uint16)
         self.structure.kept += [heavy, rows, before]
 
     def _set_memory(self, config: CalibratedConfig, context_classes: dict[int, Array]) -> None:
@@ -139,8 +143,12 @@ class NativeModel:
 
         natives = (kernels.MemoryContext * len(contexts))()
         for native, context in zip(natives, contexts, strict=True):
-            native.length, native.exact, native.chained = len(context.distances), context.exact, context.chained
-            native.strength, native.keep, native.longest = context.strength, context.keep, context.longest
+            native.length = len(context.distances)
+            native.exact = context.exact
+            native.chained = context.chained
+            native.strength = context.strength
+            native.keep = context.keep
+            native.longest = context.longest
             native.distances = pointer_to(context.distances, np.int32)
             native.classes = pointer(context_classes[context.classes] if context.classes else None, np.uint16)
         self.structure.kept += [kept, natives]

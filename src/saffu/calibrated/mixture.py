@@ -88,7 +88,11 @@ class MixtureModel(Capabilities):
 
         `weights` (M, 1 + 2M): of a constant, and of the members' certainties.
         """
-        self.config, self.owners, self.members, self.weights, self.sums = config, [*owners], [*members], weights, sums
+        self.config = config
+        self.owners = [*owners]
+        self.members = [*members]
+        self.weights = weights
+        self.sums = sums
         self.vocabulary = self.whole.vocabulary
 
     @classmethod
@@ -214,7 +218,8 @@ class MixtureModel(Capabilities):
         explained = self.whole.explain(context)
         (log_w, log_p) = self._distributions([self.start(context)])
         mixed = np.logaddexp.reduce(log_w + log_p[:, 0], axis=0)  # (N,)
-        predicted, added = np.isfinite(mixed), np.zeros(self.vocabulary)
+        predicted = np.isfinite(mixed)
+        added = np.zeros(self.vocabulary)
         added[predicted] = mixed[predicted] - explained.log_probabilities[predicted]
         share = 1 - float(np.exp(log_w[-1, 0]))
         shares = []
@@ -269,7 +274,8 @@ class MixtureModel(Capabilities):
         def part(of: Arrays, prefix: str) -> dict[str, Array]:
             return {name.removeprefix(prefix): array for name, array in of.items() if name.startswith(prefix)}
 
-        weights, owners = arrays["weights"], arrays["owners"]
+        weights = arrays["weights"]
+        owners = arrays["owners"]
         number = owners.size + 1
         sound = owners.ndim == 1 and owners.dtype == np.int64 and len(np.unique(owners)) == owners.size
         sound = sound and bool(((owners >= 0) & (owners < config.parts)).all())
@@ -281,7 +287,8 @@ class MixtureModel(Capabilities):
             raise SaffuError("the parts of the mixture do not fit together; restore the folder or mix again")
         held = None
         if sums is not None:
-            views, own = members[-1].views, [part(sums, f"part {m}.") for m in range(config.parts)]
+            views = members[-1].views
+            own = [part(sums, f"part {m}.") for m in range(config.parts)]
             held = MixtureSums(tuple(CalibratedSums.from_arrays(config.order, views, counts) for counts in own))
         return cls(config, owners.tolist(), members, np.asarray(weights, dtype=np.float64), held)
 
@@ -337,7 +344,8 @@ def fit_weights(log_p: Floats, certainty: Sequence[Array]) -> Floats:
     predicts these shares. Steps that would lose are halved.
     """
     x = inputs(certainty)  # (J, targets)
-    mean, spread = x[1:].mean(1), x[1:].std(1) + 1e-9
+    mean = x[1:].mean(1)
+    spread = x[1:].std(1) + 1e-9
     x[1:] = (x[1:] - mean[:, None]) / spread[:, None]
     weights = np.zeros((len(log_p), len(x)))
 
@@ -347,7 +355,8 @@ def fit_weights(log_p: Floats, certainty: Sequence[Array]) -> Floats:
 
     now = value(weights)
     for _ in range(ROUNDS):
-        step, size = newton_step(weights, x, log_p), 1.0
+        step = newton_step(weights, x, log_p)
+        size = 1.0
         while (after := value(weights + size * step)) < now and size > 1e-3:
             size /= 2
         if after < now + LEAST_GAIN:
@@ -364,7 +373,8 @@ def newton_step(weights: Floats, x: Floats, log_p: Floats) -> Floats:
     log_w = log_softmax(weights @ x)
     joint = log_w + log_p
     shares = np.exp(joint - np.logaddexp.reduce(joint, axis=0))  # (M, targets)
-    w, targets = np.exp(log_w), x.shape[1]
+    w = np.exp(log_w)
+    targets = x.shape[1]
     gradient = (shares - w) @ x.T / targets - 2 * PULL * weights  # (M, J)
     curvature = np.zeros((members, features, members, features))
     for a in range(members):

@@ -100,8 +100,12 @@ class CalibratedModel(Capabilities):
         sums: CalibratedSums | Callable[[], CalibratedSums] | None,
     ):
         """`counts`: the number of distinct counts; `sums`: these counts, or a function that reads them when needed."""
-        self.config, self.encoder, self.tables, self.frequencies = config, encoder, list(tables), frequencies
-        self.counts, self._sums = counts, sums
+        self.config = config
+        self.encoder = encoder
+        self.tables = list(tables)
+        self.frequencies = frequencies
+        self.counts = counts
+        self._sums = sums
         self.views = encoder.views
         self.vocabulary = len(frequencies)
         self.stream: Reader | None = None  # of all documents, if they are read online
@@ -109,7 +113,9 @@ class CalibratedModel(Capabilities):
     @classmethod
     def from_sums(cls, config: CalibratedConfig, encoder: Encoder, sums: CalibratedSums) -> CalibratedModel:
         """The model with this encoder that follows from these counts."""
-        ranks, tables, frequencies = Ranks(encoder.output_classes), [], sums.memory.frequencies()
+        ranks = Ranks(encoder.output_classes)
+        tables = []
+        frequencies = sums.memory.frequencies()
         prior = np.exp(log_prior(frequencies, ranks))
         for view in reversed(encoder.views):  # the largest intermediate counts while there are few tables yet
             classes = encoder.context_classes[view.classes] if view.classes else None
@@ -189,7 +195,8 @@ class CalibratedModel(Capabilities):
     def _scored(self, corpus: TokenCorpus, progress: str | None, certainty: Array | None) -> Floats:
         if self.config.cache:
             return read_corpus(self.native, corpus, self.vocabulary, progress, certainty, self.stream)
-        ids, native = checked_ids(corpus, self.vocabulary), self.native  # laid out before threads need it
+        ids = checked_ids(corpus, self.vocabulary)
+        native = self.native  # laid out before threads need it
 
         def kernel(starts: Array, lo: int, hi: int, out: Array) -> None:
             part = None if certainty is None else certainty[lo:hi]
@@ -225,10 +232,8 @@ class CalibratedModel(Capabilities):
     def _read(self, state: DocumentState, tokens: Array) -> DocumentState:
         """The state after more tokens."""
         age, tail, learned = state
-        longer, after = (
-            np.frombuffer(tail + tokens.tobytes(), dtype=np.uint16),
-            np.frombuffer(learned, np.float32).copy(),
-        )
+        longer = np.frombuffer(tail + tokens.tobytes(), dtype=np.uint16)
+        after = np.frombuffer(learned, np.float32).copy()
         if self.config.cache and len(tokens):
             with self._readers.reader() as reader:
                 library.saffu_read(
@@ -267,7 +272,8 @@ class CalibratedModel(Capabilities):
     @contextmanager
     def prediction(self, state: DocumentState) -> Iterator[tuple[Prediction, Array]]:
         """The prediction after a state, class by class, and the model's certainty (2,)."""
-        classes, certainty = np.empty(self.ranks.number, dtype=np.float32), np.empty(2, dtype=np.float32)
+        classes = np.empty(self.ranks.number, dtype=np.float32)
+        certainty = np.empty(2, dtype=np.float32)
         with self._readers.at(state) as (reader, *document):
             library.saffu_certainty(
                 reader.handle, *document, pointer(certainty, np.float32), pointer(classes, np.float32)
@@ -294,11 +300,9 @@ class CalibratedModel(Capabilities):
                 chosen = self.sampled_at(temperature, prediction, rng)
             return chosen, self.advance(state, chosen)
         age, tail, learned = state
-        tokens, after, uniform = (
-            np.frombuffer(tail, np.uint16),
-            np.frombuffer(learned, np.float32).copy(),
-            rng.random(2),
-        )
+        tokens = np.frombuffer(tail, np.uint16)
+        after = np.frombuffer(learned, np.float32).copy()
+        uniform = rng.random(2)
         with self._readers.reader() as reader:
             token: int = library.saffu_sample(
                 reader.handle, pointer(tokens, np.uint16), len(tokens), age, pointer(after, np.float32),
@@ -359,7 +363,8 @@ class CalibratedModel(Capabilities):
             return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
         try:
-            encoder, frequencies = Encoder.from_arrays(config, part("encoder.")), arrays["frequencies"]
+            encoder = Encoder.from_arrays(config, part("encoder."))
+            frequencies = arrays["frequencies"]
             counts = int(arrays["counts"][0])
         except (KeyError, IndexError):
             raise SaffuError("the model's arrays do not fit its settings; restore the folder or train again") from None

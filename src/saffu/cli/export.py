@@ -135,7 +135,8 @@ def export_web(options: argparse.Namespace) -> None:
     if options.checkpoints or options.sizes or options.order is not None or options.prune is not None:
         raise SaffuError("--checkpoints and --sizes need --to hf, --order and --prune --to arpa; remove them")
     require_output(options, options.model, *(options.text or ()))
-    lm, counted = load(options.model), None
+    lm = load(options.model)
+    counted = None
     if options.text:
         with Text(options.text, reading_of(options, lm.source_)) as text:
             corpus = TokenCorpus.build(text, lm.tokenizer_, progress="tokenize")

@@ -207,7 +207,8 @@ def merge(options: argparse.Namespace) -> None:
     if options.json:
         print_json(model_facts(lm) | {"out": options.out})
         return
-    documents, tokens = plural(lm.trained_on_["documents"], "document"), lm.trained_on_["tokens"]
+    documents = plural(lm.trained_on_["documents"], "document")
+    tokens = lm.trained_on_["tokens"]
     say(options, f"merged {len(options.models)} models: {documents} ({tokens:,} tokens), saved in {options.out}")
 
 
@@ -234,7 +235,8 @@ def mix(options: argparse.Namespace) -> None:
 
 def mixture_sentence(lm: SaffuLM) -> str:
     """What a mixture is made of, and how it predicts the text that its weights were fitted on."""
-    members, bits = " and ".join(lm.log_[-1]["members"]), lm.log_[-1]["dev_bits_per_byte"]
+    members = " and ".join(lm.log_[-1]["members"])
+    bits = lm.log_[-1]["dev_bits_per_byte"]
     return f"mixed {members}: {bits:.3f} bits per byte of the text that the weights were fitted on"
 
 
@@ -269,7 +271,8 @@ def finish(options: argparse.Namespace, lm: SaffuLM, done: str, facts: dict[str,
     if options.json:
         print_json(facts | model_facts(lm))
         return
-    documents, tokens = plural(lm.trained_on_["documents"], "document"), lm.trained_on_["tokens"]
+    documents = plural(lm.trained_on_["documents"], "document")
+    tokens = lm.trained_on_["tokens"]
     say(options, f"{done}; {options.model} now holds {documents} ({tokens:,} tokens)")
 
 

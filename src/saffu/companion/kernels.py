@@ -70,7 +70,8 @@ class NativeNetwork:
 
         `begin`, int32, is the place in the row where the window of each token begins; a window sees nothing else.
         """
-        log_p, logit = np.zeros(inputs.shape, dtype=np.float32), np.zeros(inputs.shape, dtype=np.float32)
+        log_p = np.zeros(inputs.shape, dtype=np.float32)
+        logit = np.zeros(inputs.shape, dtype=np.float32)
         library.saffu_network_score(
             self.structure, *inputs.shape, pointer(inputs, np.uint16), pointer(begin, np.int32),
             pointer(wanted, np.bool_), pointer(targets, np.uint16), pointer(log_p, np.float32),
@@ -105,7 +106,8 @@ class NativeNetwork:
             p = np.exp(self.log_probabilities(state[None])[0])[self.ranks.tokens[: self.ranks.predicted]]
             classes = np.add.reduceat(p, self.ranks.first[:-1])
             return Prediction(classes, lambda k: p[self.ranks.first[k] : self.ranks.first[k + 1]] / classes[k])
-        mapped, classes = np.empty(self.width, dtype=np.float32), np.empty(self.structure.classes, dtype=np.float32)
+        mapped = np.empty(self.width, dtype=np.float32)
+        classes = np.empty(self.structure.classes, dtype=np.float32)
         library.saffu_network_classes(
             self.structure, pointer(state, np.float32), pointer(mapped, np.float32), pointer(classes, np.float32)
         )
@@ -131,7 +133,8 @@ def matrices(weights: Weights) -> dict[str, Array]:
     if not weights.is_rounded:
         return arrays
     arrays |= {f"{name}8": arrays.pop(name) for name in ROUNDED}
-    up, down = weights.mlp[:, 0], weights.mlp[:, 1]
+    up = weights.mlp[:, 0]
+    down = weights.mlp[:, 1]
     return arrays | {
         "embedding_start": starts(weights.embedding),
         "attention_start": starts(weights.attention),
@@ -163,7 +166,10 @@ FIELDS = {name for name, kind, *_ in NetworkStructure._fields_ if kind is c_void
 
 
 def _declare() -> None:
-    p, i32, i64, network = c_void_p, c_int32, c_int64, POINTER(NetworkStructure)
+    p = c_void_p
+    i32 = c_int32
+    i64 = c_int64
+    network = POINTER(NetworkStructure)
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "saffu_network_level": (None, [i32]),
         "saffu_network_score": (None, [network, i64, i32, p, p, p, p, p, p]),

@@ -64,7 +64,10 @@ class CompanionModel(Capabilities):
         self, config: CompanionConfig, counted: CalibratedModel, side: Networks | None, device: str = "cpu"
     ) -> None:
         """`device`: where a network is trained, and text scored."""
-        self.config, self.counted, self.side, self.device = config, counted, side, device
+        self.config = config
+        self.counted = counted
+        self.side = side
+        self.device = device
         self.vocabulary = counted.vocabulary
 
     can_sample = True
@@ -226,7 +229,8 @@ class CompanionModel(Capabilities):
         (log_share,), (parts,) = self._parts([self.start(context)])  # (1 + K,), (1 + K, N)
         log_p = np.logaddexp.reduce(log_share[:, None] + parts.astype(np.float64), axis=0)  # (N,)
         predicted = np.isfinite(log_p)
-        added, share = np.zeros(self.vocabulary), np.zeros(self.vocabulary)
+        added = np.zeros(self.vocabulary)
+        share = np.zeros(self.vocabulary)
         added[predicted] = log_p[predicted] - counted.log_probabilities[predicted]
         from_counts = log_share[0] + parts[0, predicted].astype(np.float64)
         share[predicted] = 1 - np.minimum(np.exp(from_counts - log_p[predicted]), 1)

@@ -41,7 +41,8 @@ class Networks:
     def __init__(self, arrays: Mapping[str, Array], context: int, ranks: Ranks) -> None:
         """`arrays`: as they are stored, among others; `ranks`: the order of tokens by the counted model's classes."""
         self.stored = {name: array for name, array in arrays.items() if name.startswith(PREFIX)}
-        self.context, self.ranks = context, ranks
+        self.context = context
+        self.ranks = ranks
         self.weights: list[Weights] = weights_of(self.stored, context)
         self.natives = [NativeNetwork(weights, ranks) for weights in self.weights]
         self.vocabulary = self.natives[0].vocabulary
@@ -83,18 +84,22 @@ class Networks:
 
         Each target sees at least half a window, or everything before it.
         """
-        targets, inputs = checked_ids(corpus, self.vocabulary), inputs_of(corpus).astype(np.uint16)
+        targets = checked_ids(corpus, self.vocabulary)
+        inputs = inputs_of(corpus).astype(np.uint16)
         documents = documents_of(corpus)
         positions, scored = scoring_rows(corpus, self.context)
         log_p, from_states = np.zeros((2, len(self.natives), corpus.targets), dtype=np.float32)
         with progress_bar(progress, total=corpus.targets) as bar:
 
             def work(first: int) -> None:
-                places, wanted = positions[first : first + ROWS], scored[first : first + ROWS]
-                begin, own = window_begins(places, documents), places[wanted]
+                places = positions[first : first + ROWS]
+                wanted = scored[first : first + ROWS]
+                begin = window_begins(places, documents)
+                own = places[wanted]
                 for k, native in enumerate(self.natives):
                     found, logit = native.score(inputs[places], begin, wanted, targets[places])
-                    log_p[k, own], from_states[k, own] = found[wanted], logit[wanted]
+                    log_p[k, own] = found[wanted]
+                    from_states[k, own] = logit[wanted]
                 bar.update(len(own))
 
             in_parallel(work, range(0, len(positions), ROWS))
@@ -110,7 +115,8 @@ def log_weights(logits: Array) -> Array:
     [[0.375], [0.25], [0.375]]
     """
     logits = logits.astype(np.float64)
-    log_open, log_shut = -np.logaddexp(0, -logits), -np.logaddexp(0, logits)
+    log_open = -np.logaddexp(0, -logits)
+    log_shut = -np.logaddexp(0, logits)
     parts = np.concatenate([np.logaddexp.reduce(log_shut, axis=0, keepdims=True), log_open])
     return np.asarray(parts - np.log(len(logits)), dtype=np.float32)
 

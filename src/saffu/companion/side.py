@@ -33,7 +33,9 @@ class TrainedSide:
     """Networks and their gates on a device."""
 
     def __init__(self, network: NetworkStack, gate: Gates, device: torch.device) -> None:
-        self.network, self.gate, self.device = network.to(device), gate.to(device), device
+        self.network = network.to(device)
+        self.gate = gate.to(device)
+        self.device = device
 
     @classmethod
     def plain(cls, config: CompanionConfig, counted: CalibratedModel, device: torch.device) -> TrainedSide:

@@ -215,7 +215,8 @@ class Training(run.Run[CompanionModel, Progress]):
         progress.lowest = min(progress.lowest, bits)
         is_best = bits < progress.best
         if is_best:
-            progress.best, self.best = bits, model
+            progress.best = bits
+            self.best = model
         self.read_clock()
         if fraction >= 1:
             progress.ended = "the budget is spent"
@@ -248,7 +249,8 @@ class Training(run.Run[CompanionModel, Progress]):
 
     def outcome(self) -> str:
         """What training achieved, in one sentence."""
-        counted, best = self.counted_score.bits_per_byte, self.progress.best
+        counted = self.counted_score.bits_per_byte
+        best = self.progress.best
         what = "the network" if self.side.network.number == 1 else f"the {self.side.network.number} networks"
         verb = "improves" if self.side.network.number == 1 else "improve"
         if self.best is not self.model:

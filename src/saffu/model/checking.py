@@ -58,7 +58,8 @@ def check_model(lm: SaffuLM, corpus: TokenCorpus | None = None) -> Findings:
 
 def _check_sizes(lm: SaffuLM) -> None:
     """The frequencies, the baselines, and the recorded sizes are those of the counts."""
-    frequencies, tokens = lm.frequencies_, lm.trained_on_["tokens"]
+    frequencies = lm.frequencies_
+    tokens = lm.trained_on_["tokens"]
     if not np.array_equal(frequencies, lm.model_.counted_frequencies):
         raise SaffuError("its token frequencies are not those of its counts; restore the folder")
     if int(frequencies.sum()) != tokens:
@@ -95,7 +96,8 @@ def difference(one: Arrays, other: Arrays) -> str:
 
 
 def _equal(one: Arrays, other: Arrays, name: str) -> bool:
-    a, b = one[name], other[name]
+    a = one[name]
+    b = other[name]
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 

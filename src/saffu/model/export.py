@@ -45,7 +45,8 @@ def export_hf(lm: SaffuLM, folder: str | Path) -> None:
         raise SaffuError("models of words cannot be exported to transformers; train without `words_as_tokens`")
     folders.require_export(Path(folder))
     folders.settle(lm)
-    model, running = lm.model_, lm.scorer_.follows
+    model = lm.model_
+    running = lm.scorer_.follows
     vectors = model.hidden_vectors()
     files: dict[str, Content] = {
         folders.TOKENIZER: tokenizer_json(lm.tokenizer_).encode(),
@@ -123,7 +124,8 @@ def tokenizer_json(tokenizer: Tokenizer) -> str:
     `<eod>` is text, not a special token that is left out of what is decoded: it is decoded as a newline.
     """
     backend = tokenizers.Tokenizer.from_str(tokenizer.to_json())
-    sod, eod = SPECIAL_TOKENS[SOD], SPECIAL_TOKENS[EOD]
+    sod = SPECIAL_TOKENS[SOD]
+    eod = SPECIAL_TOKENS[EOD]
     backend.normalizer = normalizers.Replace(NEWLINE, eod)
     backend.add_tokens([AddedToken(eod, normalized=True, special=False)])
     backend.decoder = decoders.Sequence([decoders.Replace(Regex(rf"\A{eod}\z"), "\n"), decoders.ByteLevel()])
@@ -139,7 +141,8 @@ def as_json(settings: dict[str, Any]) -> bytes:
 
 def model_card(lm: SaffuLM, name: str) -> str:
     """README.md: what the model is, the scores in its log, and how to load it."""
-    seen, rows = lm.trained_on_, scored_stages(lm.log_)
+    seen = lm.trained_on_
+    rows = scored_stages(lm.log_)
     trained = ", then trained by backpropagation" if rows and rows[-1].get("fold") else ""
     lines = [
         "---",

@@ -103,7 +103,9 @@ def write(
 ) -> None:
     """Write all of a model, `extra_files` next to it, and `extra_settings` into config.json. Atomic."""
     settle(lm)
-    model, statistics, ledger = lm.model_, lm.statistics_, lm.ledger_
+    model = lm.model_
+    statistics = lm.statistics_
+    ledger = lm.ledger_
     manifest = {
         "model_type": "saffu",
         "preset": lm.config.preset,
@@ -166,11 +168,14 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
-    where, manifest = folder.path / files.MANIFEST, folder.manifest
+    where = folder.path / files.MANIFEST
+    manifest = folder.manifest
     try:
         chosen = solution(manifest["preset"])
-        config, vocabulary = chosen.config.from_dict(manifest["settings"]), int(manifest["vocabulary"])
-        sizes, source = trained_on_facts(manifest["trained_on"]), source_facts(manifest["source"])
+        config = chosen.config.from_dict(manifest["settings"])
+        vocabulary = int(manifest["vocabulary"])
+        sizes = trained_on_facts(manifest["trained_on"])
+        source = source_facts(manifest["source"])
         tokenizer_settings = dict(manifest["tokenizer"])
         log = log_facts(folder.text(LOG)) if LOG in folder else []
     except SaffuError:
@@ -188,7 +193,11 @@ def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
     except (KeyError, ValueError, RuntimeError, IndexError, TypeError) as error:
         raise SaffuError(f"{folder.path / MODEL} does not fit its config.json ({error}); {RESTORE}") from None
     lm = kind(config, tokenizer=tokenizer, device=device)
-    lm.model_, lm.tokenizer_, lm.tokenizer_settings_ = model, tokenizer, tokenizer_settings
-    lm.trained_on_, lm.source_ = sizes, source
-    lm.log_, lm.folder = log, folder
+    lm.model_ = model
+    lm.tokenizer_ = tokenizer
+    lm.tokenizer_settings_ = tokenizer_settings
+    lm.trained_on_ = sizes
+    lm.source_ = source
+    lm.log_ = log
+    lm.folder = folder
     return lm

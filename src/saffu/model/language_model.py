@@ -174,9 +174,12 @@ class SaffuLM:
         self.tokenizer_ = trained_tokenizer(self._tokenizer, text, self.config)
         settings = None if self.encoder else self.tokenizer_.settings
         self.tokenizer_settings_ = settings.to_dict() if settings else {}
-        corpus, scored = self.tokenize(text, "tokenize"), None if dev is None else self.tokenize(dev, "tokenize")
+        corpus = self.tokenize(text, "tokenize")
+        scored = None if dev is None else self.tokenize(dev, "tokenize")
         evaluate.require_text(corpus, "fit")
-        self.trained_on_, self.source_, self.log_ = trained_on(corpus), {}, []
+        self.trained_on_ = trained_on(corpus)
+        self.source_ = {}
+        self.log_ = []
         if stages is None:
             solving = self._stages(corpus, group, training=training, embeddings=embeddings)
         else:

@@ -195,7 +195,9 @@ class Ledger:
 
         `pages`: how many pages each part has, in order.
         """
-        left, found, items = corpus, [], list(self.pages.items())
+        left = corpus
+        found = []
+        items = list(self.pages.items())
         for number in pages:
             own, items = Ledger(dict(items[:number])), items[number:]
             struck = own.strike(left, "counted")[0] | own.strike(left, "parts")[0]

@@ -60,8 +60,10 @@ def one_at_a_time(change: Callable[P, R]) -> Callable[P, R]:
 @one_at_a_time
 def update(lm: SaffuLM, documents: Text) -> None:
     """Count these documents too."""
-    began, ledger = time.perf_counter(), require_changeable(lm)
-    corpus, model = lm.tokenize(documents), lm.model_
+    began = time.perf_counter()
+    ledger = require_changeable(lm)
+    corpus = lm.tokenize(documents)
+    model = lm.model_
     require_text(corpus, "count")
     changed = model.solved(model.sums + model.count(corpus))
     sizes = {name: number + lm.trained_on_[name] for name, number in trained_on(corpus).items()}
@@ -88,8 +90,10 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
     If `skip_uncounted`, what was not counted like this is skipped. If `drop_network`, a network trained on them is
     removed first.
     """
-    began, ledger = time.perf_counter(), require_changeable(lm)
-    corpus, model = lm.tokenize(documents), lm.model_
+    began = time.perf_counter()
+    ledger = require_changeable(lm)
+    corpus = lm.tokenize(documents)
+    model = lm.model_
     require_text(corpus, "forget")
     if drop_network:
         model = model.without_network() or model
@@ -128,7 +132,8 @@ def retokenize(lm: SaffuLM, documents: Text) -> None:
 
     Raises SaffuError unless the documents are exactly those that are counted. What was held out stays held out.
     """
-    ledger, lines = require_changeable(lm), documents_from(documents)
+    ledger = require_changeable(lm)
+    lines = documents_from(documents)
     if not lm.tokenizer_settings_:
         raise SaffuError("the tokenizer of this model was not learned from its own text; there is nothing to fit again")
     corpus = lm.tokenize(lines)
@@ -147,7 +152,8 @@ def retokenize(lm: SaffuLM, documents: Text) -> None:
     dev = TokenCorpus.build(held_out, tokenizer)
     fresh = type(lm)(lm.config, tokenizer=tokenizer, device=lm.device)
     fresh.fit(TokenCorpus.build(counted, tokenizer).divided(dev, flags), dev if dev.targets else None)
-    fresh.source_, fresh.tokenizer_settings_ = lm.source_, lm.tokenizer_settings_
+    fresh.source_ = lm.source_
+    fresh.tokenizer_settings_ = lm.tokenizer_settings_
     vars(lm).update(vars(fresh))
 
 
@@ -168,9 +174,14 @@ def _remaining_tokens(lm: SaffuLM, removed: TokenCorpus) -> list[str]:
 
 def merge(models: Iterable[SaffuLM]) -> SaffuLM:
     """Merge models that share their encoder. Models of an iterator are held one at a time, in addition to the sum."""
-    began, added, shared, remaining = time.perf_counter(), 1, 0, iter(models)
+    began = time.perf_counter()
+    added = 1
+    shared = 0
+    remaining = iter(models)
     first = next(remaining)
-    ledger, sums, statistics = require_changeable(first), first.model_.sums, first.statistics_
+    ledger = require_changeable(first)
+    sums = first.model_.sums
+    statistics = first.statistics_
     sizes = dict(first.trained_on_)
     for other in remaining:
         added += 1
@@ -208,10 +219,12 @@ def difference(one: SaffuLM, other: SaffuLM) -> str:
     if one.config.preset != other.config.preset:
         presets = f"one is {one.config.preset}, the other {other.config.preset}"
         return f"{presets}; merge models of one preset, and train a network afterward"
-    settings, others = one.config.to_dict(), other.config.to_dict()
+    settings = one.config.to_dict()
+    others = other.config.to_dict()
     if changed := [name for name, value in settings.items() if value != others[name]]:
         return f"{changed[0]} is {settings[changed[0]]} in one and {others[changed[0]]} in the other"
-    here, there = one.model_.encoder_arrays(), other.model_.encoder_arrays()
+    here = one.model_.encoder_arrays()
+    there = other.model_.encoder_arrays()
     if here.keys() != there.keys() or any(not np.array_equal(array, there[name]) for name, array in here.items()):
         return "their encoders were fitted on different text; fit one with the encoder of the other"
     return ""

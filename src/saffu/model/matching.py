@@ -78,7 +78,8 @@ class Matches:
         for number in held_out:
             lines = documents[number].lines
             documents[number] = Match(lines, held_out=[(0, lines)], whole=True)
-        search, ends = _Search(ledger, every), corpus.line_starts()
+        search = _Search(ledger, every)
+        ends = corpus.line_starts()
         for number in sorted({*others} - {*held_out}):
             lo, hi = bounds[number : number + 2]
             documents[number] = search.match(
@@ -88,7 +89,9 @@ class Matches:
 
     def struck(self) -> tuple[list[bool], TokenCorpus, Ledger]:
         """Which documents can be removed, part by part; what is counted of them, and the ledger without it."""
-        left, able, found = self.ledger, [True] * len(self.documents), []
+        left = self.ledger
+        able = [True] * len(self.documents)
+        found = []
         for table in ("counted", "parts"):
             spans, numbers = self._spans("counted", table)
             struck, left = left.strike(self.corpus.cut(spans), table)
@@ -112,7 +115,9 @@ class Matches:
 
     def _spans(self, kind: str, table: str = "") -> tuple[list[Span], list[int]]:
         """Lines of the corpus, of the documents in one table of the ledger if it is given, and these documents."""
-        spans, numbers, firsts = [], [], self.corpus.document_lines().tolist()
+        spans = []
+        numbers = []
+        firsts = self.corpus.document_lines().tolist()
         for number, (first, match) in enumerate(zip(firsts, self.documents, strict=False)):
             if table in ("", match.table):
                 spans += [(first + lo, first + hi) for lo, hi in getattr(match, kind)]
@@ -198,7 +203,8 @@ def uncounted_lines(document: TokenCorpus, spans: Sequence[Span], ngrams: NgramC
 
 def _uncounted_lines(part: TokenCorpus, ngrams: NgramCounts) -> list[int]:
     """Halves a part until every half that has new n-grams is one line."""
-    ends, order = part.line_starts().tolist(), ngrams.order
+    ends = part.line_starts().tolist()
+    order = ngrams.order
     lines: list[int] = []
     pending = [(0, part.lines)]
 
@@ -238,7 +244,8 @@ class _Search:
     """Finds documents of which lines were held out, whole or in parts."""
 
     def __init__(self, ledger: Ledger, every: int) -> None:
-        self.ledger, self.every = ledger, every
+        self.ledger = ledger
+        self.every = every
         self.divided: dict[bytes, defaultdict[bytes, list[Cuts]]] = {}
         for salt, page in ledger.pages.items():
             self.divided[salt] = defaultdict(list)
@@ -266,7 +273,8 @@ class _Search:
 
     def _divided(self, lines: list[bytes], salt: bytes, whole: bytes, cuts: Cuts) -> Match:
         """A document that is known as a whole; of its parts, those that have not been removed by themselves."""
-        counted, held_out = [], []
+        counted = []
+        held_out = []
         for lo, cut in zip(accumulate(map(abs, cuts), initial=0), cuts, strict=False):
             span = (lo, lo + abs(cut))
             if cut < 0:
@@ -289,7 +297,9 @@ class _Search:
     def _part(self, lines: list[bytes], at: int, salt: bytes) -> tuple[int, str]:
         """Where the longest part that begins here ends, and its kind; 0 if there is none."""
         openings = self.known["openings"][salt]
-        longest, opened, digest = (0, ""), False, hashlib.blake2b(key=salt, digest_size=HASH)
+        longest = (0, "")
+        opened = False
+        digest = hashlib.blake2b(key=salt, digest_size=HASH)
         for end, line in enumerate(lines[at : at + self.longest[salt]], at + 1):
             digest.update(line)
             opened = opened or digest.digest().rstrip(b"\0") in openings

@@ -21,7 +21,8 @@ def mix(models: Sequence[SaffuLM], dev: Text) -> SaffuLM:
     """A mixture of calibrated models with one tokenizer, its weights fitted on `dev`, which none of them counted."""
     from saffu.calibrated.mixture import fitted_mixture
 
-    began, first = time.perf_counter(), models[0]
+    began = time.perf_counter()
+    first = models[0]
     for number, other in enumerate(models, 1):
         check(models=(other, type(first)))
         if reason := obstacle(first, other):
@@ -34,7 +35,8 @@ def mix(models: Sequence[SaffuLM], dev: Text) -> SaffuLM:
     mixed = copy.copy(first)
     mixed.encoder = None
     model = fitted_mixture([lm.model_.counted_part for lm in models], corpus)
-    mixed.model_, mixed.config = model, model.config
+    mixed.model_ = model
+    mixed.config = model.config
     mixed.statistics_ = sum((lm.statistics_ for lm in models[1:]), first.statistics_)
     mixed.ledger_ = sum(ledgers[1:], ledgers[0])
     if len(mixed.ledger_.pages) < sum(len(ledger.pages) for ledger in ledgers):
@@ -54,7 +56,8 @@ def obstacle(first: SaffuLM, other: SaffuLM) -> str:
         return f"it has the preset {other.config.preset}; mix calibrated models, without a network"
     if first.tokenizer_.to_json() != other.tokenizer_.to_json():
         return "its tokenizer is another one; train it with --tokenizer or --base"
-    settings, others = first.config.to_dict(), other.config.to_dict()
+    settings = first.config.to_dict()
+    others = other.config.to_dict()
     if changed := [name for name, value in settings.items() if value != others[name]]:
         return f"its {changed[0]} is {others[changed[0]]}, and {settings[changed[0]]} in the first"
     return ""

@@ -103,7 +103,8 @@ class Recipe:
             on_row(row)
 
         dev = corpora.dev if corpora.dev.targets else None
-        training, stages = self.training, executor.stages
+        training = self.training
+        stages = executor.stages
         return lm.fit(corpora.train, dev, training=training, group=group, on_stage=on_stage, stages=stages)
 
     def mix(self, lm: SaffuLM, base: Path, corpora: Corpora, on_row: OnRow) -> SaffuLM:

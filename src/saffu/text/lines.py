@@ -36,7 +36,8 @@ def is_json(source: Source, lines: Iterator[str], field: str | None) -> tuple[bo
     """Whether a source holds JSON Lines, by its name or its first lines; and all of its lines."""
     if source.format in ("jsonl", "ndjson") or (source.spooled and not source.format and field is not None):
         return True, lines
-    head, objects = [], 0
+    head = []
+    objects = 0
     for line in islice(lines, 50 * SNIFFED_LINES):
         head.append(line)
         if parsed_object(line) is not None:
@@ -85,7 +86,8 @@ def decoded_lines(file: BinaryIO, source: Source, errors: str) -> Iterator[str]:
 
 def _utf_16_lines(head: bytes, file: BinaryIO, source: Source, errors: str) -> Iterator[str]:
     """The lines of a file that begins with the byte order mark of UTF-16."""
-    decoder, rest = codecs.getincrementaldecoder("utf-16")(errors), ""
+    decoder = codecs.getincrementaldecoder("utf-16")(errors)
+    rest = ""
     try:
         for piece in chain([head], iter(lambda: file.read(SNIFFED_BYTES), b"")):
             *lines, rest = (rest + decoder.decode(piece)).split("\n")

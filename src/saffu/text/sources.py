@@ -239,7 +239,8 @@ class _ZstdFile(io.RawIOBase):
     """A .zst file, decompressed; unlike zstandard's own reader it notices that a file ends too early."""
 
     def __init__(self, file: BinaryIO, zstandard: Any):
-        self._file, self._zstandard = file, zstandard
+        self._file = file
+        self._zstandard = zstandard
         self._pieces = self._decompressed()
         self._rest = b""
 
@@ -262,7 +263,8 @@ class _ZstdFile(io.RawIOBase):
         while not self._rest and (piece := next(self._pieces, None)) is not None:
             self._rest = piece
         count = min(len(buffer), len(self._rest))
-        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
         return count
 
     def close(self) -> None:

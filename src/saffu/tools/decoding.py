@@ -46,8 +46,11 @@ class CtcLanguageModel:
     """
 
     def __init__(self, scorer: Scorer, alpha: float = 0.5, beta: float = 1.5):
-        self.model, self.tokenizer, self.start = scorer.model, scorer.tokenizer, scorer.start
-        self.alpha, self.beta = alpha, beta
+        self.model = scorer.model
+        self.tokenizer = scorer.tokenizer
+        self.start = scorer.start
+        self.alpha = alpha
+        self.beta = beta
 
     @property
     def order(self) -> int:
@@ -74,7 +77,8 @@ class CtcLanguageModel:
         """ln p(word and its ending | before), and the state after it."""
         if not word:
             return 0.0, before
-        state, nats = before.state, 0.0
+        state = before.state
+        nats = 0.0
         for token in self.tokenizer.encode(word if before.log_ended is None else f" {word}"):
             nats += float(self.model.next_log_probabilities([state])[0, token])
             state = self.model.advance(state, token)
@@ -83,7 +87,8 @@ class CtcLanguageModel:
 
     def reset_params(self, **params: Any) -> None:
         """Change `alpha` or `beta`."""
-        self.alpha, self.beta = params.get("alpha", self.alpha), params.get("beta", self.beta)
+        self.alpha = params.get("alpha", self.alpha)
+        self.beta = params.get("beta", self.beta)
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +196,8 @@ def word_completions(
 def _completions(model: Model, spelling: Spelling, start: State, prefix: bytes, number: int) -> dict[bytes, float]:
     """Best-first search over sequences of tokens; the share of each finished word among all that spell the prefix."""
     found: defaultdict[bytes, float] = defaultdict(float)
-    order, covered = count(), 0.0  # the probability of all sequences that spell the prefix
+    order = count()
+    covered = 0.0  # the probability of all sequences that spell the prefix
     least = 0.0  # the probability of the last word among the best
     never = [token for token in uncounted(model).tolist() if len(spelling.pieces[token]) > 1]  # bytes spell anything
     paths: list[tuple[float, int, State, int | None, bytes]] = [(0.0, next(order), start, None, b"")]
@@ -209,7 +215,8 @@ def _completions(model: Model, spelling: Spelling, start: State, prefix: bytes, 
             whole = np.array([len(spelling.pieces[token]) >= len(rest) for token in tokens], dtype=bool)
             covered += float(p[tokens[whole]].sum()) if len(tokens) else 0.0
         else:
-            word, continues = spelled.strip(WHITE_SPACE), spelling.after(spelled, p / math.exp(-cost))
+            word = spelled.strip(WHITE_SPACE)
+            continues = spelling.after(spelled, p / math.exp(-cost))
             if word:
                 found[word] += float(p[EOD:][~continues[EOD:]].sum())
                 least = nlargest(number, found.values())[-1] if len(found) >= number else 0.0

@@ -117,7 +117,8 @@ def generate_tokens(
             (uncounted_tokens, misspelled(tokenizer, begun[row]) if tokenizer else uncounted_tokens) for row in states
         ]
         for (row, _), (token, state) in zip(states.items(), _step(model, states, sampling, rng, never), strict=True):
-            tokens[row], states[row] = token, state
+            tokens[row] = token
+            states[row] = state
             left[row] -= token == EOD
             if tokenizer:
                 begun[row] = unfinished_character(begun[row] + tokenizer.decode_bytes([token])) or b""

@@ -19,7 +19,8 @@ from saffu.text.corpus import Integers, TokenCorpus, lines_of
 from saffu.text.tokenizer import EOD, Tokenizer
 from saffu.tools.words import WordScore, word_scores
 
-FIRST_BATCH, LARGEST_BATCH = 64, 1 << 14  # texts scored at a time: few at first, for early results
+FIRST_BATCH = 64  # texts scored at a time: few at first, for early results
+LARGEST_BATCH = 1 << 14
 BATCH_CHARACTERS = 1 << 21
 Item = TypeVar("Item")
 
@@ -119,7 +120,8 @@ class Scorer:
                 lines[:] = [(True, ""), (False, lines[0][1])]
         corpus = TokenCorpus.build(chain.from_iterable(documents), self.tokenizer)
         log_p = self.model.log_probabilities(corpus) if corpus.targets else np.zeros(0)
-        bounds, sizes = pairwise(corpus.starts.tolist()), iter(corpus.sizes.tolist())
+        bounds = pairwise(corpus.starts.tolist())
+        sizes = iter(corpus.sizes.tolist())
         spans = []
         for lines, is_alone in zip(documents, alone, strict=True):
             lo, hi = next(bounds) if lines else (0, 0)
@@ -155,7 +157,8 @@ def checked(texts: Iterable[str]) -> Iterator[str]:
 def batches(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
     """Group items, in order: few at first, then more, but never more than a few million characters and one item."""
     batch: list[Item] = []
-    most, characters = FIRST_BATCH, 0
+    most = FIRST_BATCH
+    characters = 0
     for item in items:
         batch.append(item)
         characters += size(item)
@@ -174,7 +177,8 @@ class Arrivals(Generic[Item]):
     """
 
     def __init__(self, items: Iterable[Item], size: Callable[[Item], int]):
-        self._items, self._size = items, size
+        self._items = items
+        self._size = size
         self._batch: list[Item] = []
         self._characters = 0
         self._error: BaseException | None = None
@@ -186,7 +190,9 @@ class Arrivals(Generic[Item]):
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._batch or self._ended)
-                batch, self._batch, self._characters = self._batch, [], 0
+                batch = self._batch
+                self._batch = []
+                self._characters = 0
                 self._changed.notify_all()
             if batch:
                 yield batch

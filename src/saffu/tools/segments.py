@@ -59,7 +59,8 @@ def characters(text: str) -> list[str]:
 def _dictionary_words(icu: Any, text: str) -> list[str]:
     breaks = icu.BreakIterator.createWordInstance(icu.Locale.getRoot())
     breaks.setText(text)
-    units, words = text.encode("utf-16-le"), list[str]()  # ICU counts in UTF-16
+    units = text.encode("utf-16-le")  # which ICU counts in
+    words: list[str] = []
     for begin, end in pairwise([0, *breaks]):
         piece = units[2 * begin : 2 * end].decode("utf-16-le")
         if words and words[-1].isspace():
