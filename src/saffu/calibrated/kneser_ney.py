@@ -1,76 +1,311 @@
-"""Interpolated modified Kneser–Ney models (Chen & Goodman 1998, as KenLM's `lmplz`), solved into tables.
+"""Tables: modified Kneser–Ney models (Chen & Goodman 1998) solved from rows, in two phases over ranges of buckets.
 
-    p(t | c1 … cL) = mass(c1 … cL, t) + backoff(c1 … cL) · p(t | c1 … cL−1)
-
-The longest n-grams, and those at the start of a document, which nothing precedes, keep their raw counts; any other
-n-gram counts the distinct tokens that precede it. Unigrams back off to the uniform distribution over what can be
-predicted.
+First the statistics of every range, whose sum gives the discounts and the space that each range needs; then the levels,
+each range written to its own place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import accumulate
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from itertools import pairwise
+from operator import add
 
 import numpy as np
 
+from saffu.calibrated import kernels, storage
 from saffu.calibrated.kernels import Array, library, pointer
 from saffu.calibrated.ngrams import NgramCounts
-from saffu.calibrated.rows import checked_ids
-from saffu.calibrated.tables import Table as Table
-from saffu.interface import Floats
-from saffu.progress import progress_bar
-from saffu.text.corpus import TokenCorpus
+from saffu.calibrated.rows import CHUNK, Rows, key_width
+from saffu.errors import SaffuError, require
 from saffu.text.tokenizer import EOD
-from saffu.threads import cores, run_in_threads
+from saffu.threads import in_parallel
 
-CHUNK = 1 << 14  # targets scored at a time
-
-
-def ranks_in_order(vocabulary: int) -> Array:
-    """Tokens ranked by id, the three markers last: (N,) uint16."""
-    return ((np.arange(vocabulary) - EOD) % vocabulary).astype(np.uint16)
-
-
-class KneserNey:
-    """A Kneser–Ney model of a given order, the baseline that models are compared with."""
-
-    def __init__(self, counts: NgramCounts, order: int | None = None) -> None:
-        counts = counts.lower_order(counts.order if order is None else order)
-        self.order = counts.order
-        self.vocabulary = counts.vocabulary
-        self.ranks = ranks_in_order(counts.vocabulary)
-        self.table = Table.solve(counts, range(1, counts.order), self.ranks)
-
-    def log_probabilities(self, corpus: TokenCorpus, progress: str | None = None) -> Floats:
-        """ln p of every target, (targets,)."""
-        view = self.table.native()
-        ids = checked_ids(corpus, self.vocabulary)
-
-        def kernel(starts: Array, lo: int, hi: int, out: Array) -> None:
-            library.saffu_view_score(
-                view, pointer(self.ranks, np.uint16), pointer(ids, np.uint16), pointer(starts, np.int64),
-                corpus.documents, lo, hi, pointer(out, np.float64),
-            )  # fmt: skip
-
-        return in_chunks(kernel, corpus, progress)
+FALLBACK = (0.5, 1.0, 1.5)  # discounts where counts of counts give none, as `lmplz --discount_fallback`
+LEVEL_ARRAYS = {
+    "token": np.uint16, "child": np.uint32, "begin": np.uint32, "backoff": np.float32, "follow": np.uint16,
+    "mass": np.float32,
+}  # fmt: skip
+Levels = Sequence[Mapping[str, Array]]
 
 
-def in_chunks(kernel: Callable[[Array, int, int, Array], None], corpus: TokenCorpus, progress: str | None) -> Floats:
-    """Run a scoring kernel over all targets, chunk by chunk, on all cores."""
-    out = np.empty(corpus.targets)
-    starts = np.ascontiguousarray(corpus.starts, dtype=np.int64)
-    bounds = list(accumulate([CHUNK] * (corpus.targets // CHUNK), initial=0))
-    with progress_bar(progress, total=corpus.targets) as bar:
+def discounts(counts_of_counts: Sequence[int] | Array) -> tuple[float, float, float] | None:
+    """The discounts of counts of 1, 2, and 3 or more, from the numbers of n-grams with count 1, 2, 3, and 4 (eq. 26).
 
-        def work(number: int, stopped: Callable[[], bool]) -> None:
-            for lo in bounds[number::workers]:
-                if stopped():
-                    return
-                hi = min(lo + CHUNK, corpus.targets)
-                kernel(starts, lo, hi, out[lo:hi])
-                bar.update(hi - lo)
+    None if they cannot be estimated: too little text, or text whose counts do not fall.
 
-        workers = max(1, min(cores(), len(bounds)))
-        run_in_threads(work, workers)
-    return out
+    >>> discounts([100, 40, 20, 12])
+    (0.5555555555555556, 1.1666666666666665, 1.6666666666666665)
+    >>> discounts([3, 0, 1, 0]) is None
+    True
+    """
+    n1, n2, n3, n4 = (int(n) for n in counts_of_counts[:4])
+    if 0 in (n1, n2, n3):
+        return None
+    y = n1 / (n1 + 2 * n2)
+    found = 1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3
+    return found if all(0 < d <= k for k, d in enumerate(found, 1)) else None
+
+
+def unigrams(adjusted: Array, discount: Array) -> Array:
+    """The unigram distribution (N,) float32 from adjusted counts by rank; the three markers, ranked last, get none."""
+    total = adjusted.sum()
+    predicted = len(adjusted) - EOD
+    taken = discount[np.minimum(adjusted, 3)]
+    shares = (adjusted - taken) / total + taken.sum() / total / predicted
+    shares[predicted:] = 0
+    return np.asarray(shares, dtype=np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class TableStatistics:
+    """Statistics that give the discounts and the size of a table; those of several ranges add up."""
+
+    counts_of_counts: Array  # (levels + 1, 5) int64: how many n-grams are counted 1, 2, 3, 4 times; more
+    sizes: Array  # (levels + 1, 2) int64: contexts and followers
+
+    def __add__(self, other: TableStatistics) -> TableStatistics:
+        return TableStatistics(self.counts_of_counts + other.counts_of_counts, self.sizes + other.sizes)
+
+
+def discounts_of(statistics: TableStatistics) -> tuple[Array, Array]:
+    """The discounts of counts of 0, 1, 2, and 3 or more, (levels + 1, 4), and whether they were estimated."""
+    found = np.zeros((len(statistics.sizes), 4))
+    estimated = np.zeros(len(statistics.sizes), dtype=bool)
+    for level in range(1, len(found)):
+        estimate = discounts(statistics.counts_of_counts[level])
+        found[level, 1:] = estimate or FALLBACK
+        estimated[level] = estimate is not None
+    return found, estimated
+
+
+def table_statistics(rows: Rows, vocabulary: int, ranks: Array, prune: int = 0) -> TableStatistics:
+    """The first phase, for a range of buckets; `ranks` (vocabulary,) order the tokens."""
+    found = TableStatistics(*(np.zeros((rows.order, width), dtype=np.int64) for width in (5, 2)))
+    if rows.order > 1:
+        _build(rows, vocabulary, ranks, prune, None, found.counts_of_counts, found.sizes, None)
+    return found
+
+
+def build_levels(
+    rows: Rows, vocabulary: int, ranks: Array, prune: int, discounts: Array, places: Array, levels: Levels
+) -> None:
+    """The second phase: write the levels of a range of buckets into arrays of exactly their size.
+
+    `places` (levels + 1, 2) are the sizes of all ranges before this one. The levels of ascending ranges, one after the
+    other, are those of the whole table except for the last entries (`close_levels`).
+    """
+    addresses = [level[name].ctypes.data if name in level else None for level in levels for name in LEVEL_ARRAYS]
+    arrays = (ctypes.c_void_p * len(addresses))(*addresses)
+    _build(rows, vocabulary, ranks, prune, discounts, None, np.ascontiguousarray(places), arrays)
+
+
+def _build(
+    rows: Rows,
+    vocabulary: int,
+    ranks: Array,
+    prune: int,
+    discounts: Array | None,
+    statistics: Array | None,
+    sizes: Array,
+    arrays: ctypes.Array[ctypes.c_void_p] | None,
+) -> None:
+    limits = np.array([0, 0, *[prune] * 8], dtype=np.uint32)  # n-grams of two tokens are never pruned
+    library.saffu_build_levels(
+        pointer(rows.offsets, np.int64), pointer(rows.keys, rows.keys.dtype), pointer(rows.counts, np.uint32),
+        rows.last - rows.first, rows.order, key_width(rows.order), pointer(ranks, np.uint16), vocabulary,
+        pointer(limits, np.uint32), pointer(discounts, np.float64), pointer(statistics, np.int64),
+        pointer(sizes, np.int64), arrays,
+    )  # fmt: skip
+
+
+def empty_levels(sizes: Array, closed: bool = False) -> list[dict[str, Array]]:
+    """Empty arrays for a range or, if `closed`, for a whole table."""
+    rooms = level_lengths(sizes, closed)
+    return [{name: storage.empty(n, LEVEL_ARRAYS[name]) for name, n in room.items()} for room in rooms]
+
+
+def level_lengths(sizes: Array, closed: bool) -> list[dict[str, int]]:
+    """The lengths of the arrays of each level."""
+    if int(sizes.max()) >= 1 << 32:
+        raise SaffuError("there are more than four billion n-grams; raise `prune`")
+    lengths = []
+    depth = len(sizes) - 1
+    for level in range(1, depth + 1):
+        contexts, followers = (int(n) for n in sizes[level])
+        room = {"token": contexts, "child": contexts + closed, "begin": contexts + closed, "backoff": contexts}
+        room |= {"follow": followers, "mass": followers}
+        if level == 1:
+            del room["token"]
+        if level == depth:
+            del room["child"]
+        lengths.append(room)
+    return lengths
+
+
+def level_slices(levels: Levels, places: Array, sizes: Array) -> Levels:
+    """The places of one range in the arrays of a whole table."""
+
+    def part(level: int, name: str, array: Array) -> Array:
+        kind = int(name in ("follow", "mass"))
+        begin = int(places[level, kind])
+        return array[begin : begin + int(sizes[level, kind])]
+
+    return [{name: part(n, name, array) for name, array in level.items()} for n, level in enumerate(levels, 1)]
+
+
+def close_levels(levels: Levels, sizes: Array) -> None:
+    """Write the last entries of a whole table of these sizes: where contexts and followers end."""
+    for number, level in enumerate(levels, 1):
+        level["begin"][-1] = sizes[number, 1]
+        if "child" in level:
+            level["child"][-1] = sizes[number + 1, 0]
+
+
+class Draft:
+    """A table between the phases: what the statistics of its ranges, in order, give."""
+
+    def __init__(self, distances: Sequence[int], ranges: Sequence[TableStatistics]):
+        self.distances = tuple(distances)
+        self.total = reduce(add, ranges)
+        self.discounts, self.estimated = discounts_of(self.total)
+        sizes = np.stack([statistics.sizes for statistics in ranges])
+        self.places = np.cumsum(sizes, axis=0) - sizes  # (ranges, levels + 1, 2) the sizes of all ranges before
+
+    def table(self, levels: list[dict[str, Array]], adjusted: Array, unigram: Array | None = None) -> Table:
+        """The table of closed levels. Unigrams follow from `adjusted` counts (vocabulary,) by rank, unless given."""
+        estimate = discounts(np.bincount(np.minimum(adjusted, 5), minlength=6)[1:5])
+        self.discounts[0, 1:] = estimate or FALLBACK
+        self.estimated[0] = estimate is not None or unigram is not None
+        solved = unigrams(adjusted, self.discounts[0]) if unigram is None else unigram.astype(np.float32)
+        return Table(self.distances, levels, solved, self.discounts, self.estimated)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A solved model: see native/tables.cpp. Followers are known by their rank."""
+
+    distances: tuple[int, ...]  # of the context tokens, nearest first
+    levels: list[dict[str, Array]]  # from contexts of one token on
+    unigram: Array  # (vocabulary,) float32, by rank
+    discounts: Array  # (levels + 1, 4) float64: of counts of 0, 1, 2, and 3 or more
+    estimated: Array  # (levels + 1,) bool: whether the level's discounts were estimated, or are the fallback
+
+    @classmethod
+    def solve(
+        cls,
+        counts: NgramCounts,
+        distances: Sequence[int],
+        ranks: Array,
+        prune: int = 0,
+        unigram: Array | None = None,
+    ) -> Table:
+        """Solve counts of rows whose context tokens stand at these distances; `ranks` (vocabulary,) order the tokens.
+
+        N-grams of three tokens or more that were counted `prune` times or less are dropped. A `unigram` distribution by
+        rank takes the place of Kneser–Ney's.
+        """
+        if not counts.distinct and unigram is None:
+            raise SaffuError("no n-gram has been counted; pass some text")
+        vocabulary = counts.vocabulary
+        parts = list(pairwise(storage.plan(np.diff(counts.offsets), 1)[0]))
+        each = in_parallel(lambda part: table_statistics(counts.in_buckets(*part), vocabulary, ranks, prune), parts)
+        draft = Draft(distances, each)
+        levels = empty_levels(draft.total.sizes, closed=True)
+        if not levels:
+            adjusted = np.empty(vocabulary, dtype=np.int64)
+            adjusted[ranks] = counts.frequencies()
+            return draft.table(levels, adjusted, unigram)
+
+        def build(number: int) -> None:
+            places = draft.places[number]
+            where = level_slices(levels, places, each[number].sizes)
+            build_levels(counts.in_buckets(*parts[number]), vocabulary, ranks, prune, draft.discounts, places, where)
+
+        in_parallel(build, range(len(parts)))
+        close_levels(levels, draft.total.sizes)
+        return draft.table(levels, adjusted_counts(levels, vocabulary), unigram)
+
+    @property
+    def ngrams(self) -> int:
+        return sum(len(level["follow"]) for level in self.levels)
+
+    def arrays(self) -> dict[str, Array]:
+        stored = {"distances": np.array(self.distances, dtype=np.int32), "unigram": self.unigram}
+        stored |= {"discounts": self.discounts, "estimated": self.estimated}
+        for number, level in enumerate(self.levels, 1):
+            stored |= {f"{number}.{name}": array for name, array in level.items()}
+        return stored
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Array], vocabulary: int) -> Table:
+        """The table whose `arrays()` these are; shapes and offsets are checked before any kernel follows them."""
+        try:
+            distances = tuple(int(d) for d in arrays["distances"])
+            depth = len(distances)
+            levels: list[dict[str, Array]] = []
+            for number in range(1, depth + 1):
+                missing = ["token"] * (number == 1) + ["child"] * (number == depth)
+                names = [name for name in LEVEL_ARRAYS if name not in missing]
+                level = {name: arrays[f"{number}.{name}"] for name in names}
+                deeper = len(arrays[f"{number + 1}.backoff"]) if number < depth else 0
+                parent = levels[-1]["child"] if levels else None
+                require(level_is_sound(level, deeper, parent, vocabulary), f"level {number}")
+                levels.append(level)
+            unigram = arrays["unigram"]
+            require(unigram.shape == (vocabulary,) and unigram.dtype == np.float32, "unigram")
+            require(within(unigram[: vocabulary - EOD], 1e-30), "unigram")
+            require(depth < kernels.MAX_LEVELS and arrays["discounts"].shape == (depth + 1, 4), "discounts")
+            require(arrays["estimated"].shape == (depth + 1,) and arrays["estimated"].dtype == np.bool_, "discounts")
+        except (KeyError, ValueError, TypeError, IndexError) as error:
+            raise SaffuError(f"a table of n-grams is damaged ({error}); restore the folder or train again") from None
+        return cls(distances, levels, unigram, arrays["discounts"], arrays["estimated"])
+
+    @cached_property
+    def _distances(self) -> Array:
+        """The distances as an array for kernels, which keep its address."""
+        return np.array(self.distances, dtype=np.int32)
+
+    def native(self, classes: Array | None = None, exact: int = 0) -> kernels.View:
+        """The table for kernels, which see contexts by class if classes are given; the arrays must outlive it."""
+        view = kernels.View(len(self.levels), exact)
+        view.distances = pointer(self._distances, np.int32)
+        view.classes = pointer(classes, np.uint16)
+        view.unigram = pointer(self.unigram, np.float32)
+        for number, level in enumerate(self.levels):
+            for name, array in level.items():
+                setattr(view.level[number], name, pointer(array, LEVEL_ARRAYS[name]))
+        return view
+
+
+def level_is_sound(level: Mapping[str, Array], deeper: int, parent: Array | None, vocabulary: int) -> bool:
+    """Whether kernels can follow a level that has `deeper` contexts below it, and `parent` offsets into it."""
+    contexts = len(level["backoff"])
+    followers = len(level["follow"])
+    lengths = {"token": contexts, "child": contexts + 1, "begin": contexts + 1, "mass": followers}
+    if any(array.dtype != LEVEL_ARRAYS[name] or array.ndim != 1 for name, array in level.items()):
+        return False
+    if any(len(level[name]) != length for name, length in lengths.items() if name in level):
+        return False
+    if parent is None and contexts != vocabulary:
+        return False
+    pointers = [pointer(level.get(name), dtype) for name, dtype in LEVEL_ARRAYS.items()]
+    parents = 0 if parent is None else len(parent) - 1
+    above = pointer(parent, np.uint32)
+    return bool(library.saffu_check_level(*pointers, contexts, followers, deeper, above, parents, vocabulary))
+
+
+def within(numbers: Array, least: float) -> bool:
+    """Whether all numbers are finite and at least `least`."""
+    return not len(numbers) or bool(least <= float(numbers.min()) <= float(numbers.max()) < np.inf)
+
+
+def adjusted_counts(levels: Levels, vocabulary: int) -> Array:
+    """The number of distinct tokens before each token, (vocabulary,) int64 by rank; those of several ranges add up."""
+    followers = levels[0]["follow"]
+    total = np.zeros(vocabulary, dtype=np.int64)
+    for begin in range(0, len(followers), CHUNK):
+        total += np.bincount(followers[begin : begin + CHUNK], minlength=vocabulary)
+    return total

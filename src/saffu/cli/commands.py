@@ -40,8 +40,8 @@ USES = (
     play.COMMAND,
 )  # fmt: skip
 EXPERIMENTS = (download.COMMAND, reproduce.COMMAND, ablate.COMMAND, report.COMMAND, compare.COMMAND)
-SHELL = (completion.command_for([*MODELS, *USES, *EXPERIMENTS]),)
-GROUPS = {"make and change models": MODELS, "use models": USES, "experiments": EXPERIMENTS, "the shell": SHELL}
+GROUPS = {"make and change models": MODELS, "use models": USES, "experiments": EXPERIMENTS}
+GROUPS["the shell"] = (completion.COMMAND,)
 COMMANDS = {command.name: command for group in GROUPS.values() for command in group}
 
 
@@ -60,6 +60,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace | None:
         near = get_close_matches(name, COMMANDS, 1)
         raise SaffuError(f"unknown command {name!r}; " + (f"did you mean {near[0]}?" if near else "see `saffu --help`"))
     parser = Parser(COMMANDS[name])
+    parser.set_defaults(commands=COMMANDS.values())
     COMMANDS[name].add_options(parser, rest)
     if {"-h", "--help"} & set(rest):
         print(parser.format_help(), end="")

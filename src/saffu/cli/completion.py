@@ -27,7 +27,8 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="bash, zsh, or fish")
 
 
-def run(options: argparse.Namespace, commands: Iterable[Command]) -> None:
+def run(options: argparse.Namespace) -> None:
+    commands: Iterable[Command] = options.commands
     flags = {command.name: flags_of(command) for command in commands}
     if options.shell == "fish":
         for command in commands:
@@ -47,16 +48,13 @@ def flags_of(command: Command) -> list[str]:
     return [flag for flag in parser._option_string_actions if flag.startswith("--")]
 
 
-def command_for(others: Sequence[Command]) -> Command:
-    """The command that completes the others, and itself."""
-    completion = Command(
-        "completion",
-        "print a shell completion script",
-        "bash|zsh|fish",
-        "saffu completion bash > ~/.local/share/bash-completion/completions/saffu\n"
-        "saffu completion zsh > ~/.saffu-completion && echo 'source ~/.saffu-completion' >> ~/.zshrc\n"
-        "saffu completion fish > ~/.config/fish/completions/saffu.fish",
-        add_options,
-        lambda options: run(options, [*others, completion]),
-    )
-    return completion
+COMMAND = Command(
+    "completion",
+    "print a shell completion script",
+    "bash|zsh|fish",
+    "saffu completion bash > ~/.local/share/bash-completion/completions/saffu\n"
+    "saffu completion zsh > ~/.saffu-completion && echo 'source ~/.saffu-completion' >> ~/.zshrc\n"
+    "saffu completion fish > ~/.config/fish/completions/saffu.fish",
+    add_options,
+    run,
+)
