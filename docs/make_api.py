@@ -16,7 +16,7 @@ CONTENTS = {
         ("calibrated.config", "CalibratedConfig"),
         ("companion.config", "CompanionConfig"),
         ("paper.config", "PaperConfig"),
-        ("paper.training", "TrainingConfig"),
+        ("paper.config", "TrainingConfig"),
         ("text.tokenizer", "TokenizerConfig"),
         ("tools.generate", "Sampling"),
     ],

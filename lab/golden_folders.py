@@ -18,7 +18,7 @@ from saffu import CalibratedConfig, PaperConfig, SaffuLM
 from saffu.companion.config import CompanionConfig
 from saffu.errors import SaffuError
 from saffu.files import write_file
-from saffu.paper.training import TrainingConfig
+from saffu.paper.config import TrainingConfig
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
 NAMES = ("ann", "bob", "cat", "dan", "eve", "fay", "gus", "hal")

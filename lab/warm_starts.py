@@ -18,11 +18,10 @@ from typing import Any
 from lab.rows import Row, append_row
 from saffu.experiments.reproduce import STARTS
 from saffu.paper.backprop import DEV_TARGETS, Backprop
-from saffu.paper.config import PaperConfig
+from saffu.paper.config import PaperConfig, TrainingConfig
 from saffu.paper.devices import usable_device
 from saffu.paper.model import PaperModel
 from saffu.paper.start import start
-from saffu.paper.training import TrainingConfig
 from saffu.text.corpus import TokenCorpus
 from saffu.text.documents import read_lines
 from saffu.text.sources import find_files

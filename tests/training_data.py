@@ -4,10 +4,9 @@ from functools import cache
 
 import numpy as np
 
-from saffu.paper.config import PaperConfig
+from saffu.paper.config import PaperConfig, TrainingConfig
 from saffu.paper.model import PaperModel
 from saffu.paper.start import start
-from saffu.paper.training import TrainingConfig
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from saffu.errors import SaffuError
     from saffu.model.language_model import SaffuLM
     from saffu.model.solutions import preset
-    from saffu.paper.config import PaperConfig
-    from saffu.paper.training import TrainingConfig
+    from saffu.paper.config import PaperConfig, TrainingConfig
     from saffu.text.tokenizer import Tokenizer, TokenizerConfig
     from saffu.tools.generate import Sampling
 
@@ -51,7 +50,7 @@ _MODULES = {
     "Sampling": "saffu.tools.generate",
     "Tokenizer": "saffu.text.tokenizer",
     "TokenizerConfig": "saffu.text.tokenizer",
-    "TrainingConfig": "saffu.paper.training",
+    "TrainingConfig": "saffu.paper.config",
     "memory_limit": "saffu.calibrated.storage",
     "preset": "saffu.model.solutions",
 }

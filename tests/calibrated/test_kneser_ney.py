@@ -11,9 +11,8 @@ from calibrated_data import documents_of
 from conftest import corpus_of, sentences
 from reference import calibrated as reference
 from saffu.calibrated import kneser_ney
-from saffu.calibrated.kneser_ney import KneserNey, ranks_in_order
+from saffu.calibrated.kneser_ney import KneserNey, Table, discounts, ranks_in_order, unigrams
 from saffu.calibrated.ngrams import NgramCounts
-from saffu.calibrated.tables import Table, discounts, unigrams
 from saffu.errors import SaffuError
 from saffu.text.tokenizer import EOD
 
@@ -210,7 +209,7 @@ def test_chunks_and_threads_do_not_matter(monkeypatch):
     model = KneserNey(NgramCounts.count(corpus, 4, 30))
     expected = model.log_probabilities(corpus).tolist()
     for chunk, threads in ((1, 1), (7, 3), (1020, 2), (1 << 14, 4)):  # 1,020 targets in all
-        monkeypatch.setattr(kneser_ney, "CHUNK", chunk)
+        monkeypatch.setattr(kneser_ney, "TARGETS_AT_ONCE", chunk)
         monkeypatch.setattr(kneser_ney, "cores", lambda threads=threads: threads)
         assert model.log_probabilities(corpus).tolist() == expected
         again = KneserNey(NgramCounts.count(corpus, 4, 30))

@@ -186,7 +186,7 @@ def test_chunks_threads_and_neighbors_do_not_matter(config, monkeypatch):
     for threads, chunk in ((2, 1), (3, 13), (7, 40), (2, test.targets)):
         monkeypatch.setattr(kneser_ney, "cores", lambda threads=threads: threads)
         monkeypatch.setattr(reading, "cores", lambda threads=threads: threads)
-        monkeypatch.setattr(kneser_ney, "CHUNK", chunk)
+        monkeypatch.setattr(kneser_ney, "TARGETS_AT_ONCE", chunk)
         monkeypatch.setattr(reading, "CHUNK", chunk)
         assert model.log_probabilities(test).tolist() == expected.tolist()
         if config.cache:

@@ -17,10 +17,10 @@ from saffu.calibrated import storage
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.fit import fit
 from saffu.calibrated.kernels import library
+from saffu.calibrated.kneser_ney import Draft
 from saffu.calibrated.model import CalibratedModel
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.storage import Limit, memory_limit
-from saffu.calibrated.tables import Draft
 from saffu.calibrated.views import CalibratedSums
 from saffu.errors import SaffuError
 from saffu.text.tokenizer import EOD

@@ -539,6 +539,6 @@ def test_explanations_show_what_the_cache_holds(saffu, fitted, tmp_path):
 def test_fitting_and_training_know_the_same_settings():
     from dataclasses import fields
 
-    from saffu.paper.training import TrainingConfig
+    from saffu.paper.config import TrainingConfig
 
     assert set(train.MAY_CHANGE) <= {entry.name for entry in fields(TrainingConfig)}

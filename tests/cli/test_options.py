@@ -12,8 +12,7 @@ from saffu.cli.commands import COMMANDS, parse
 from saffu.cli.options import Command, Parser, add_set_option, add_settings, count, given_settings, integer, rare_help
 from saffu.errors import SaffuError
 from saffu.model.solutions import offered_presets
-from saffu.paper.config import PaperConfig
-from saffu.paper.training import TrainingConfig
+from saffu.paper.config import PaperConfig, TrainingConfig
 from saffu.settings import Settings, setting
 from toy_model import ToyConfig
 

@@ -83,7 +83,7 @@ def test_format_5_ignores_a_match_that_format_4_does_not_know(fitted):
     match = memory_slices(config)[1 + memory_parts(config).index("document, longest match")]
     manifest = {"format": 4, "settings": {"word_classes": config.word_classes}}
     arrays = {"encoder.memory": np.delete(exponents, range(match.start, match.stop), axis=1)}
-    found = formats.migrated_arrays(manifest, "model.safetensors", arrays)["encoder.memory"]
+    found = formats.migrated_arrays(manifest, arrays)["encoder.memory"]
     expected = exponents.copy()
     expected[:, match] = 0
     assert found.tolist() == expected.tolist()

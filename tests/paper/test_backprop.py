@@ -15,8 +15,8 @@ from saffu.errors import SaffuError
 from saffu.interface import Score
 from saffu.paper.backprop import Backprop
 from saffu.paper.batches import ShuffledFold
+from saffu.paper.config import TrainingConfig
 from saffu.paper.model import PaperModel
-from saffu.paper.training import TrainingConfig
 from saffu.tools.evaluate import evaluate
 from saffu.training.checkpoint import read_checkpoint
 from test_processes import run_processes

@@ -9,9 +9,9 @@ import torch
 
 from saffu.errors import SaffuError
 from saffu.paper.backprop import Backprop
+from saffu.paper.config import TrainingConfig
 from saffu.paper.fit import fit
 from saffu.paper.start import start
-from saffu.paper.training import TrainingConfig
 from saffu.tools.evaluate import evaluate
 from training_data import CONFIG, DEV, QUICK, TRAIN, VOCABULARY, started
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from saffu.paper.config import PaperConfig
+from saffu.paper.config import PaperConfig, TrainingConfig
 from saffu.paper.network import Network
 from saffu.paper.step import AdamStep, TotalLoss, copy_weights, train_embeddings
-from saffu.paper.training import TrainingConfig
 from training_data import CONFIG, QUICK, TRAIN, VOCABULARY, started
 
 COLD = TrainingConfig(init="random", dropout=0.0)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from saffu.errors import SaffuError
 from saffu.text.corpus import lines_of
-from saffu.text.documents import Lines, documents_from, hold_out, read_lines, read_records
-from saffu.text.lines import SNIFFED_BYTES
+from saffu.text.documents import SNIFFED_BYTES, Lines, documents_from, hold_out, read_lines, read_records
 from saffu.text.records import Record, Skipped
 
 any_line = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r\0\ufeff"), max_size=6)

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from saffu.training.interrupts import deferred_interrupts
+from saffu.training.run import deferred_interrupts
 
 
 class Terminated(Exception):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from saffu.calibrated import kernels, memory, storage
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.kernels import EVIDENCE, Array, library, pointer
-from saffu.calibrated.tables import Table
+from saffu.calibrated.kneser_ney import Table
 from saffu.calibrated.views import View
 from saffu.text.tokenizer import EOD
 

@@ -312,7 +312,7 @@ def training_log(options: argparse.Namespace, log: Log, dev: TokenCorpus) -> Ite
     """The function to call after each fold. An interruption ends with the command that resumes the run."""
     board = None
     if options.tensorboard and log.visible:
-        from saffu.training.tensorboard import open_tensorboard
+        from saffu.training.run import open_tensorboard
 
         board = open_tensorboard(options.tensorboard)
     if dev.targets > DEV_SAMPLE:

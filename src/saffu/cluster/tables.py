@@ -10,10 +10,7 @@ from typing import Any
 import numpy as np
 
 from saffu.arrays import Array, map_arrays
-from saffu.calibrated.layout import Ranks, log_prior
-from saffu.calibrated.model import CalibratedModel, Encoder
-from saffu.calibrated.rows import Rows, regroup_rows
-from saffu.calibrated.tables import (
+from saffu.calibrated.kneser_ney import (
     LEVEL_ARRAYS,
     Draft,
     Table,
@@ -25,6 +22,9 @@ from saffu.calibrated.tables import (
     level_lengths,
     table_statistics,
 )
+from saffu.calibrated.layout import Ranks, log_prior
+from saffu.calibrated.model import CalibratedModel, Encoder
+from saffu.calibrated.rows import Rows, regroup_rows
 from saffu.calibrated.views import View, rows_for_view
 from saffu.cluster.corpus import create_sparse, mapped, path_of, write_at
 from saffu.cluster.counts import (

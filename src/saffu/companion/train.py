@@ -18,12 +18,11 @@ import torch
 from torch import Tensor
 
 from saffu.companion.cross_fit import CrossFit, cross_fitted
-from saffu.companion.division import Division
 from saffu.companion.gate import constant_gate, loss
 from saffu.companion.model import CompanionModel
 from saffu.companion.optimizer import Optimizer
 from saffu.companion.rows import ages_of, excerpt, gate_inputs
-from saffu.companion.scoring import Flat, score
+from saffu.companion.scoring import Division, Flat, score
 from saffu.companion.side import TrainedSide
 from saffu.errors import SaffuError
 from saffu.format import plural

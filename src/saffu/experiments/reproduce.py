@@ -25,8 +25,7 @@ from saffu.experiments.report import Report
 from saffu.experiments.results import Results
 from saffu.experiments.scoring import GridCorpus, run_grid, usual_memory
 from saffu.model.language_model import SaffuLM
-from saffu.paper.config import PaperConfig
-from saffu.paper.training import TrainingConfig
+from saffu.paper.config import PaperConfig, TrainingConfig
 from saffu.text.corpus import TokenCorpus
 from saffu.text.documents import Lines, read_lines
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig

@@ -9,12 +9,13 @@
     log.jsonl               one row per stage
 
 Files that predicting does not need are opened when they are first used. `saffu.model.formats` translates folders that
-an older version has written.
+an older version has written. What config.json and the log say is validated before anything uses or prints it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Container, Mapping
 from pathlib import Path
@@ -24,11 +25,11 @@ from saffu import files
 from saffu.arrays import RESTORE, checksum, open_regular
 from saffu.errors import SaffuError
 from saffu.interface import Array
-from saffu.model.facts import log_facts, source_facts, trained_on_facts
 from saffu.model.formats import migrated_arrays, migrated_manifest
 from saffu.model.ledger import Ledger
 from saffu.model.solutions import solution
 from saffu.model.statistics import Statistics
+from saffu.text.corpus import SPLITS
 from saffu.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ if TYPE_CHECKING:
 MODEL, SUMS, REFERENCES = "model.safetensors", "sums.safetensors", "references.safetensors"
 LEDGER, TOKENIZER, LOG = "ledger.safetensors", "tokenizer.json", "log.jsonl"
 PARTS = (files.MANIFEST, MODEL, SUMS, REFERENCES, LEDGER, TOKENIZER, LOG)  # of a model; a folder may hold other files
+MOST = 2**63 - 1  # of anything that is counted
+LONGEST = 10_000  # characters of a text or entries of a list in the log
+NUMBERS = ("seconds", "dev_perplexity", "dev_bits_per_byte", "tokens_per_second", "learning_rate", "train_perplexity")
+COUNTS = ("documents", "tokens", "fold", "step", "steps", "shared", "models", "lines", "bytes")
+SIZES = ("documents", "lines", "tokens", "bytes")
 
 
 class ModelFolder:
@@ -55,7 +61,7 @@ class ModelFolder:
     def arrays(self, name: str) -> dict[str, Array]:
         """The arrays of a safetensors file."""
         read = files.read_arrays(self.path, name, self.recorded) if self.check else files.map_arrays(self.path / name)
-        return migrated_arrays(self.recorded, name, read)
+        return migrated_arrays(self.recorded, read)
 
     def text(self, name: str) -> str:
         """A small file, always verified."""
@@ -201,3 +207,61 @@ def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
     lm.log_ = log
     lm.folder = folder
     return lm
+
+
+def trained_on_facts(stored: Mapping[str, Any]) -> dict[str, int]:
+    """The size of the text. Raises ValueError, KeyError, or TypeError if it is not one."""
+    return {name: _count(stored[name], name) for name in SIZES}
+
+
+def source_facts(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """How the text was read. Raises ValueError or TypeError if that is not known; other entries are the user's own."""
+    source = dict(stored.items())
+    if source.get("split") not in (None, *SPLITS):
+        raise ValueError("its text was split in an unknown way")
+    if source.get("hold_out") is not None and _count(source["hold_out"], "hold_out") == 1:
+        raise ValueError("all of its text was held out")
+    for name in ("field", "dev"):
+        if not isinstance(source.get(name), str | None):
+            raise TypeError(f"{name} is not a text")
+    return source
+
+
+def log_facts(text: str) -> list[dict[str, Any]]:
+    """The rows of log.jsonl. Raises ValueError or TypeError if it is not one."""
+    rows = [dict(json.loads(line)) for line in text.split("\n") if line]
+    for row in rows:
+        if not isinstance(row.get("stage"), str):
+            raise TypeError("a row without a stage")
+        if ("dev_perplexity" in row) != ("dev_bits_per_byte" in row):
+            raise ValueError("a row with half of its scores")
+        for name, value in row.items():
+            if name in COUNTS:
+                _count(value, name)
+            elif name in NUMBERS and (not isinstance(value, int | float) or isinstance(value, bool)):
+                raise TypeError(f"{name} is not a number")
+            elif name == "warnings" and not (isinstance(value, list) and all(isinstance(w, str) for w in value)):
+                raise TypeError("warnings are not texts")
+            _require_small(name, value, depth=3)
+    return rows
+
+
+def _count(value: Any, name: str) -> int:
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise ValueError(f"{name} is not a count")
+    return value
+
+
+def _require_small(name: str, value: Any, depth: int) -> None:
+    """Fail unless a value is a number or a text, or a list or mapping of them; none of them huge."""
+    if isinstance(value, dict | list):
+        if depth == 0 or len(value) > LONGEST:
+            raise ValueError(f"{name[:40]} is too large")
+        for entry in value.values() if isinstance(value, dict) else value:
+            _require_small(name, entry, depth - 1)
+    elif isinstance(value, int) and abs(value) > MOST:
+        raise ValueError(f"{name[:40]} is too large")
+    elif isinstance(value, str) and len(value) > LONGEST:
+        raise ValueError(f"{name[:40]} is too long")
+    elif isinstance(value, float) and math.isnan(value):
+        raise ValueError(f"{name[:40]} is not a number")

@@ -28,7 +28,7 @@ class Migration:
     """From one format to the next."""
 
     manifest: Callable[[Manifest], Manifest]  # what config.json says
-    arrays: Callable[[Manifest, str, Arrays], Arrays]  # the arrays of a file, given config.json and the file's name
+    arrays: Callable[[Manifest, Arrays], Arrays]  # the arrays of a file, given config.json
 
 
 def with_radius_padding(manifest: Manifest) -> Manifest:
@@ -39,7 +39,7 @@ def with_radius_padding(manifest: Manifest) -> Manifest:
     return manifest | {"settings": settings}
 
 
-def with_document_memory(manifest: Manifest, file: str, arrays: Arrays) -> Arrays:
+def with_document_memory(manifest: Manifest, arrays: Arrays) -> Arrays:
     """Format 3: the recency cache of 0.2.0 became the memory of a document; its exponents have to be learned."""
     old = [name for name in arrays if name.endswith(("encoder.cached", "encoder.trust"))]
     kept = {name: array for name, array in arrays.items() if name not in old}
@@ -56,7 +56,7 @@ def with_age_in_gate(arrays: Arrays) -> Arrays:
     return arrays | ({name: np.append(arrays[name], np.float32(0))} if name in arrays else {})
 
 
-def with_views(manifest: Manifest, file: str, arrays: Arrays) -> Arrays:
+def with_views(manifest: Manifest, arrays: Arrays) -> Arrays:
     """Format 4 says which views a counted model has; before, they followed from its settings."""
     outputs = next((name for name in arrays if name.endswith("encoder.output_classes")), None)
     if outputs is None:
@@ -80,16 +80,15 @@ def views_of_format_3(settings: Mapping[str, Any]) -> list[View]:
     return views
 
 
-def with_longest_match(manifest: Manifest, file: str, arrays: Arrays) -> Arrays:
+def with_longest_match(manifest: Manifest, arrays: Arrays) -> Arrays:
     """Format 5: the memory of a document follows its longest match, with an exponent of zero until one is learned."""
     name = next((name for name in arrays if name.endswith("encoder.memory")), None)
     if name is None:
         return arrays
     config = CalibratedConfig(word_classes=manifest["settings"]["word_classes"])
     match = memory_slices(config)[1 + memory_parts(config).index("document, longest match")]
-    if (
-        arrays[name].shape[1] != memory_slices(config)[-1].stop - MEMORY_EVIDENCE
-    ):  # made from format 2, which has no memory
+    exponents = memory_slices(config)[-1].stop - MEMORY_EVIDENCE
+    if arrays[name].shape[1] != exponents:  # made from format 2, which has no memory
         return arrays
     return arrays | {name: np.insert(arrays[name], [match.start] * MEMORY_EVIDENCE, 0.0, axis=1)}
 
@@ -109,10 +108,10 @@ def migrated_manifest(manifest: Mapping[str, Any]) -> Manifest:
     return today
 
 
-def migrated_arrays(manifest: Mapping[str, Any], file: str, arrays: Arrays) -> Arrays:
+def migrated_arrays(manifest: Mapping[str, Any], arrays: Arrays) -> Arrays:
     """What a file would hold in today's format; `manifest` is config.json as it was written."""
     document = dict(manifest)
     for number in range(document["format"], FORMAT):
-        arrays = MIGRATIONS[number].arrays(document, file, arrays)
+        arrays = MIGRATIONS[number].arrays(document, arrays)
         document = MIGRATIONS[number].manifest(document) | {"format": number + 1}
     return arrays

@@ -28,7 +28,7 @@ from saffu.tools.words import WordScore
 
 if TYPE_CHECKING:
     from saffu.calibrated.ngrams import NgramCounts
-    from saffu.paper.training import TrainingConfig
+    from saffu.paper.config import TrainingConfig
 
 Text = TokenCorpus | Iterable[str | Mapping[str, Any] | Line]
 OnRow = Callable[[dict[str, Any]], None]

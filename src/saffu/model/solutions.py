@@ -13,8 +13,7 @@ from saffu.calibrated.config import CalibratedConfig, MixtureConfig
 from saffu.companion.config import CompanionConfig
 from saffu.errors import SaffuError
 from saffu.interface import Arrays, Model, Stage
-from saffu.paper.config import PaperConfig
-from saffu.paper.training import TrainingConfig
+from saffu.paper.config import PaperConfig, TrainingConfig
 from saffu.processes import SINGLE, ProcessGroup
 from saffu.settings import Settings
 from saffu.text.corpus import Line, TokenCorpus

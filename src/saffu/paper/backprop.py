@@ -16,9 +16,9 @@ from saffu.errors import SaffuError
 from saffu.format import plural
 from saffu.interface import Array, Score
 from saffu.paper.batches import ShuffledFold, folds_per_epoch
+from saffu.paper.config import TrainingConfig
 from saffu.paper.model import PaperModel
 from saffu.paper.step import AdamStep, copy_weights
-from saffu.paper.training import TrainingConfig
 from saffu.paper.windows import Targets
 from saffu.processes import SINGLE, ProcessGroup
 from saffu.progress import progress_bar

@@ -9,11 +9,10 @@ import torch
 
 from saffu.errors import SaffuError
 from saffu.interface import Stage
-from saffu.paper.config import PaperConfig
+from saffu.paper.config import PaperConfig, TrainingConfig
 from saffu.paper.fit import fit, unsolved_network
 from saffu.paper.model import PaperModel
 from saffu.paper.network import Network
-from saffu.paper.training import TrainingConfig
 from saffu.processes import SINGLE, ProcessGroup
 from saffu.text.corpus import TokenCorpus
 from saffu.training.run import seed_of

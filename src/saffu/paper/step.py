@@ -13,8 +13,8 @@ from torch.nn.utils import parametrize
 
 from saffu.errors import SaffuError
 from saffu.interface import Array
+from saffu.paper.config import TrainingConfig
 from saffu.paper.network import Network, Tables
-from saffu.paper.training import TrainingConfig
 from saffu.paper.windows import Targets
 from saffu.processes import SINGLE, ProcessGroup, peer_errors
 

@@ -1,4 +1,4 @@
-// Tables: Kneser–Ney models solved from rows, as in calibrated/tables.py and calibrated/discounts.py.
+// Tables: Kneser–Ney models solved from rows, as in calibrated/kneser_ney.py.
 
 import { Region } from "./kernels.js";
 import { keyWidth } from "./ngrams.js";
