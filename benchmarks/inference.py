@@ -57,22 +57,22 @@ def scoring(lm: SaffuLM, text: list[str], targets: int) -> dict[str, Any]:
     model = lm.model_
     counted, certainty = model.counted.log_probabilities_and_certainty(corpus)
     seen = gate_inputs(certainty, ages_of(corpus))
-    rounded = model.side.rounded()
+    rounded = model.networks.rounded()
     results: dict[str, Any] = {"targets": corpus.targets}
-    results["float32"] = rate(lambda: model.side.score(corpus, counted, seen), corpus.targets)
+    results["float32"] = rate(lambda: model.networks.score(corpus, counted, seen), corpus.targets)
     results["int8"] = rate(lambda: rounded.score(corpus, counted, seen), corpus.targets)
-    exact, near = (side.score(corpus, counted, seen) for side in (model.side, rounded))
+    exact, near = (side.score(corpus, counted, seen) for side in (model.networks, rounded))
     nats_per_byte = [-scores.mixture.sum() / corpus.sizes.sum() for scores in (exact, near)]
     results["bits_per_byte"] = nats_per_byte[0] / np.log(2)
     results["int8_added_bits_per_byte"] = (nats_per_byte[1] - nats_per_byte[0]) / np.log(2)
     try:
-        from saffu.companion.side import score_on_device
+        from saffu.companion.torch_networks import score_on_device
     except ImportError:
         return results
     results["torch"] = rate(lambda: score_on_device(model, corpus, counted, seen, None), corpus.targets, 2)
     in_torch = score_on_device(model, corpus, counted, seen, None)
     results["largest_difference_to_torch"] = float(np.abs(in_torch.mixture - exact.mixture).max())
-    gpt = onnx_gpt(model.side.weights[0])
+    gpt = onnx_gpt(model.networks.weights[0])
     if gpt is not None:
         positions, _ = scoring_rows(corpus, model.config.context)
         inputs = inputs_of(corpus)[np.maximum(positions, 0)]
@@ -90,7 +90,7 @@ def generation(lm: SaffuLM) -> dict[str, Any]:
             sampling = Sampling(max_tokens=GENERATED, seed=1, **settings)
             work = lambda model=model, sampling=sampling: list(generate_tokens(model, [[]], sampling, lines=10**6))  # noqa: E731
             results[f"{name}_{kind}"] = rate(work, GENERATED)
-    gpt = onnx_gpt(lm.model_.side.weights[0])
+    gpt = onnx_gpt(lm.model_.networks.weights[0])
     if gpt is not None:
         results["onnx_runtime"] = rate(lambda: gpt.generate(GENERATED), GENERATED, 2)
     return results
@@ -263,8 +263,8 @@ def main() -> None:
     if not lm.model_.has_network:
         sys.exit(f"{options.model} has no trained network")
     text = [record.text for record in read_records(find_files(options.dev), "file")]
-    weights = lm.model_.side.weights[0]
-    shape = {"networks": len(lm.model_.side.weights), "layers": weights.layers, "width": weights.width}
+    weights = lm.model_.networks.weights[0]
+    shape = {"networks": len(lm.model_.networks.weights), "layers": weights.layers, "width": weights.width}
     results = shape | {"vocabulary": lm.model_.vocabulary, "cores": cores()}
     results["score"] = scoring(lm, text, options.targets)
     results["generate"] = generation(lm)

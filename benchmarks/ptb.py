@@ -56,7 +56,7 @@ def main() -> None:
         lm.backprop([train], [valid])
     seconds = time.perf_counter() - began
     own = [None if text is None else lm.score([text]).perplexity for text in (valid, texts["test"])]
-    networks = lm.config.networks if isinstance(lm.config, CompanionConfig) and lm.model_.side else 0
+    networks = lm.config.networks if isinstance(lm.config, CompanionConfig) and lm.model_.networks else 0
     name = f"saffu, counted, {networks} networks" if networks else "saffu, counted"
     rows = [*PUBLISHED, (f"{name}, {seconds:.0f} s on {options.device}", *own)]
     rows.sort(key=lambda row: -(row[1] or row[2] or 0.0))

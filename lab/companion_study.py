@@ -59,17 +59,19 @@ def run(
             curve.append({"seconds": round(training.progress.seconds, 2)} | {name: row[name] for name in names})
 
     model = training.run(on_check=note)
-    latest = model if model.side else model.with_side(training.side.networks(counted))
+    latest = model if model.networks else model.with_networks(training.networks.without_torch(counted))
     parts = latest.scores_by_part(dev)
     found = {name: bits_per_byte(parts[name], dev) for name in ("counted", "network")}
-    found["mixture"] = bits_per_byte(parts[""], dev) if model.side else found["counted"]  # if nothing beat the counts
+    found["mixture"] = (
+        bits_per_byte(parts[""], dev) if model.networks else found["counted"]
+    )  # if nothing beat the counts
     return {
         "start": config.network_start,
         "optimizer": config.optimizer,
         "seed": config.seed,
         "device": device,
         "depth": config.depth,
-        "parameters": training.side.size,
+        "parameters": training.networks.size,
         "tokens": corpus.targets,
         "documents": corpus.documents,
         "seconds": round(training.progress.seconds, 1),

@@ -6,7 +6,7 @@ import torch
 
 from saffu import SaffuLM
 from saffu.companion.config import CompanionConfig, resolved
-from saffu.companion.side import TrainedSide
+from saffu.companion.torch_networks import TorchNetworks
 from saffu.companion.train import Training
 from saffu.text.corpus import TokenCorpus, lines_of
 
@@ -52,7 +52,7 @@ def with_network(text: list[str], dev: list[str]) -> SaffuLM:
     shape = {"order": 3, "slots": 2, "word_classes": 5, "output_classes": 4, "depth": 1, "context": 16}
     lm = SaffuLM(CompanionConfig(**shape, class_first=True, epochs=1)).fit(text, dev)
     torch.manual_seed(0)
-    side = TrainedSide.start(lm.config, lm.model_.counted, torch.device("cpu"))
-    torch.nn.init.zeros_(side.gate.bias)
-    lm.model_ = lm.model_.with_side(side.networks(lm.model_.counted))
+    networks = TorchNetworks.start(lm.config, lm.model_.counted, torch.device("cpu"))
+    torch.nn.init.zeros_(networks.gates.bias)
+    lm.model_ = lm.model_.with_networks(networks.without_torch(lm.model_.counted))
     return lm

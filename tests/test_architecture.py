@@ -321,7 +321,7 @@ from saffu import load
 from saffu.cli.main import main
 from saffu.tools.decoding import CtcLanguageModel
 lm = load("model")
-assert lm.model_.side is not None
+assert lm.model_.networks is not None
 assert "network" in [term.name for term in lm.explain("ann saw").terms]
 assert lm.complete_word("ann s")["saw"] > 0.9
 assert lm.word_vectors_ and lm.generate("ann", seed=1) and lm.generate("ann", temperature=0.5, seed=1)
@@ -344,7 +344,7 @@ for line in (
         main(line.split())
     except SystemExit as exit:
         assert not exit.code, line
-assert load("model").model_.side is None
+assert load("model").model_.networks is None
 """
     printed = run_without_torch(code, tmp_path)
     assert "bits" in printed

@@ -16,7 +16,7 @@ from saffu.companion.config import CompanionConfig, resolved
 from saffu.companion.networks import Networks
 from saffu.companion.rows import ages_of, excerpt, gate_inputs
 from saffu.companion.scoring import score
-from saffu.companion.side import score_on_device
+from saffu.companion.torch_networks import score_on_device
 from saffu.interface import Score
 from saffu.text.corpus import TokenCorpus, lines_of
 from saffu.text.tokenizer import EOD
@@ -57,7 +57,7 @@ def test_training_from_python(counted, trained):
 
 
 def test_the_mixture_is_better_than_the_counts(counted, trained, dev):
-    assert trained.model_.side is not None
+    assert trained.model_.networks is not None
     assert evaluate(trained.model_, dev).bits_per_byte < evaluate(counted.model_, dev).bits_per_byte
     rows = [row for row in trained.log_ if "fold" in row]
     assert rows[-1]["stage"] == "train 100%"
@@ -71,11 +71,11 @@ def test_several_networks_are_better_than_each_on_average(counted, dev, tmp_path
     run = training(counted, dev, networks=2, epochs=6)
     rows = []
     best = run.run(on_check=lambda row, model: rows.append(row))
-    assert best.config.networks == 2 and len(best.side.weights) == 2
+    assert best.config.networks == 2 and len(best.networks.weights) == 2
     parts, each = best.scores_by_part(dev), []
     for place in range(2):
-        arrays = {name: array[place : place + 1] for name, array in best.side.arrays().items()}
-        each.append(best.with_side(Networks(arrays, best.config.context, best.counted.ranks)).scores_by_part(dev))
+        arrays = {name: array[place : place + 1] for name, array in best.networks.arrays().items()}
+        each.append(best.with_networks(Networks(arrays, best.config.context, best.counted.ranks)).scores_by_part(dev))
     for name in ("", "network"):  # the mean of their probabilities, target by target
         expected = np.log(np.mean([np.exp(alone[name]) for alone in each], axis=0))
         np.testing.assert_allclose(parts[name], expected, atol=1e-5)
@@ -91,7 +91,7 @@ def test_several_networks_are_better_than_each_on_average(counted, dev, tmp_path
 def test_a_run_without_time_says_that_it_achieved_nothing(counted, dev):
     run = training(counted, dev, minutes=1e-9)
     rows = []
-    assert run.run(on_check=lambda row, model: rows.append(row)).side is None
+    assert run.run(on_check=lambda row, model: rows.append(row)).networks is None
     assert [row["step"] for row in rows] == [0, 1]
     assert "adds nothing and was not kept: it took only 1 step in" in rows[-1]["outcome"]
 
@@ -104,7 +104,7 @@ def test_training_in_bfloat16_is_close_and_scores_in_float32(counted, dev):
             run.progress.steps += 1
     assert float(short._loss) != float(exact._loss)
     assert float(short._loss) == pytest.approx(float(exact._loss), rel=0.01)
-    assert short.side.copy().network.dtype == torch.float32
+    assert short.networks.copy().stack.dtype == torch.float32
 
 
 def test_text_is_scored_as_torch_scores_it(trained, dev):
@@ -118,7 +118,7 @@ def test_text_is_scored_as_torch_scores_it(trained, dev):
 
 
 def test_text_is_scored_as_defined(trained, dev):
-    (weights,), document = trained.model_.side.weights, dev.slice(0, 1)
+    (weights,), document = trained.model_.networks.weights, dev.slice(0, 1)
     counted, certainty = trained.model_.counted.log_probabilities_and_certainty(document)
     states = reference.hidden(weights, [EOD, *document.ids[: CONFIG.context - 1]])
     log_p = reference.log_probabilities(weights, states, trained.model_.counted.encoder.output_classes)
@@ -134,8 +134,8 @@ def test_text_is_scored_as_defined(trained, dev):
 def test_samples_follow_the_distribution(trained, dev, temperature, class_first):
     model, rng = trained.model_, np.random.default_rng(0)
     if not class_first:
-        arrays = {name: array for name, array in model.side.arrays().items() if ".class_" not in name}
-        model = model.with_side(Networks(arrays, CONFIG.context, model.counted.ranks))
+        arrays = {name: array for name, array in model.networks.arrays().items() if ".class_" not in name}
+        model = model.with_networks(Networks(arrays, CONFIG.context, model.counted.ranks))
     state = model.start(dev.ids[:9].tolist())
     p = np.exp(model.next_log_probabilities([state])[0].astype(np.float64) / temperature)
     p /= p.sum()
@@ -181,10 +181,10 @@ def test_states_are_predicted_alike_alone_and_together(trained, dev):
 
 
 def test_with_the_gate_shut_it_is_the_counted_model(trained, dev):
-    plain, arrays = trained.model_.counted, trained.model_.side.arrays()
+    plain, arrays = trained.model_.counted, trained.model_.networks.arrays()
     arrays["trained.gate.weight"] = np.zeros_like(arrays["trained.gate.weight"])
     arrays["trained.gate.bias"] = np.full_like(arrays["trained.gate.bias"], -100)
-    shut = trained.model_.with_side(Networks(arrays, trained.config.context, plain.ranks))
+    shut = trained.model_.with_networks(Networks(arrays, trained.config.context, plain.ranks))
     np.testing.assert_allclose(shut.log_probabilities(dev), plain.log_probabilities(dev), rtol=1e-5)
     np.testing.assert_array_equal(trained.model_.scores_by_part(dev)["counted"], plain.log_probabilities(dev))
     alone = trained.model_.without_network()
@@ -234,7 +234,7 @@ def test_int8_weights_predict_almost_alike_and_can_be_trained_further(trained, c
     with pytest.raises(SaffuError, match="no trained network"):
         copy.copy(counted).quantize()
     small = load(tmp_path / "small", check=True)
-    assert trained.model_.side.weights[0].mlp.nbytes == 4 * small.model_.side.weights[0].mlp.nbytes
+    assert trained.model_.networks.weights[0].mlp.nbytes == 4 * small.model_.networks.weights[0].mlp.nbytes
     own, given = evaluate(small.model_, dev).bits_per_byte, evaluate(trained.model_, dev).bits_per_byte
     assert 0 < abs(own - given) < 0.002
     states = [small.model_.start(dev.ids[:length]) for length in (0, 7, 40)]
@@ -247,7 +247,7 @@ def test_int8_weights_predict_almost_alike_and_can_be_trained_further(trained, c
     assert on_torch.mixture.mean() == pytest.approx(scores.mean(), abs=0.005)
     assert copy.copy(small).quantize().score(texts(2, 24)) == small.score(texts(2, 24))
     further = training(small, dev, epochs=1).run()
-    assert not further.side.weights[0].is_rounded
+    assert not further.networks.weights[0].is_rounded
 
 
 def test_updating_counts_new_text_and_keeps_the_network(trained, dev):
@@ -255,7 +255,7 @@ def test_updating_counts_new_text_and_keeps_the_network(trained, dev):
     before = lm.score(new).bits_per_byte
     lm.update(new)
     assert lm.score(new).bits_per_byte < before
-    assert lm.model_.side is trained.model_.side
+    assert lm.model_.networks is trained.model_.networks
 
 
 @pytest.mark.parametrize(("step", "ended"), [(-0.01, ""), (0.01, "held-out text was not predicted better in 3 checks")])
@@ -266,7 +266,7 @@ def test_a_run_ends_early_only_if_it_gets_worse(counted, dev, monkeypatch, step,
     run.progress.steps = round(0.7 * run.steps)
     for number in range(4):
         found = Score((5 + number * step) * np.log(2), 1, 1)
-        monkeypatch.setattr(run, "_scores", lambda side, found=found: (found, found))
+        monkeypatch.setattr(run, "_scores", lambda networks, found=found: (found, found))
         run._check(None)
     assert (run.progress.ended, run.progress.best) == (ended, 1.0)
 
@@ -275,7 +275,7 @@ def test_more_training_never_makes_a_model_worse(trained, counted, dev):
     lm = copy.copy(trained)
     lm.config = CompanionConfig(**lm.config.to_dict() | {"epochs": 0.2, "decay": 50.0})  # a harmful setting
     lm.backprop(texts(1, 600), texts(2, 120))
-    assert lm.model_.side is not None
+    assert lm.model_.networks is not None
     assert lm.score(dev).bits_per_byte <= trained.score(dev).bits_per_byte
 
 
@@ -284,7 +284,7 @@ def test_forgetting_needs_the_network_to_be_dropped(trained, counted, dev):
     with pytest.raises(SaffuError, match="cannot forget it; use `drop_network`"):
         lm.forget(texts(1, 600)[:1])
     lm.forget(texts(1, 600)[:1], drop_network=True)
-    assert lm.model_.side is None
+    assert lm.model_.networks is None
     plain = copy.copy(counted)
     plain.forget(texts(1, 600)[:1])
     np.testing.assert_array_equal(lm.model_.log_probabilities(dev), plain.model_.log_probabilities(dev))
@@ -304,11 +304,11 @@ def test_the_gate_is_calibrated_by_text_that_the_network_never_sees(counted, dev
         documents = parts.flat.documents.numpy()[positions]
         assert (documents[..., 1:] != documents[..., :-1])[jumps].all()
     with torch.no_grad():
-        run.side.gate.bias.fill_(30)  # all trust in an untrained network
-    side = parts.calibrated(run.side)
-    found = score(side.network, side.gate, parts.gate_text, parts.gate_flat).mixture[parts.gate_targets]
+        run.networks.gates.bias.fill_(30)  # all trust in an untrained network
+    networks = parts.with_fitted_gates(run.networks)
+    found = score(networks.stack, networks.gates, parts.gate_text, parts.gate_flat).mixture[parts.gate_targets]
     assert found.mean() > parts.gate_flat.counted.numpy()[parts.gate_targets].mean() - 1e-6
-    assert run.side.gate.bias.item() == 30  # training goes on with the gate it has
+    assert run.networks.gates.bias.item() == 30  # training goes on with the gate it has
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
@@ -334,8 +334,8 @@ def test_a_resumed_run_ends_like_one_that_was_never_interrupted(counted, dev, tm
     second.restore(read_checkpoint(tmp_path / "model"))
     second.run()
     assert second.progress.steps == whole.progress.steps
-    for name, array in whole.side.arrays().items():
-        np.testing.assert_array_equal(second.side.arrays()[name], array)
+    for name, array in whole.networks.arrays().items():
+        np.testing.assert_array_equal(second.networks.arrays()[name], array)
 
 
 def test_the_counted_start_is_ahead_of_a_random_one(counted, dev):
@@ -418,11 +418,11 @@ def test_the_command_updates_trains_further_and_forgets(saffu, tmp_path):
     shape = "--order 2 --slots 1 --word-classes 0 --cache 0 --depth 1 --set context=32 --set batch_tokens=512"
     assert saffu(f"train {text} --dev {dev} --out {out} --epochs 8 {shape}").status == 0
     first = load(out)
-    assert first.model_.side is not None
+    assert first.model_.networks is not None
     assert saffu(f"update {out} {new}").status == 0
     second = load(out)
     assert np.array_equal(
-        second.model_.side.arrays()["trained.gate.weight"], first.model_.side.arrays()["trained.gate.weight"]
+        second.model_.networks.arrays()["trained.gate.weight"], first.model_.networks.arrays()["trained.gate.weight"]
     )
     assert second.trained_on_["tokens"] > first.trained_on_["tokens"]
     before = second.score([dev.read_text()]).bits_per_byte
@@ -446,5 +446,5 @@ def test_the_command_updates_trains_further_and_forgets(saffu, tmp_path):
     refused = saffu(f"compare {out} --out {tmp_path / 'others'}")
     assert refused.status == 2 and "trained further by saffu update" in refused.err
     assert saffu(f"forget {out} {new} --drop-network").status == 0
-    assert load(out).model_.side is None
+    assert load(out).model_.networks is None
     assert saffu(f"update {out} {new}").status == 0

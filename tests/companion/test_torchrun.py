@@ -69,5 +69,5 @@ def test_several_processes_take_the_steps_of_one(tmp_path, monkeypatch):
             assert threads == "threads left: 0"
     assert float(facts.split()[1]) == pytest.approx(alone.progress.best, abs=1e-5)
     arrays = read_checkpoint(tmp_path / "model").arrays
-    for name, array in alone.side.arrays().items():
+    for name, array in alone.networks.arrays().items():
         np.testing.assert_allclose(arrays[name], array, atol=1e-5, err_msg=name)

@@ -402,7 +402,7 @@ def test_hidden_states(folder, kind, lm, dev_text):
         assert torch.allclose(hidden.sum(-1), torch.full(hidden.shape[:2], float(parts)), atol=1e-5)
         return
     if kind == "companion":
-        expected = reference.hidden(lm.model_.side.weights[0], [EOD, *ids])
+        expected = reference.hidden(lm.model_.networks.weights[0], [EOD, *ids])
         assert len(ids) < lm.config.context
         np.testing.assert_allclose(hidden[0], expected, atol=1e-5)
         return

@@ -38,11 +38,11 @@ def test_an_older_format_is_migrated_step_by_step(fitted, tmp_path, monkeypatch)
         settings = dict(manifest["settings"])
         return manifest | {"settings": settings | {"order": settings.pop("n")}}
 
-    def rename_array(manifest, file, arrays):
+    def rename_array(manifest, arrays):
         assert "n" in manifest["settings"]  # as it was written
         return {("frequencies" if name == "f" else name): array for name, array in arrays.items()}
 
-    def unchanged(manifest, file, arrays):
+    def unchanged(manifest, arrays):
         assert "order" in manifest["settings"]  # as the step before left it
         return arrays
 

@@ -154,23 +154,23 @@ def corpus(numbers):
 
 @settings(max_examples=60, deadline=None)
 @given(documents, documents, documents, st.booleans())
-def test_a_ledger_is_a_multiset(one, other, struck, merged):
+def test_a_ledger_is_a_multiset(one, other, removed, merged):
     ledger = Ledger.of(corpus(one)) + Ledger.of(corpus(other))
     if not merged:
         ledger = Ledger.of(corpus(one)).with_added(corpus(other))
     ledger = Ledger.from_arrays(ledger.arrays())
-    held, requested = Counter(one + other), Counter(struck)
+    held, requested = Counter(one + other), Counter(removed)
     assert ledger.documents == held.total()
-    counted = ledger.counted(corpus(struck))
-    assert Counter(struck[number] for number in counted) == held & requested
-    matches = Matches.of(corpus(struck), ledger, every=0)
+    counted = ledger.counted(corpus(removed))
+    assert Counter(removed[number] for number in counted) == held & requested
+    matches = Matches.of(corpus(removed), ledger, every=0)
     if requested <= held:
-        matches.require_exact() if struck else None
+        matches.require_exact() if removed else None
         _, left = matches.left()
         assert left.documents == held.total() - requested.total()
         assert len(left.counted(corpus(one + other))) == left.documents
     else:
-        some = rf"{(requested - held).total()} of {len(struck)} documents"
+        some = rf"{(requested - held).total()} of {len(removed)} documents"
         with pytest.raises(SaffuError, match=some if requested & held else "none of these documents"):
             matches.require_exact()
 
@@ -222,7 +222,7 @@ def test_counts_below_zero_are_refused(lm):
     lm.ledger_ = lm.ledger_.with_added(lm.tokenize(["zzz zzz"]))
     with pytest.raises(SaffuError, match=r"(never|not) counted"):
         lm.forget(["zzz zzz"])
-    _, lm.ledger_ = lm.ledger_.strike(lm.tokenize(["zzz zzz"]), "counted")
+    _, lm.ledger_ = lm.ledger_.without(lm.tokenize(["zzz zzz"]), "counted")
     assert everything(lm) == before
 
 

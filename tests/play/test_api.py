@@ -403,12 +403,12 @@ def test_training_says_why_it_cannot(page):
 def test_a_model_with_a_network_forgets_without_it(train_text, tmp_path):
     torch = pytest.importorskip("torch", reason="a network needs torch")
     from saffu.companion.config import CompanionConfig
-    from saffu.companion.side import TrainedSide
+    from saffu.companion.torch_networks import TorchNetworks
 
     config = CompanionConfig(order=3, slots=1, word_classes=0, output_classes=4, depth=1, context=32)
     lm = saffu.SaffuLM(config).fit(train_text)
-    side = TrainedSide.plain(config, lm.model_.counted, torch.device("cpu"))
-    lm.model_ = lm.model_.with_side(side.networks(lm.model_.counted))
+    networks = TorchNetworks.plain(config, lm.model_.counted, torch.device("cpu"))
+    lm.model_ = lm.model_.with_networks(networks.without_torch(lm.model_.counted))
     page = Page(Studio(lm, "model", saved_in=tmp_path))
     assert page.model("folder")["has_network"]
     answer = page.post("why", model="folder", text="the old ", word="king")

@@ -1,4 +1,4 @@
-"""The gates: how much of a prediction comes from the trained side.
+"""The gates: how much of a prediction comes from the networks.
 
     p   = mean over networks k of g_k·p_k + (1 − g_k)·p_counted
     g_k = σ(w_k · [h_k, entropy, largest log-probability, ln(1 + age)] + a_k)

@@ -33,7 +33,7 @@ CompanionState = tuple[Any, int, Window]
 
 @dataclass(frozen=True, eq=False)
 class CompanionSums:
-    """The counted model's counts. Text can be added; removing text needs a model without a trained side."""
+    """The counted model's counts. Text can be added; removing text needs a model without a network."""
 
     counts: CalibratedSums
     trained: bool
@@ -61,12 +61,12 @@ class CompanionModel(Capabilities):
     """A counted model and, once trained, the network next to it; see `saffu.interface.Model`."""
 
     def __init__(
-        self, config: CompanionConfig, counted: CalibratedModel, side: Networks | None, device: str = "cpu"
+        self, config: CompanionConfig, counted: CalibratedModel, networks: Networks | None, device: str = "cpu"
     ) -> None:
         """`device`: where a network is trained, and text scored."""
         self.config = config
         self.counted = counted
-        self.side = side
+        self.networks = networks
         self.device = device
         self.vocabulary = counted.vocabulary
 
@@ -74,11 +74,11 @@ class CompanionModel(Capabilities):
 
     @property
     def has_network(self) -> bool:
-        return self.side is not None
+        return self.networks is not None
 
     @property
     def has_int8_weights(self) -> bool:
-        return self.side is not None and self.side.weights[0].is_rounded
+        return self.networks is not None and self.networks.weights[0].is_rounded
 
     @property
     def counted_part(self) -> CalibratedModel:
@@ -90,10 +90,10 @@ class CompanionModel(Capabilities):
 
     @property
     def hidden_size(self) -> int:
-        return self.counted.hidden_size if self.side is None else self.side.width
+        return self.counted.hidden_size if self.networks is None else self.networks.width
 
     def hidden_vectors(self) -> Array | None:
-        return self.counted.hidden_vectors() if self.side is None else None
+        return self.counted.hidden_vectors() if self.networks is None else None
 
     @property
     def frequencies(self) -> Array:
@@ -101,34 +101,34 @@ class CompanionModel(Capabilities):
 
     @property
     def sums(self) -> CompanionSums | None:
-        return None if self.counted.sums is None else CompanionSums(self.counted.sums, self.side is not None)
+        return None if self.counted.sums is None else CompanionSums(self.counted.sums, self.networks is not None)
 
     def without_counts(self) -> CompanionModel:
-        return CompanionModel(self.config, self.counted.without_counts(), self.side, self.device)
+        return CompanionModel(self.config, self.counted.without_counts(), self.networks, self.device)
 
-    def with_side(self, side: Networks | None) -> CompanionModel:
+    def with_networks(self, networks: Networks | None) -> CompanionModel:
         """The same counts with other networks."""
-        return CompanionModel(self.config, self.counted, side, self.device)
+        return CompanionModel(self.config, self.counted, networks, self.device)
 
     def with_config(self, config: CompanionConfig) -> CompanionModel:
         """The same model with other settings of its training."""
-        return CompanionModel(config, self.counted, self.side, self.device)
+        return CompanionModel(config, self.counted, self.networks, self.device)
 
     def without_network(self) -> CompanionModel:
         """The counted model alone, which can forget text exactly."""
-        return self.with_side(None)
+        return self.with_networks(None)
 
     def with_int8_weights(self) -> CompanionModel | None:
         """The same model, the weights of whose networks are int8; None without a network."""
-        return None if self.side is None else self.with_side(self.side.rounded())
+        return None if self.networks is None else self.with_networks(self.networks.rounded())
 
     def without_cache(self) -> CompanionModel:
-        """The same model, whose counted side does not use its recency cache."""
+        """The same model, whose counted part does not use its recency cache."""
         config = replace(self.config, cache=0)
-        return CompanionModel(config, self.counted.without_cache(), self.side, self.device)
+        return CompanionModel(config, self.counted.without_cache(), self.networks, self.device)
 
     def online(self) -> CompanionModel:
-        """The same model, whose counted side remembers all documents that it has scored."""
+        """The same model, whose counted part remembers all documents that it has scored."""
         model = copy.copy(self)
         model.counted = self.counted.online()
         return model
@@ -138,15 +138,15 @@ class CompanionModel(Capabilities):
         return self.scores_by_part(corpus, progress)[""]
 
     def scores_by_part(self, corpus: TokenCorpus, progress: str | None = None) -> dict[str, Floats]:
-        """ln p of every target (targets,) by the mixture, named "", and, if there is a network, by each side alone."""
-        if self.side is None:
+        """ln p of every target (targets,) by the mixture, named "", and, if there is a network, by each part alone."""
+        if self.networks is None:
             return {"": self.counted.log_probabilities(corpus, progress)}
         counted, certainty = self.counted.log_probabilities_and_certainty(corpus, progress)
         certainty = gate_inputs(certainty, ages_of(corpus))
         if self.device == "cpu":
-            scores = self.side.score(corpus, counted, certainty, progress)
+            scores = self.networks.score(corpus, counted, certainty, progress)
         else:
-            from saffu.companion.side import score_on_device
+            from saffu.companion.torch_networks import score_on_device
 
             scores = score_on_device(self, corpus, counted, certainty, progress)
         return {"": scores.mixture, "counted": counted, "network": scores.trained}
@@ -164,30 +164,30 @@ class CompanionModel(Capabilities):
 
     def next_log_probabilities(self, states: Sequence[CompanionState]) -> Array:
         """ln p of every token after each state, (states, N) float32; −inf for the markers."""
-        if self.side is None:
+        if self.networks is None:
             return self.counted.next_log_probabilities([state[0] for state in states])
         return np.stack([mixture(log_share, log_p) for log_share, log_p in zip(*self._parts(states), strict=True)])
 
     def hidden(self, states: Sequence[CompanionState]) -> Array:
         """The networks' states after each document, side by side, (states, Σd) float32."""
-        if self.side is None:
+        if self.networks is None:
             return self.counted.hidden([state[0] for state in states])
         return np.stack([np.concatenate(memory.states) for memory in self._memories(states)])
 
     def _memories(self, states: Sequence[CompanionState]) -> list[Memory]:
-        assert self.side is not None
-        return read(self.side, (window for _, _, window in states))
+        assert self.networks is not None
+        return read(self.networks, (window for _, _, window in states))
 
     def _parts(self, states: Sequence[CompanionState]) -> tuple[Array, Array]:
         """The mixture after each state: ln of the weights (states, 1 + K) and ln p (states, 1 + K, N), counts first."""
-        assert self.side is not None
+        assert self.networks is not None
         counted, certainty = self.counted.next_log_probabilities_and_certainty([state[0] for state in states])
         certainty = gate_inputs(certainty, [age for _, age, _ in states])
         memories = self._memories(states)
-        logits = self.side.gate_logits(np.stack([memory.logits for memory in memories], axis=1), certainty)
-        log_p = np.empty((len(states), 1 + len(self.side.natives), self.vocabulary), dtype=np.float32)
+        logits = self.networks.gate_logits(np.stack([memory.logits for memory in memories], axis=1), certainty)
+        log_p = np.empty((len(states), 1 + len(self.networks.natives), self.vocabulary), dtype=np.float32)
         log_p[:, 0] = counted
-        for k, native in enumerate(self.side.natives):
+        for k, native in enumerate(self.networks.natives):
             log_p[:, 1 + k] = native.log_probabilities(np.stack([memory.states[k] for memory in memories]))
         return np.ascontiguousarray(log_weights(logits).T), log_p
 
@@ -196,7 +196,7 @@ class CompanionModel(Capabilities):
     ) -> tuple[int, CompanionState]:
         """A token drawn from the distribution after a state, and the state after it."""
         counted, age, window = state
-        token = None if self.side is None else self._sampled_with_network(self.side, state, rng, temperature)
+        token = None if self.networks is None else self._sampled_with_network(self.networks, state, rng, temperature)
         if token is None:
             token, after = self.counted.sample(counted, rng, temperature)
         else:
@@ -204,27 +204,27 @@ class CompanionModel(Capabilities):
         return token, (after, age + 1, moved(window, age, token, self.config.context))
 
     def _sampled_with_network(
-        self, side: Networks, state: CompanionState, rng: np.random.Generator, temperature: float
+        self, networks: Networks, state: CompanionState, rng: np.random.Generator, temperature: float
     ) -> int | None:
         """A token; or None if the counts alone are to predict it, as often as they have a say."""
         (memory,) = self._memories([state])
         if temperature != 1:
             with self.counted.prediction(state[0]) as (counted, certainty):
                 seen = gate_inputs(certainty[None], [state[1]])
-                weights = np.exp(log_weights(side.gate_logits(memory.logits[:, None], seen))[:, 0])
-                trained = [native.prediction(own) for native, own in zip(side.natives, memory.states, strict=True)]
+                weights = np.exp(log_weights(networks.gate_logits(memory.logits[:, None], seen))[:, 0])
+                trained = [native.prediction(own) for native, own in zip(networks.natives, memory.states, strict=True)]
                 return self.counted.sampled_at(temperature, mixed(weights, [counted, *trained]), rng)
-        k = int(rng.integers(len(side.natives)))  # each mixture of a network and the counts is equally likely
+        k = int(rng.integers(len(networks.natives)))  # each mixture of a network and the counts is equally likely
         certainty = gate_inputs(self.counted.certainty(state[0])[None], [state[1]])
-        logit = side.gate_logits(memory.logits[:, None], certainty)[k, 0]
+        logit = networks.gate_logits(memory.logits[:, None], certainty)[k, 0]
         if rng.random() > 0.5 + 0.5 * math.tanh(0.5 * logit):  # the logistic function, which cannot overflow
             return None
-        return side.natives[k].sample(memory.states[k], rng)
+        return networks.natives[k].sample(memory.states[k], rng)
 
     def explain(self, context: Sequence[int]) -> Explanation:
         """The counted model's terms, and what the network adds to or takes from them; they add up exactly."""
         counted = self.counted.explain(context)
-        if self.side is None:
+        if self.networks is None:
             return counted
         (log_share,), (parts,) = self._parts([self.start(context)])  # (1 + K,), (1 + K, N)
         log_p = np.logaddexp.reduce(log_share[:, None] + parts.astype(np.float64), axis=0)  # (N,)
@@ -241,7 +241,7 @@ class CompanionModel(Capabilities):
 
     def vectors(self) -> dict[str, Array]:
         """Token vectors: the network's embeddings, and those of the counted model."""
-        trained = [] if self.side is None else [weights.restored().embedding for weights in self.side.weights]
+        trained = [] if self.networks is None else [weights.restored().embedding for weights in self.networks.weights]
         return self.counted.vectors() | ({"network": np.concatenate(trained, axis=1)} if trained else {})
 
     def count(self, corpus: TokenCorpus) -> CompanionSums:
@@ -249,16 +249,16 @@ class CompanionModel(Capabilities):
         return CompanionSums(self.counted.count(corpus), False)
 
     def solved(self, sums: CompanionSums) -> CompanionModel:
-        """The model that follows from these counts; the trained side stays as it is."""
-        return CompanionModel(self.config, self.counted.solved(sums.counts), self.side, self.device)
+        """The model that follows from these counts; the networks stay as they are."""
+        return CompanionModel(self.config, self.counted.solved(sums.counts), self.networks, self.device)
 
     def arrays(self) -> dict[str, Array]:
         """Everything that is stored of the model except its counts."""
         counted = {f"counted.{name}": array for name, array in self.counted.arrays().items()}
-        return counted | ({} if self.side is None else self.side.arrays())
+        return counted | ({} if self.networks is None else self.networks.arrays())
 
     def encoder_arrays(self) -> dict[str, Array]:
-        return self.counted.encoder_arrays() | ({} if self.side is None else self.side.arrays())
+        return self.counted.encoder_arrays() | ({} if self.networks is None else self.networks.arrays())
 
     @classmethod
     def from_arrays(
@@ -268,10 +268,10 @@ class CompanionModel(Capabilities):
         own = {name.removeprefix("counted."): a for name, a in arrays.items() if name.startswith("counted.")}
         counted = CalibratedModel.from_arrays(config, own, sums)
         trained = any(name.startswith(PREFIX) for name in arrays)
-        side = Networks(arrays, config.context, counted.ranks) if trained else None
-        return cls(config, counted, side, device)
+        networks = Networks(arrays, config.context, counted.ranks) if trained else None
+        return cls(config, counted, networks, device)
 
     @property
     def size(self) -> int:
         """Stored numbers of both sides."""
-        return self.counted.size + (0 if self.side is None else self.side.size)
+        return self.counted.size + (0 if self.networks is None else self.networks.size)

@@ -1,4 +1,4 @@
-"""The trained side: small transformers over token ids, K of them side by side, whose predictions are averaged.
+"""The trained part: small transformers over token ids, K of them side by side, whose predictions are averaged.
 
     x   = E[input]                                   E is the (N, d) embedding, shared with the output
     x  += attention(norm(x));  x += mlp(norm(x))     in every layer; norm is RMSNorm without parameters

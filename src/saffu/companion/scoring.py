@@ -18,13 +18,13 @@ from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
 
 if TYPE_CHECKING:
-    from saffu.companion.side import TrainedSide
+    from saffu.companion.torch_networks import TorchNetworks
 
 TOKENS = 1 << 14  # scored at a time
 GATE_TARGETS = {"cpu": 10_000, "cuda": 20_000}  # of the training text that only the gate is fitted to
 
 
-class Flat:
+class DeviceCorpus:
     """A corpus and its counted log-probabilities on a device: one entry per target."""
 
     def __init__(self, corpus: TokenCorpus, counted: Floats, certainty: Array, device: torch.device) -> None:
@@ -62,7 +62,7 @@ def score(
     networks: NetworkStack,
     gates: Gates,
     corpus: TokenCorpus,
-    flat: Flat,
+    flat: DeviceCorpus,
     progress: str | None = None,
     group: ProcessGroup = SINGLE,
 ) -> TrainedScores:
@@ -100,7 +100,7 @@ class Division:
         held = np.zeros(corpus.targets, dtype=bool)
         for begin, end in ranges:
             held[begin:end] = True
-        self.flat = Flat(corpus, counted, certainty, device)
+        self.flat = DeviceCorpus(corpus, counted, certainty, device)
         self.kept = torch.from_numpy(np.flatnonzero(~held))
         gaps = np.searchsorted(ranges[:, 0], np.arange(corpus.targets), side="right")
         self.flat.documents += torch.from_numpy(gaps).to(device, torch.int32)  # no row attends across a gap
@@ -110,18 +110,18 @@ class Division:
             self.gate_text, where = with_context(corpus, ranges, context)
             positions = np.where(where < 0, -1 - where, where)
             self.gate_targets = where >= 0
-            self.gate_flat = Flat(self.gate_text, counted[positions], certainty[positions], device)
+            self.gate_flat = DeviceCorpus(self.gate_text, counted[positions], certainty[positions], device)
 
     def rows(self, rng: np.random.Generator, number: int = 1) -> Tensor:
         """The positions of an epoch, (K, rows, length), in a different order for each of `number` networks."""
         orders = np.stack([training_rows(len(self.kept), self.length, rng) for _ in range(number)])
         return self.kept[torch.from_numpy(orders)].to(self.flat.inputs.device)
 
-    def calibrated(self, side: TrainedSide, group: ProcessGroup = SINGLE) -> TrainedSide:
+    def with_fitted_gates(self, networks: TorchNetworks, group: ProcessGroup = SINGLE) -> TorchNetworks:
         """A copy whose gate is calibrated on text that the network has not been trained on."""
-        side = side.copy()
+        networks = networks.copy()
         if self.gate_text is not None:
-            found = score(side.network, side.gate, self.gate_text, self.gate_flat, group=group)
+            found = score(networks.stack, networks.gates, self.gate_text, self.gate_flat, group=group)
             logit, trained = (torch.from_numpy(values[:, self.gate_targets]) for values in (found.logit, found.trained))
-            side.gate.calibrate(logit, trained, self.gate_flat.counted.cpu()[self.gate_targets])
-        return side
+            networks.gates.calibrate(logit, trained, self.gate_flat.counted.cpu()[self.gate_targets])
+        return networks

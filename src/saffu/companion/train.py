@@ -22,8 +22,8 @@ from saffu.companion.gate import constant_gate, loss
 from saffu.companion.model import CompanionModel
 from saffu.companion.optimizer import Optimizer
 from saffu.companion.rows import ages_of, excerpt, gate_inputs
-from saffu.companion.scoring import Division, Flat, score
-from saffu.companion.side import TrainedSide
+from saffu.companion.scoring import DeviceCorpus, Division, score
+from saffu.companion.torch_networks import TorchNetworks
 from saffu.errors import SaffuError
 from saffu.format import plural
 from saffu.interface import Array, Score
@@ -89,26 +89,28 @@ class Training(run.Run[CompanionModel, Progress]):
         cross_fit = cross_fitted(model.counted, corpus, "cross-fit", group) if cross_fit is None else cross_fit
         self.division = Division(cross_fit, self.config.context, self.device)
         counted, certainty = model.counted.log_probabilities_and_certainty(self.dev)
-        self.dev_flat = Flat(self.dev, counted, gate_inputs(certainty, ages_of(self.dev)), self.device)
+        self.dev_flat = DeviceCorpus(self.dev, counted, gate_inputs(certainty, ages_of(self.dev)), self.device)
         self.counted_score = self._score_of(counted)
         torch.manual_seed(seed_of(self.config.seed, "weights"))
-        if model.side is None:
-            self.side = TrainedSide.start(self.config, model.counted, self.device)
+        if model.networks is None:
+            self.networks = TorchNetworks.start(self.config, model.counted, self.device)
         else:
-            self.side = TrainedSide.from_arrays(self.config, model.counted, model.side.restored_arrays(), self.device)
-        for weight in self.side.parameters():
+            self.networks = TorchNetworks.from_arrays(
+                self.config, model.counted, model.networks.restored_arrays(), self.device
+            )
+        for weight in self.networks.parameters():
             weight.data.copy_(group.sum(weight.data if group.is_first else torch.zeros_like(weight)))
-        self.side.network.train()
+        self.networks.stack.train()
         factor = 1.0 if self.config.rate is None else self.config.rate
         decay = self.config.decay or 0.0
-        self.optimizer = Optimizer(self.side.network, self.side.gate, self.config.optimizer, decay, factor)
+        self.optimizer = Optimizer(self.networks.stack, self.networks.gates, self.config.optimizer, decay, factor)
         rows = -(-len(self.division.kept) // self.division.length)
         self.rows = min(max(1, self.config.batch_tokens // self.division.length), rows)
         self.steps_per_epoch = rows // self.rows
         self.steps = max(1, round(self.config.epochs * self.steps_per_epoch))
         graphed = self.device.type == "cuda" and group.size == 1
         self.take_step = GraphedStep(self._plain_step) if graphed else self._plain_step
-        if model.side is None:
+        if model.networks is None:
             self._open_gate()
         whole = self.config.minutes * 60
         left = whole - (seconds + time.perf_counter() - began)
@@ -121,18 +123,18 @@ class Training(run.Run[CompanionModel, Progress]):
     def _open_gate(self) -> None:
         """Fit the gates' constants to a sample of the training text."""
         positions = self.division.rows(np.random.default_rng(self.config.seed))[0, : self.rows]
-        self.side.network.eval()
-        _, trained, counted = self.division.flat.forward(self.side.network, self.side.gate, positions)
-        self.side.network.train()
+        self.networks.stack.eval()
+        _, trained, counted = self.division.flat.forward(self.networks.stack, self.networks.gates, positions)
+        self.networks.stack.train()
         constants = [constant_gate(*both) for both in zip(trained, counted, strict=True)]
-        self.side.gate.bias.copy_(torch.tensor(constants))
+        self.networks.gates.bias.copy_(torch.tensor(constants))
 
     def _compile(self) -> None:
         """Compile the networks: functions are compiled when they are called, and once more for their gradients."""
-        self.side.network.is_compiled = True
-        positions = self.division.rows(np.random.default_rng(0), self.side.network.number)[:, : self.rows]
-        loss(*self.division.flat.forward(self.side.network, self.side.gate, positions)).backward()
-        for weight in self.side.parameters():
+        self.networks.stack.is_compiled = True
+        positions = self.division.rows(np.random.default_rng(0), self.networks.stack.number)[:, : self.rows]
+        loss(*self.division.flat.forward(self.networks.stack, self.networks.gates, positions)).backward()
+        for weight in self.networks.parameters():
             weight.grad = None
 
     @property
@@ -144,8 +146,8 @@ class Training(run.Run[CompanionModel, Progress]):
     def moments(self, on_check: OnCheck[CompanionModel] | None) -> Iterator[bool]:
         progress = self.progress
         if not progress.steps:
-            mixture, alone = self._scores(self.side)
-            start = mixture if self.model.side else self.counted_score  # trained before, or not
+            mixture, alone = self._scores(self.networks)
+            start = mixture if self.model.networks else self.counted_score  # trained before, or not
             progress.best = start.bits_per_byte
             self._log(on_check, self.model, start, alone, 0.0)
         self.read_clock()
@@ -165,7 +167,7 @@ class Training(run.Run[CompanionModel, Progress]):
         epoch, place = divmod(self.progress.steps, self.steps_per_epoch)
         if place == 0 or not hasattr(self, "_rows"):
             rng = np.random.default_rng(seed_of(self.config.seed, "rows", epoch))
-            self._rows = self.division.rows(rng, self.side.network.number)
+            self._rows = self.division.rows(rng, self.networks.stack.number)
         self.optimizer.set_rate(min(1.0, (self.progress.steps + 1) / WARMUP) * cooled(self.fraction))
         positions = self._rows[:, place * self.rows : (place + 1) * self.rows]
         self.seed_step(self.config.seed)
@@ -175,7 +177,7 @@ class Training(run.Run[CompanionModel, Progress]):
         own = positions[:, self.group.rank :: self.group.size]
         value = torch.zeros((), device=self.device)
         if own.shape[1]:
-            value = loss(*self.division.flat.forward(self.side.network, self.side.gate, own))
+            value = loss(*self.division.flat.forward(self.networks.stack, self.networks.gates, own))
             value = value * (own.shape[1] / positions.shape[1]) if self.group.size > 1 else value
             value.backward()
         if self.group.size > 1:
@@ -184,7 +186,7 @@ class Training(run.Run[CompanionModel, Progress]):
         return value.detach()
 
     def _sum_gradients(self) -> None:
-        weights = self.side.parameters()
+        weights = self.networks.parameters()
         gradients = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights]
         total = self.group.sum(torch.cat([gradient.flatten() for gradient in gradients]))
         for weight, part in zip(weights, total.split([weight.numel() for weight in weights]), strict=True):
@@ -205,9 +207,9 @@ class Training(run.Run[CompanionModel, Progress]):
         while progress.checks < len(CHECKS) - 1 and CHECKS[progress.checks] <= fraction + 1e-9:
             progress.checks += 1
         progress.last_check = progress.steps
-        side = self.division.calibrated(self.side, self.group)
-        model = self.model.with_side(side.networks(self.model.counted))
-        mixture, alone = self._scores(side)
+        networks = self.division.with_fitted_gates(self.networks, self.group)
+        model = self.model.with_networks(networks.without_torch(self.model.counted))
+        mixture, alone = self._scores(networks)
         bits = mixture.bits_per_byte
         is_worse = bits > progress.lowest + ROUNDING
         progress.worse = 0 if bits < progress.lowest else progress.worse + is_worse
@@ -250,8 +252,8 @@ class Training(run.Run[CompanionModel, Progress]):
         """What training achieved, in one sentence."""
         counted = self.counted_score.bits_per_byte
         best = self.progress.best
-        what = "the network" if self.side.network.number == 1 else f"the {self.side.network.number} networks"
-        verb = "improves" if self.side.network.number == 1 else "improve"
+        what = "the network" if self.networks.stack.number == 1 else f"the {self.networks.stack.number} networks"
+        verb = "improves" if self.networks.stack.number == 1 else "improve"
         if self.best is not self.model:
             text = f"({self.dev.targets:,} tokens of it) from {counted:.3f} to {best:.3f} bits per byte"
             return f"{what} {verb} held-out text {text}; {self.progress.ended}"
@@ -262,9 +264,9 @@ class Training(run.Run[CompanionModel, Progress]):
             )
         return f"the network adds nothing and was not kept: {why}"
 
-    def _scores(self, side: TrainedSide) -> tuple[Score, Score]:
+    def _scores(self, networks: TorchNetworks) -> tuple[Score, Score]:
         """Score the held-out text, with the mixture and with the networks alone."""
-        scores = score(side.network, side.gate, self.dev, self.dev_flat, group=self.group)
+        scores = score(networks.stack, networks.gates, self.dev, self.dev_flat, group=self.group)
         return self._score_of(scores.mixture), self._score_of(scores.network)
 
     def _score_of(self, log_p: Array) -> Score:
@@ -272,11 +274,11 @@ class Training(run.Run[CompanionModel, Progress]):
 
     def arrays(self) -> dict[str, Array]:
         state = {f"{STATE}{name}": value.cpu().numpy() for name, value in self.optimizer.arrays().items()}
-        return self.side.arrays() | state
+        return self.networks.arrays() | state
 
     def load(self, arrays: Mapping[str, Array]) -> None:
         state = {name.removeprefix(STATE): array for name, array in arrays.items() if name.startswith(STATE)}
-        self.side.load(arrays)
+        self.networks.load(arrays)
         self.optimizer.load({name: torch.from_numpy(np.array(array)) for name, array in state.items()})
 
     def restore(self, checkpoint: Checkpoint) -> None:

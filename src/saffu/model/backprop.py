@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from saffu.errors import SaffuError
 from saffu.files import Content
-from saffu.model.folder import settle
+from saffu.model.folder import verify_and_load
 from saffu.model.solutions import next_to_counts, solution
 from saffu.processes import ProcessGroup
 from saffu.settings import Settings
@@ -31,7 +31,7 @@ def backprop(
     group: ProcessGroup,
 ) -> None:
     """Train the weights of a fitted model and keep the best ones."""
-    settle(lm)
+    verify_and_load(lm)
     seconds = lm.log_[-1].get("seconds", 0.0) if lm.log_ else 0.0
     corpora = lm.tokenize(documents, "tokenize"), lm.tokenize(dev, "tokenize")
     run = new_run(lm, training, *corpora, source=source, seconds=seconds, group=group)
@@ -57,7 +57,7 @@ def train(
     if not lm.__sklearn_is_fitted__():
         lm.set_params(config=config).fit(documents, dev)
     elif chosen.trained_as:
-        settle(lm)
+        verify_and_load(lm)
         lm.model_ = next_to_counts(lm.model_, config, lm.device)
     lm.config = config
     lm.backprop(documents, dev, folder=folder, on_fold=on_row)
@@ -96,7 +96,7 @@ def resume(
         training = of_training.from_dict(dict(checkpoint.settings))
     run = new_run(lm, training, *corpora, source=checkpoint.source, group=group)
     run.restore(checkpoint)
-    settle(lm)
+    verify_and_load(lm)
     finish(lm, run, folder, on_fold)
     return lm
 

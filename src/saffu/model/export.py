@@ -44,7 +44,7 @@ def export_hf(lm: SaffuLM, folder: str | Path) -> None:
     if isinstance(lm.tokenizer_, WordTokenizer):
         raise SaffuError("models of words cannot be exported to transformers; train without `words_as_tokens`")
     folders.require_export(Path(folder))
-    folders.settle(lm)
+    folders.verify_and_load(lm)
     model = lm.model_
     running = lm.scorer_.follows
     vectors = model.hidden_vectors()

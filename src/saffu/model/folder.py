@@ -108,7 +108,7 @@ def write(
     lm: SaffuLM, path: Path, extra_files: Mapping[str, files.Content], extra_settings: Mapping[str, Any] | None = None
 ) -> None:
     """Write all of a model, `extra_files` next to it, and `extra_settings` into config.json. Atomic."""
-    settle(lm)
+    verify_and_load(lm)
     model = lm.model_
     statistics = lm.statistics_
     ledger = lm.ledger_
@@ -142,7 +142,7 @@ def require_export(folder: Path) -> None:
         raise SaffuError(f"{folder} holds a model with its counts, which an export would lose; choose another folder")
 
 
-def settle(lm: SaffuLM) -> None:
+def verify_and_load(lm: SaffuLM) -> None:
     """Before a model is changed or saved: verify the files it was loaded from, and read what has not been read yet."""
     if lm.folder is not None:
         if not lm.folder.check:
@@ -159,7 +159,7 @@ def read(kind: type[SaffuLM], path: Path, device: str, check: bool) -> SaffuLM:
             lm = _read(kind, folder, device)
             if check:
                 folder.verify(skip=PARTS)
-                settle(lm)
+                verify_and_load(lm)
         except SaffuError:
             if not folder.was_replaced():
                 raise

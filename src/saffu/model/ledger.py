@@ -54,18 +54,18 @@ class Tally:
         place = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
         return np.where(self.hashes[place] == hashes, place, -1)
 
-    def strike(self, hashes: Hashes) -> tuple[npt.NDArray[np.bool_], Tally]:
+    def without(self, hashes: Hashes) -> tuple[npt.NDArray[np.bool_], Tally]:
         """Remove one count for each hash that has any left. Return which hashes were removed, and the rest."""
         place = self.places(hashes)
         order = np.argsort(place, kind="stable")
         ranked = place[order]
         repetition = np.empty(len(place), dtype=np.int64)  # 0 for the first of equal hashes, 1 for the second, …
         repetition[order] = np.arange(len(place)) - np.searchsorted(ranked, ranked)
-        struck = place >= 0
-        struck[struck] = repetition[struck] < self.times[place[struck]]
+        removed = place >= 0
+        removed[removed] = repetition[removed] < self.times[place[removed]]
         times = self.times.copy()
-        np.subtract.at(times, place[struck], 1)
-        return struck, Tally(self.hashes[times > 0], times[times > 0])
+        np.subtract.at(times, place[removed], 1)
+        return removed, Tally(self.hashes[times > 0], times[times > 0])
 
     def arrays(self) -> dict[str, Array]:
         """What is stored: the hashes (n, 16) and how often each occurs, in 32 bits where they suffice."""
@@ -176,19 +176,19 @@ class Ledger:
 
     def counted(self, corpus: TokenCorpus) -> Array:
         """The numbers of the documents of a corpus that are counted whole, each at most as often as in the ledger."""
-        return np.flatnonzero(self.strike(corpus, "counted")[0])
+        return np.flatnonzero(self.without(corpus, "counted")[0])
 
-    def strike(self, corpus: TokenCorpus, table: str) -> tuple[npt.NDArray[np.bool_], Ledger]:
+    def without(self, corpus: TokenCorpus, table: str) -> tuple[npt.NDArray[np.bool_], Ledger]:
         """Which documents could be removed from a table of the pages, and the ledger without them."""
-        struck = np.zeros(corpus.documents, dtype=bool)
+        removed = np.zeros(corpus.documents, dtype=bool)
         pages = {}
         for salt, page in self.pages.items():
-            remaining = np.flatnonzero(~struck)
+            remaining = np.flatnonzero(~removed)
             name = "counted" if table == "parts" and not page.complete else table
-            known, left = getattr(page, name).strike(hashed(corpus, salt, page.complete)[remaining])
-            struck[remaining[known]] = True
+            known, left = getattr(page, name).without(hashed(corpus, salt, page.complete)[remaining])
+            removed[remaining[known]] = True
             pages[salt] = replace(page, **{name: left})
-        return struck, Ledger(pages)
+        return removed, Ledger(pages)
 
     def by_part(self, corpus: TokenCorpus, pages: Sequence[int]) -> list[TokenCorpus]:
         """The documents of a corpus, all of them counted, by the part of a mixture that has counted them.
@@ -200,9 +200,9 @@ class Ledger:
         items = list(self.pages.items())
         for number in pages:
             own, items = Ledger(dict(items[:number])), items[number:]
-            struck = own.strike(left, "counted")[0] | own.strike(left, "parts")[0]
-            found.append(left.select(np.flatnonzero(struck)))
-            left = left.select(np.flatnonzero(~struck))
+            removed = own.without(left, "counted")[0] | own.without(left, "parts")[0]
+            found.append(left.select(np.flatnonzero(removed)))
+            left = left.select(np.flatnonzero(~removed))
         return found
 
     def without_division(self, salt: bytes, entry: tuple[bytes, Cuts]) -> Ledger:

@@ -27,7 +27,7 @@ import numpy as np
 from saffu.errors import SaffuError
 from saffu.format import plural
 from saffu.interface import Model
-from saffu.model.folder import settle
+from saffu.model.folder import verify_and_load
 from saffu.model.ledger import PAGES, Ledger
 from saffu.model.matching import Matches
 from saffu.model.solutions import check
@@ -206,7 +206,7 @@ def require_changeable(lm: SaffuLM) -> Ledger:
             "this model cannot be updated: it was tuned or trained by backpropagation, or exported, so it has no "
             f"counts that its weights follow from; {remedy}"
         )
-    settle(lm)
+    verify_and_load(lm)
     if lm.ledger_ is None:
         raise SaffuError(f"this model cannot be updated: it has no ledger of the documents it has counted; {remedy}")
     return lm.ledger_

@@ -74,7 +74,7 @@ class Matches:
             lines = documents[number].lines
             documents[number] = Match(lines, [(0, lines)], whole=True)
         others = sorted({*range(len(documents))} - {*counted})
-        held_out = [others[place] for place in np.flatnonzero(ledger.strike(corpus.select(others), "held_out")[0])]
+        held_out = [others[place] for place in np.flatnonzero(ledger.without(corpus.select(others), "held_out")[0])]
         for number in held_out:
             lines = documents[number].lines
             documents[number] = Match(lines, held_out=[(0, lines)], whole=True)
@@ -87,27 +87,27 @@ class Matches:
             )
         return cls(corpus, ledger, documents)
 
-    def struck(self) -> tuple[list[bool], TokenCorpus, Ledger]:
+    def removable(self) -> tuple[list[bool], TokenCorpus, Ledger]:
         """Which documents can be removed, part by part; what is counted of them, and the ledger without it."""
         left = self.ledger
         able = [True] * len(self.documents)
         found = []
         for table in ("counted", "parts"):
             spans, numbers = self._spans("counted", table)
-            struck, left = left.strike(self.corpus.cut(spans), table)
-            found += [span for span, known in zip(spans, struck, strict=True) if known]
-            for number in np.flatnonzero(~struck):
+            removed, left = left.without(self.corpus.lines_as_documents(spans), table)
+            found += [span for span, known in zip(spans, removed, strict=True) if known]
+            for number in np.flatnonzero(~removed):
                 able[numbers[number]] = False
-        return able, self.corpus.cut(found), left
+        return able, self.corpus.lines_as_documents(found), left
 
     def left(self) -> tuple[TokenCorpus, Ledger]:
         """The parts that are removed, and the ledger without them and without what it recorded next to them."""
-        _, parts, left = self.struck()
+        _, parts, left = self.removable()
         held_out, _ = self._spans("held_out")
         counted, _ = self._spans("counted", "parts")
-        _, left = left.strike(self.corpus.cut(held_out), "held_out")
+        _, left = left.without(self.corpus.lines_as_documents(held_out), "held_out")
         openings = [(lo, min(hi, lo + OPENING)) for lo, hi in [*counted, *held_out]]
-        _, left = left.strike(self.corpus.cut(openings), "openings")
+        _, left = left.without(self.corpus.lines_as_documents(openings), "openings")
         for match in self.documents:
             if match.division:
                 left = left.without_division(*match.division)
@@ -147,7 +147,7 @@ class Matches:
         """
         if all(match.held_out and not match.counted and match.exact for match in self.documents):
             raise SaffuError("these documents were held out and never counted; there is nothing to remove")
-        able, _, _ = self.struck()
+        able, _, _ = self.removable()
         too_often = {number for number, able in enumerate(able) if not able}
         missing = [n for n, match in enumerate(self.documents) if n in too_often or not (match.exact or match.counted)]
         for number, match in enumerate(self.documents):
@@ -197,7 +197,9 @@ def uncounted_lines(document: TokenCorpus, spans: Sequence[Span], ngrams: NgramC
     if ngrams is None or ngrams.order > SEARCHED:
         return []
     return [
-        (lo + line, lo + line + 1) for lo, hi in spans for line in _uncounted_lines(document.cut([(lo, hi)]), ngrams)
+        (lo + line, lo + line + 1)
+        for lo, hi in spans
+        for line in _uncounted_lines(document.lines_as_documents([(lo, hi)]), ngrams)
     ]
 
 

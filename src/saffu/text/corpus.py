@@ -142,7 +142,7 @@ class TokenCorpus:
         ids = np.concatenate([self.ids[:0], *(self.ids[lo:hi] for lo, hi in spans)])
         return TokenCorpus(ids, starts, sizes, digests=digests)
 
-    def cut(self, spans: Sequence[tuple[int, int]]) -> TokenCorpus:
+    def lines_as_documents(self, spans: Sequence[tuple[int, int]]) -> TokenCorpus:
         """Ranges of lines, each as a document."""
         ends = self.line_starts()
         ids = np.concatenate([self.ids[:0], *(self.ids[ends[lo] : ends[hi]] for lo, hi in spans)])

@@ -17,7 +17,7 @@ from saffu.companion.counted_start import counted_start
 from saffu.companion.gate import Gates
 from saffu.companion.network import NetworkStack
 from saffu.companion.networks import Networks, Scores
-from saffu.companion.scoring import Flat, score
+from saffu.companion.scoring import DeviceCorpus, score
 from saffu.companion.weights import PREFIX
 from saffu.errors import SaffuError
 from saffu.interface import Array, Floats
@@ -26,62 +26,62 @@ from saffu.text.corpus import TokenCorpus
 if TYPE_CHECKING:
     from saffu.companion.model import CompanionModel
 
-_ON_DEVICE: WeakKeyDictionary[Networks, TrainedSide] = WeakKeyDictionary()  # copies of networks that score there
+_ON_DEVICE: WeakKeyDictionary[Networks, TorchNetworks] = WeakKeyDictionary()  # copies of networks that score there
 
 
-class TrainedSide:
+class TorchNetworks:
     """Networks and their gates on a device."""
 
-    def __init__(self, network: NetworkStack, gate: Gates, device: torch.device) -> None:
-        self.network = network.to(device)
-        self.gate = gate.to(device)
+    def __init__(self, stack: NetworkStack, gates: Gates, device: torch.device) -> None:
+        self.stack = stack.to(device)
+        self.gates = gates.to(device)
         self.device = device
 
     @classmethod
-    def plain(cls, config: CompanionConfig, counted: CalibratedModel, device: torch.device) -> TrainedSide:
+    def plain(cls, config: CompanionConfig, counted: CalibratedModel, device: torch.device) -> TorchNetworks:
         """With random weights, drawn from torch's generator."""
         frequencies = counted.frequencies + 0.5
         classes = counted.encoder.output_classes if config.class_first else None
         log_prior = np.log(frequencies / frequencies.sum())
         number = max(1, config.networks)
         dropout = config.network_dropout or 0.0
-        network = NetworkStack(log_prior, config.depth, config.context, dropout, classes, number)
-        network.training_dtype, network.scoring_dtype = dtypes(config.precision, device)
-        return cls(network, Gates(network.width, number), device)
+        stack = NetworkStack(log_prior, config.depth, config.context, dropout, classes, number)
+        stack.training_dtype, stack.scoring_dtype = dtypes(config.precision, device)
+        return cls(stack, Gates(stack.width, number), device)
 
     @classmethod
-    def start(cls, config: CompanionConfig, counted: CalibratedModel, device: torch.device) -> TrainedSide:
-        """The side that training starts from."""
-        side = cls.plain(config, counted, torch.device("cpu"))  # the same random weights on every device
-        counted_start(side.network, counted, config.network_start)
-        side.network.training_dtype, side.network.scoring_dtype = dtypes(config.precision, device)
-        return cls(side.network, side.gate, device)
+    def start(cls, config: CompanionConfig, counted: CalibratedModel, device: torch.device) -> TorchNetworks:
+        """The networks that training starts from."""
+        networks = cls.plain(config, counted, torch.device("cpu"))  # the same random weights on every device
+        counted_start(networks.stack, counted, config.network_start)
+        networks.stack.training_dtype, networks.stack.scoring_dtype = dtypes(config.precision, device)
+        return cls(networks.stack, networks.gates, device)
 
     @classmethod
     def from_arrays(
         cls, config: CompanionConfig, counted: CalibratedModel, arrays: Mapping[str, Array], device: torch.device
-    ) -> TrainedSide:
-        side = cls.plain(config, counted, device)
-        side.load(arrays)
-        side.network.eval()
-        return side
+    ) -> TorchNetworks:
+        networks = cls.plain(config, counted, device)
+        networks.load(arrays)
+        networks.stack.eval()
+        return networks
 
     def arrays(self) -> dict[str, Array]:
         """All weights, by name."""
-        parts = {"network": self.network, "gate": self.gate}
+        parts = {"network": self.stack, "gate": self.gates}
         return {
             f"{PREFIX}{part}.{name}": weight.detach().cpu().numpy().copy()
             for part, module in parts.items()
             for name, weight in module.named_parameters()
         }
 
-    def networks(self, counted: CalibratedModel) -> Networks:
+    def without_torch(self, counted: CalibratedModel) -> Networks:
         """A copy that needs no torch, for the model whose counts are given."""
-        return Networks(self.arrays(), self.network.context, counted.ranks)
+        return Networks(self.arrays(), self.stack.context, counted.ranks)
 
     def load(self, arrays: Mapping[str, Array]) -> None:
         """Restore the weights that `arrays` returned, in place."""
-        for part, module in {"network": self.network, "gate": self.gate}.items():
+        for part, module in {"network": self.stack, "gate": self.gates}.items():
             for name, weight in module.named_parameters():
                 stored = arrays.get(f"{PREFIX}{part}.{name}")
                 if stored is None and name == "head_gate":  # version 0.2 had none
@@ -93,14 +93,14 @@ class TrainedSide:
                     raise SaffuError("the network's weights do not fit its settings; restore the folder or train again")
                 weight.data.copy_(torch.from_numpy(np.array(stored)))
 
-    def copy(self) -> TrainedSide:
+    def copy(self) -> TorchNetworks:
         """An independent copy, ready to predict."""
-        network = copy.deepcopy(self.network)
-        network.eval()
-        return TrainedSide(network, copy.deepcopy(self.gate), self.device)
+        stack = copy.deepcopy(self.stack)
+        stack.eval()
+        return TorchNetworks(stack, copy.deepcopy(self.gates), self.device)
 
     def parameters(self) -> list[nn.Parameter]:
-        return [*self.network.parameters(), *self.gate.parameters()]
+        return [*self.stack.parameters(), *self.gates.parameters()]
 
     @property
     def size(self) -> int:
@@ -126,12 +126,14 @@ def score_on_device(
     model: CompanionModel, corpus: TokenCorpus, counted: Floats, certainty: Array, progress: str | None
 ) -> Scores:
     """`Networks.score`, in torch, on the device of the model."""
-    assert model.side is not None
-    if model.side not in _ON_DEVICE:
+    assert model.networks is not None
+    if model.networks not in _ON_DEVICE:
         device = torch.device(model.device)
-        _ON_DEVICE[model.side] = TrainedSide.from_arrays(
-            model.config, model.counted, model.side.restored_arrays(), device
+        _ON_DEVICE[model.networks] = TorchNetworks.from_arrays(
+            model.config, model.counted, model.networks.restored_arrays(), device
         )
-    side = _ON_DEVICE[model.side]
-    scores = score(side.network, side.gate, corpus, Flat(corpus, counted, certainty, side.device), progress)
+    networks = _ON_DEVICE[model.networks]
+    scores = score(
+        networks.stack, networks.gates, corpus, DeviceCorpus(corpus, counted, certainty, networks.device), progress
+    )
     return Scores(scores.mixture, scores.network)
