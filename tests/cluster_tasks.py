@@ -2,7 +2,7 @@
 
 import json
 
-from saffu.cluster.engine import Cluster, keep
+from saffu.cluster.engine import Cluster, as_json, called, keep
 
 
 class InProcess(Cluster):
@@ -19,6 +19,6 @@ class InProcess(Cluster):
         kept = [place / f"{number:06d}.json" for number in range(len(items))]
         for path, item in zip(kept, items, strict=True):
             if not path.exists():
-                keep(path, work(*item))
+                keep(path, called(work.__module__, work.__qualname__, as_json(item)))
                 self.ran.append(stage)
         return [json.loads(path.read_bytes()) for path in kept]

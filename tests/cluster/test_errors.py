@@ -58,7 +58,7 @@ def test_termination_while_ray_starts(saffu, folder, monkeypatch):
 
 
 def refused_by_node(kept, version="1.0"):
-    return engine.on_node()(version, str(kept), "saffu.cluster.work", "named", b"")
+    return engine.on_node()(version, str(kept), "saffu.cluster.work", "named", "[]")
 
 
 def test_a_node_says_what_is_wrong_with_it(folder, monkeypatch):

@@ -113,10 +113,10 @@ def survey(shard: Shard, lines: int, skip_bad: bool) -> dict[str, Any]:
 def learned_tokenizer(cluster: Cluster, shards: Sequence[Shard], config: TokenizerConfig) -> Tokenizer:
     """The tokenizer of all shards. Beyond 2²¹ distinct words, those seen once are dropped after each shard."""
     counts: Counter[str] = Counter()
-    items = [(shard, config.to_dict(), str(path_of(cluster, "words", n))) for n, shard in enumerate(shards)]
+    items = [(shard, config, path_of(cluster, "words", n)) for n, shard in enumerate(shards)]
     cluster.map("words", count_shard_words, items, "count words")
     for _, _, path in items:
-        counts.update(json.loads(Path(path).read_bytes()))
+        counts.update(json.loads(path.read_bytes()))
         if len(counts) > COUNTED_LIMIT:
             counts = Counter({word: count for word, count in counts.items() if count > 1})
     return Tokenizer.from_counts(counts, config)
@@ -127,11 +127,10 @@ def path_of(cluster: Cluster, stage: str, number: int) -> Path:
     return cluster.folder / stage / f"{number:06d}.data"
 
 
-def count_shard_words(shard: Shard, config: Mapping[str, Any], path: str) -> None:
+def count_shard_words(shard: Shard, config: TokenizerConfig, path: Path) -> None:
     from saffu.cluster.engine import keep
 
-    counts = count_training_words((text for _, text in shard.lines()), TokenizerConfig.from_dict(dict(config)))
-    keep(Path(path), counts)
+    keep(path, count_training_words((text for _, text in shard.lines()), config))
 
 
 def tokenized(cluster: Cluster, shards: Sequence[Shard], tokenizer: Tokenizer, max_tokens: int | None) -> Tokenized:
@@ -141,7 +140,7 @@ def tokenized(cluster: Cluster, shards: Sequence[Shard], tokenizer: Tokenizer, m
     place = cluster.folder / "tokenizer.json"
     place.write_text(tokenizer.to_json(), encoding="utf-8")
     paths = [path_of(cluster, "tokens", number) for number in range(len(shards))]
-    items = [(shard, str(place), str(path), None) for shard, path in zip(shards, paths, strict=True)]
+    items = [(shard, place, path, None) for shard, path in zip(shards, paths, strict=True)]
     found = cluster.map("tokens", tokenize, items, "tokenize")
     kept = list(range(len(shards)))
     if max_tokens is not None:
@@ -151,7 +150,7 @@ def tokenized(cluster: Cluster, shards: Sequence[Shard], tokenizer: Tokenizer, m
             shard = shards[reached]
             path = path_of(cluster, "last", 0)
             limit = max_tokens - (ends[reached - 1] if reached else 0)
-            (last,) = cluster.map("last", tokenize, [(shard, str(place), str(path), limit)], None)
+            (last,) = cluster.map("last", tokenize, [(shard, place, path, limit)], None)
             kept = kept[: reached + 1]
             paths[reached] = path
             found[reached]["train"] = last["train"]
@@ -163,18 +162,17 @@ def tokenized(cluster: Cluster, shards: Sequence[Shard], tokenizer: Tokenizer, m
     return Tokenized(corpus.divided(dev, flags), dev, skipped)
 
 
-def tokenize(shard: Shard, tokenizer: str, path: str, max_tokens: int | None) -> dict[str, Any]:
+def tokenize(shard: Shard, tokenizer: Path, path: Path, max_tokens: int | None) -> dict[str, Any]:
     """Write the token ids of a shard; return the length of each array."""
-    learned = Tokenizer.from_json(Path(tokenizer).read_text(encoding="utf-8"))
+    learned = Tokenizer.from_json(tokenizer.read_text(encoding="utf-8"))
     skipped: dict[str, Skipped] = {}
-    folder = Path(path).parent
-    parts = {"train": TokenCorpus.build(shard.lines(skipped=skipped), learned, folder, max_tokens)}
+    parts = {"train": TokenCorpus.build(shard.lines(skipped=skipped), learned, path.parent, max_tokens)}
     flags = bytearray()
-    parts["dev"] = TokenCorpus.build(shard.lines(held_out=True, flags=flags), learned, folder)
+    parts["dev"] = TokenCorpus.build(shard.lines(held_out=True, flags=flags), learned, path.parent)
     arrays = {f"{part}.{name}": getattr(corpus, name) for part, corpus in parts.items() for name in PARTS}
     arrays |= {f"{part}.digests": c.digests for part, c in parts.items() if c.digests is not None}
     arrays["flags"] = np.frombuffer(flags, dtype=np.uint8)
-    write_arrays(Path(path), arrays)
+    write_arrays(path, arrays)
     sizes: dict[str, Any] = {
         part: {"ids": corpus.targets, "starts": corpus.documents, "sizes": corpus.lines}
         for part, corpus in parts.items()
@@ -193,7 +191,7 @@ def joined(cluster: Cluster, part: str, paths: Sequence[Path], sizes: Sequence[M
     items = []
     at = dict.fromkeys(PARTS, 0)
     for path, size in zip(paths, sizes, strict=True):
-        items.append((str(path), part, {name: str(file) for name, file in files.items()}, dict(at)))
+        items.append((path, part, files, dict(at)))
         at = {name: at[name] + size[name] for name in PARTS}
     cluster.map(part, write_shard, items, None)
     write_at(files["starts"], total["starts"] - 1, np.array([at["ids"]], dtype=np.int64))
@@ -202,14 +200,14 @@ def joined(cluster: Cluster, part: str, paths: Sequence[Path], sizes: Sequence[M
     return TokenCorpus(ids, starts, lengths, digests=np.concatenate(digests) if digests else None)
 
 
-def write_shard(path: str, part: str, files: Mapping[str, str], at: Mapping[str, int]) -> None:
+def write_shard(path: Path, part: str, files: Mapping[str, Path], at: Mapping[str, int]) -> None:
     """Copy the arrays of a shard to where they belong in those of all shards."""
-    arrays = map_arrays(Path(path))
+    arrays = map_arrays(path)
     for name, dtype in PARTS.items():
         array = arrays[f"{part}.{name}"]
         if name == "starts":
             array = array[:-1] + at["ids"]
-        write_at(Path(files[name]), at[name], np.ascontiguousarray(array, dtype=dtype))
+        write_at(files[name], at[name], np.ascontiguousarray(array, dtype=dtype))
 
 
 def create_sparse(path: Path, size: int) -> None:

@@ -8,7 +8,7 @@ A range is some buckets of rows, those whose nearest context token lies between 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -112,13 +112,13 @@ def count(cluster: Cluster, plan: Plan, corpus: TokenCorpus, held_out: Array) ->
     items = []
     for number, (begin, end) in enumerate(pairwise(bounds)):
         touched = ranges[(ranges[:, 1] > begin) & (ranges[:, 0] < end)].clip(begin, end)
-        items.append((plan, str(cluster.folder), begin, end, touched, str(path_of(cluster, "counts", number))))
+        items.append((plan, cluster.folder, begin, end, touched.tolist(), path_of(cluster, "counts", number)))
     cluster.map("counts", count_stretch, items, "count")
     runs = [path_of(cluster, "counts", number) for number in range(len(items))]
     cuts = remembered(cluster, "cuts", lambda: {str(d): range_cuts(plan, runs, table_names(d)) for d in plan.tables})
     todo = [(d, lo, hi) for d in plan.tables for lo, hi in pairwise(cuts[str(d)])]
     merging = [
-        (plan, [str(run) for run in runs], d, lo, hi, bool(len(ranges)), str(path_of(cluster, "merged", number)))
+        (plan, runs, d, lo, hi, bool(len(ranges)), path_of(cluster, "merged", number))
         for number, (d, lo, hi) in enumerate(todo)
     ]
     cluster.map("merged", merge_range, merging, "merge counts")
@@ -138,10 +138,10 @@ def table_names(distance: int) -> list[str]:
     return [f"known.{distance}", f"held.{distance}"]
 
 
-def count_stretch(plan: Plan, folder: str, begin: int, end: int, held_out: Array, path: str) -> None:
-    """Count the targets from `begin` to `end`; held-out targets are counted separately."""
+def count_stretch(plan: Plan, folder: Path, begin: int, end: int, held_out: list[list[int]], path: Path) -> None:
+    """Count the targets from `begin` to `end`; those in ranges that are `held_out` are counted separately."""
     corpus, first = stretch_of(folder, begin, end, plan.reach)
-    held = held_out - first
+    held = np.array(held_out, dtype=np.int64).reshape(-1, 2) - first
     known = np.stack([np.append(begin - first, held[:, 1]), np.append(held[:, 0], end - first)], axis=1)
     arrays: dict[str, Array] = {}
     for d in plan.tables:
@@ -150,12 +150,12 @@ def count_stretch(plan: Plan, folder: str, begin: int, end: int, held_out: Array
             buckets = 0, plan.vocabulary
             rows = count_rows(corpus, plan.order(d), plan.vocabulary, buckets, distances, ranges)
             arrays |= rows_arrays(name, rows)
-    write_arrays(Path(path), arrays)
+    write_arrays(path, arrays)
 
 
-def stretch_of(folder: str, begin: int, end: int, reach: int) -> tuple[TokenCorpus, int]:
+def stretch_of(folder: Path, begin: int, end: int, reach: int) -> tuple[TokenCorpus, int]:
     """The part of a corpus needed to count some targets with their full contexts, and where it begins."""
-    ids, starts = (mapped(Path(folder) / f"train.{name}", PARTS[name]) for name in ("ids", "starts"))
+    ids, starts = (mapped(folder / f"train.{name}", PARTS[name]) for name in ("ids", "starts"))
     document = int(np.searchsorted(starts, begin, side="right")) - 1
     first = max(int(starts[document]), begin - reach)
     inside = starts[document + 1 : int(np.searchsorted(starts, end, side="left"))]
@@ -173,12 +173,12 @@ def range_cuts(plan: Plan, runs: Sequence[Path], names: Sequence[str]) -> list[i
     return even_cuts(weights + 1, int(weights.sum()) // plan.rows + 1)
 
 
-def merge_range(plan: Plan, runs: Sequence[str], distance: int, lo: int, hi: int, has_known: bool, path: str) -> None:
+def merge_range(plan: Plan, runs: Sequence[Path], distance: int, lo: int, hi: int, has_known: bool, path: Path) -> None:
     """Add up the rows of a range over all runs."""
     order = plan.order(distance)
     parts = []
     for name in table_names(distance):
-        pieces = (stored_rows(Path(run), name, order).slice(lo, hi) for run in runs)
+        pieces = (stored_rows(run, name, order).slice(lo, hi) for run in runs)
         parts.append(merge_rows(list(pieces)))
     whole = merge_rows(parts) if has_known else parts[0]
     kept = {WHOLE: whole} | ({KNOWN: parts[0]} if has_known else {})
@@ -187,7 +187,7 @@ def merge_range(plan: Plan, runs: Sequence[str], distance: int, lo: int, hi: int
         arrays |= rows_arrays(name, rows)
         if distance == NGRAM:
             arrays[f"{name}.frequencies"] = rows.frequencies(plan.vocabulary)
-    write_arrays(Path(path), arrays)
+    write_arrays(path, arrays)
 
 
 def regrouped(
@@ -197,12 +197,15 @@ def regrouped(
     memory: Merged,
     counts: str,
     views: Sequence[View],
-    classes: Mapping[int, Array],
+    classes: Path | None,
     title: str,
 ) -> list[Path]:
-    """Coarser views of every range of the memory, each over all buckets: runs that `merge_rows` can add up."""
+    """Coarser views of every range of the memory, each over all buckets: runs that `merge_rows` can add up.
+
+    `classes`: a file that has the classes that views see, if any.
+    """
     paths = [path_of(cluster, stage, number) for number in range(len(memory.paths))]
-    items = [(plan, memory, number, counts, views, classes, str(path)) for number, path in enumerate(paths)]
+    items = [(plan, memory, number, counts, views, classes, path) for number, path in enumerate(paths)]
     cluster.map(stage, regroup_range, items, title)
     return paths
 
@@ -213,15 +216,17 @@ def regroup_range(
     number: int,
     counts: str,
     views: Sequence[View],
-    classes: Mapping[int, Array],
-    path: str,
+    classes: Path | None,
+    path: Path,
 ) -> None:
     rows = memory.rows(number, counts)
+    known = map_arrays(classes) if classes else {}
     arrays: dict[str, Array] = {}
     for view in views:
-        made = regroup_rows(rows, view.distances, (0, plan.vocabulary), classes.get(view.classes), view.exact)
+        of_tokens = known.get(f"classes.{view.classes}")
+        made = regroup_rows(rows, view.distances, (0, plan.vocabulary), of_tokens, view.exact)
         arrays |= rows_arrays(view.name, made)
-    write_arrays(Path(path), arrays)
+    write_arrays(path, arrays)
 
 
 def summed_rows(paths: Sequence[Path], name: str, order: int, lo: int, hi: int) -> Rows:

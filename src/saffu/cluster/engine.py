@@ -1,26 +1,28 @@
 """Tasks on Ray. Their results are files, so a finished task is never run again.
 
 All nodes must share one folder, to which tasks write everything they make; nothing is written anywhere else. A task is
-a plain function of saffu; Ray runs it again if its worker or its node is lost. Its return value is kept as a JSON file,
-written after everything else, so a run that was killed continues where it stopped.
+a plain function of saffu; Ray runs it again if its worker or its node is lost. Its arguments travel as JSON and get the
+types of its signature back. Its return value is kept as a JSON file, written after everything else, so a run that was
+killed continues where it stopped.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import pickle
 import shutil
 import signal
 import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 from uuid import uuid4
 
 import saffu
@@ -71,8 +73,8 @@ class Cluster:
             bar.update(sum(path.exists() for path in kept))
             while True:
                 while len(flying) < IN_FLIGHT and (number := next(waiting, None)) is not None:
-                    # Pickled here, so that a node without saffu can receive it and report what is missing.
-                    call = work.__module__, work.__qualname__, pickle.dumps(tuple(items[number]))
+                    # As text, so that a node without saffu can receive it and report what is missing.
+                    call = work.__module__, work.__qualname__, as_json(items[number])
                     flying[self._task.remote(saffu.__version__, str(kept[number]), *call)] = number
                 if not flying:
                     break
@@ -98,10 +100,9 @@ class Cluster:
 def on_node() -> Callable[..., str | None]:
     """The function that runs on a node. It is sent by value, so that it can report that saffu is missing there."""
 
-    def task(version: str, kept: str, module: str, name: str, item: bytes) -> str | None:
+    def task(version: str, kept: str, module: str, name: str, item: str) -> str | None:
         import importlib
         import os
-        import pickle
         import socket
         from pathlib import Path
 
@@ -116,16 +117,52 @@ def on_node() -> Callable[..., str | None]:
             return f"{here} has saffu {found}, but this is {version}; install the same version on every node"
         if not Path(kept).parent.is_dir():
             return f"{here} does not see {Path(kept).parent.parent}; use a folder that all nodes share"
-        from saffu.cluster.engine import keep
+        from saffu.cluster.engine import called, keep
         from saffu.errors import SaffuError
 
         try:
-            keep(Path(kept), getattr(importlib.import_module(module), name)(*pickle.loads(item)))
+            keep(Path(kept), called(module, name, item))
         except SaffuError as error:
             return str(error)
         return None
 
     return task
+
+
+def as_json(item: Sequence[Any]) -> str:
+    """The arguments of a task: plain values, paths, and dataclasses of them."""
+    return json.dumps(list(item), default=lambda value: str(value) if isinstance(value, Path) else asdict(value))
+
+
+def called(module: str, name: str, item: str) -> Any:
+    """What a function of saffu returns for arguments that `as_json` wrote."""
+    work = getattr(import_module(module), name)
+    kinds = [kind for name, kind in get_type_hints(work).items() if name != "return"]
+    return work(*(typed(kind, value) for kind, value in zip(kinds, json.loads(item), strict=True)))
+
+
+def typed(kind: Any, value: Any) -> Any:
+    """A value of this type, from what JSON holds of it.
+
+    >>> typed(tuple[Path, ...], ["a", "b"]) == (Path("a"), Path("b"))
+    True
+    """
+    inner = get_args(kind)
+    origin = get_origin(kind)
+    if value is None or kind is Any:
+        return value
+    if is_dataclass(kind):
+        kinds = get_type_hints(kind)
+        return kind(**{name: typed(kinds[name], entry) for name, entry in value.items()})  # type: ignore[operator]
+    if type(None) in inner:
+        return typed(inner[0], value)
+    if origin is tuple:
+        return tuple(map(typed, inner[:1] * len(value) if inner[-1] is ... else inner, value))
+    if origin in (list, Sequence):
+        return [typed(inner[0], entry) for entry in value]
+    if origin in (dict, Mapping):
+        return {name: typed(inner[1], entry) for name, entry in value.items()}
+    return Path(value) if kind is Path else value
 
 
 def keep(path: Path, result: Any) -> None:

@@ -76,10 +76,22 @@ def pairs(view: View) -> View:
     return View(f"slot {view.distances[0]}", view.distances) if view.is_slot else view
 
 
+@dataclass(frozen=True)
+class Range:
+    """A range of a view, for the tasks that make its part of a table."""
+
+    plan: Plan
+    source: ViewRows
+    number: int  # of the range in its view
+    counts: str
+    shared: Path  # what all tasks need: classes, and the order of tokens
+    made: Path  # rows that were made for the view
+
+
 def near_runs(cluster: Cluster, plan: Plan, memory: Merged, counts: str) -> list[Path]:
     """The pairs of tokens within reach of the memory, for each of its ranges."""
     views = [View(f"slot {distance}", (distance,)) for distance in plan.near]
-    return regrouped(cluster, f"{counts}-near", plan, memory, counts, views, {}, "pair tokens")
+    return regrouped(cluster, f"{counts}-near", plan, memory, counts, views, None, "pair tokens")
 
 
 def keeps_buckets(view: View) -> bool:
@@ -97,27 +109,25 @@ def solved(
     classes = {f"classes.{number}": array for number, array in encoder.context_classes.items()}
     write_arrays(shared, {"ranks": ranks.ranks, **classes})
     moved = [view for view in plan.views if not view.is_slot and not keeps_buckets(view)]
-    runs = regrouped(
-        cluster, f"{counts}-classes", plan, merged[NGRAM], counts, moved, encoder.context_classes, "count classes"
-    )
+    runs = regrouped(cluster, f"{counts}-classes", plan, merged[NGRAM], counts, moved, shared, "count classes")
     sources = [placed(cluster, plan, counts, view, merged, near, runs) for view in plan.views]
     places = [(source, part) for source in sources for part in range(len(source.cuts) - 1)]
     stage = f"{counts}-rows"
     files = [path_of(cluster, stage, number) for number in range(len(places))]
-    items = [
-        (plan, source, part, counts, str(shared), str(path)) for (source, part), path in zip(places, files, strict=True)
+    ranges = [
+        Range(plan, source, part, counts, shared, path) for (source, part), path in zip(places, files, strict=True)
     ]
-    measured = iter(cluster.map(stage, measure, items, "measure tables"))
+    measured = iter(cluster.map(stage, measure, [(own,) for own in ranges], "measure tables"))
     for path in runs:
         path.unlink(missing_ok=True)
     statistics = [[TableStatistics(*map(np.array, next(measured))) for _ in source.cuts[1:]] for source in sources]
     drafts = [Draft(source.view.distances, each) for source, each in zip(sources, statistics, strict=True)]
     layouts = [level_files(cluster, f"{counts}.{number}", draft.total.sizes) for number, draft in enumerate(drafts)]
     building = [
-        (*item, draft.discounts, (draft.places[item[2]], each[item[2]].sizes), layout)
+        (own, draft.discounts.tolist(), draft.places[own.number].tolist(), each[own.number].sizes.tolist(), layout)
         for source, draft, each, layout in zip(sources, drafts, statistics, layouts, strict=True)
-        for item in items
-        if item[1] is source
+        for own in ranges
+        if own.source is source
     ]
     cluster.map(f"{counts}-tables", build, building, "build tables")
     prior = np.exp(log_prior(frequencies, ranks))
@@ -151,18 +161,19 @@ def placed(
     return ViewRows(view, cuts, None, pieces)
 
 
-def measure(plan: Plan, source: ViewRows, part: int, counts: str, shared: str, path: str) -> list[Any]:
+def measure(own: Range) -> list[Any]:
     """The statistics of a range of a view; its rows are written if they had to be made."""
-    encoder = map_arrays(Path(shared))
+    encoder = map_arrays(own.shared)
+    source = own.source
     classes = encoder[f"classes.{source.view.classes}"] if source.view.classes else None
-    rows = source.rows(part, counts, classes)
+    rows = source.rows(own.number, own.counts, classes)
     if not source.is_merged:
-        write_arrays(Path(path), rows_arrays("rows", rows))
-    found = table_statistics(rows, plan.vocabulary, encoder["ranks"], plan.config.prune)
+        write_arrays(own.made, rows_arrays("rows", rows))
+    found = table_statistics(rows, own.plan.vocabulary, encoder["ranks"], own.plan.config.prune)
     return [found.counts_of_counts.tolist(), found.sizes.tolist()]
 
 
-Layout = list[dict[str, tuple[str, int]]]
+Layout = list[dict[str, tuple[Path, int]]]
 """For each level, the file of each array and the number of its entries."""
 
 
@@ -176,7 +187,7 @@ def level_files(cluster: Cluster, table: str, sizes: Array) -> Layout:
             size = length * np.dtype(LEVEL_ARRAYS[name]).itemsize
             if not path.exists() or path.stat().st_size != size:
                 create_sparse(path, size)
-            layout[-1][name] = str(path), length
+            layout[-1][name] = path, length
     return layout
 
 
@@ -186,30 +197,30 @@ def closed_levels(layout: Layout, sizes: Array) -> list[dict[str, Array]]:
     close_levels(last, sizes)
     for level, entries in zip(layout, last, strict=True):
         for name in {"begin", "child"} & level.keys():
-            write_at(Path(level[name][0]), level[name][1] - 1, entries[name])
-    return [{name: mapped(Path(file), LEVEL_ARRAYS[name]) for name, (file, _) in level.items()} for level in layout]
+            write_at(level[name][0], level[name][1] - 1, entries[name])
+    return [{name: mapped(file, LEVEL_ARRAYS[name]) for name, (file, _) in level.items()} for level in layout]
 
 
 def build(
-    plan: Plan,
-    source: ViewRows,
-    part: int,
-    counts: str,
-    shared: str,
-    path: str,
-    discounts: Array,
-    where: tuple[Array, Array],
+    own: Range,
+    discounts: list[list[float]],
+    places: list[list[int]],
+    sizes: list[list[int]],
     layout: Layout,
 ) -> None:
-    """Build a range of a table and write it to its place; `where` gives the sizes before it and its own sizes."""
-    first = source.cuts[part]
-    rows = source.rows(part, counts, None) if source.is_merged else stored_rows(Path(path), "rows", source.order, first)
-    (begin, sizes), ranks = where, map_arrays(Path(shared))["ranks"]
-    levels = empty_levels(sizes)
-    build_levels(rows, plan.vocabulary, ranks, plan.config.prune, discounts, begin, levels)
+    """Build a range of a table and write it to its place: after `places`, the sizes of all ranges before it."""
+    source = own.source
+    if source.is_merged:
+        rows = source.rows(own.number, own.counts, None)
+    else:
+        rows = stored_rows(own.made, "rows", source.order, source.cuts[own.number])
+    begin = np.array(places, dtype=np.int64)
+    ranks = map_arrays(own.shared)["ranks"]
+    levels = empty_levels(np.array(sizes, dtype=np.int64))
+    build_levels(rows, own.plan.vocabulary, ranks, own.plan.config.prune, np.array(discounts), begin, levels)
     for number, (files, level) in enumerate(zip(layout, levels, strict=True), 1):
         for name, array in level.items():
-            write_at(Path(files[name][0]), int(begin[number, int(name in ("follow", "mass"))]), array)
+            write_at(files[name][0], int(begin[number, int(name in ("follow", "mass"))]), array)
 
 
 def model_of(
