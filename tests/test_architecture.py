@@ -162,9 +162,14 @@ def test_ray_is_imported_only_by_the_cluster(path):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_only_the_command_line_prints(path):
     if place(module_of(path)) != "cli":
-        calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
-        printed = [node.lineno for node in calls if isinstance(node.func, ast.Name) and node.func.id == "print"]
+        names = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Name)]
+        printed = [node.lineno for node in names if node.id == "print"]
         assert not printed, f"{module_of(path)} prints in line {printed[0]}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_is_unpickled(path):
+    assert not {module.split(".")[0] for module, _ in imported(path)} & {"dill", "marshal", "pickle", "shelve"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -70,6 +70,12 @@ def test_plot(runs):
     assert paths[1].read_bytes() == svg  # the same runs give the same file
 
 
+def test_dollar_signs_are_not_formulas(runs):
+    curves = [Curve.read(runs / "warm", "$a_1$"), Curve.read(runs / "cold")]
+    _, drawn = learning_curves.draw(curves, runs / "plot", title="for $5 and $6")
+    assert ">for $5 and $6<" in drawn.read_text() and ">$a_1$  " in drawn.read_text()
+
+
 def test_invalid_runs(runs):
     (runs / "solved").mkdir()
     (runs / "solved" / "log.jsonl").write_text('{"stage": "init", "dev_perplexity": 3.0}\n')

@@ -59,8 +59,7 @@ def run(options: argparse.Namespace) -> None:
     rows = learning_curves.comparison(curves)
     over = tuple(learning_curves.AXES) if options.x_axis == "both" else (options.x_axis,)
     quantity: Literal["perplexity", "bits_per_byte"] = "perplexity" if one_vocabulary else "bits_per_byte"
-    plain = [replace(curve, name=without_math(curve.name)) for curve in curves]
-    figures = learning_curves.draw(plain, options.out, over, without_math(options.title), quantity)
+    figures = learning_curves.draw(curves, options.out, over, options.title, quantity)
     if options.json:
         print_json({"runs": rows, "figures": figures})
         return
@@ -68,11 +67,6 @@ def run(options: argparse.Namespace) -> None:
     if not one_vocabulary:
         print("\nThe runs have different vocabularies: compare their bits per byte, not their perplexities.")
     print(f"\nwrote {' and '.join(str(path) for path in figures)}")
-
-
-def without_math(text: str) -> str:
-    """Text as matplotlib shows it letter by letter; between dollar signs it would expect a formula."""
-    return text.replace("$", r"\$")
 
 
 def require_comparable(runs: Sequence[Path]) -> bool:

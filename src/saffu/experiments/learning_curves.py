@@ -149,13 +149,18 @@ def draw(
         )
         label(grid[0][-1], curves, over[-1], f"dev_{quantity}")
         if title:
-            figure.suptitle(title.replace("$", r"\$"), fontsize=11.5)
+            figure.suptitle(without_math(title), fontsize=11.5)
         paths = [out.with_name(out.name + suffix) for suffix in (".png", ".svg")]
         out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(paths[0], dpi=160)
         figure.savefig(paths[1], metadata={"Date": None})
         plt.close(figure)
     return paths
+
+
+def without_math(text: str) -> str:
+    """Text as matplotlib shows it letter by letter; between dollar signs it would expect a formula."""
+    return text.replace("$", r"\$")
 
 
 def look(number: int) -> dict[str, str]:
@@ -171,8 +176,9 @@ def label(axis: Any, curves: list[Curve], where: str, quantity: str) -> None:
     right = axis.get_xlim()[1]
     for number, end, height in zip(order, ends, heights, strict=True):
         color = look(number)["color"]
+        best = f"{curves[number].best[quantity]:.{1 if quantity == 'dev_perplexity' else 3}f}"
         axis.annotate(
-            f"{curves[number].name}  {curves[number].best[quantity]:.{1 if quantity == 'dev_perplexity' else 3}f}",
+            f"{without_math(curves[number].name)}  {best}",
             xy=end,
             xytext=(right * 1.03, math.exp(height)),
             color=color,

@@ -48,6 +48,7 @@ PRINTED_TEST = {"explicit-8": 23.84, "explicit-128": 30.35, "random-8": 63.98, "
 PRINTED_TEST_100M = {"explicit-8": 58.05}
 
 Say = Callable[[str], None]
+"""What is called with each line of a result."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def tokenized(protocol: Protocol) -> Iterator[Corpora]:
         yield Corpora(tokenizer, len(full), shuffled.targets, counted, corpora["dev"], scored)
 
 
-def logs(protocol: Protocol, say: Say = print) -> dict[str, Any]:
+def logs(protocol: Protocol, say: Say) -> dict[str, Any]:
     """The best model (b = 128, r = 8, with a document model): initialized, tuned, and trained; and its log."""
     with tokenized(protocol) as corpora:
         run = train(protocol, corpora, "explicit", RADII[0], say)
@@ -113,7 +114,7 @@ def logs(protocol: Protocol, say: Say = print) -> dict[str, Any]:
     return run
 
 
-def figure(protocol: Protocol, say: Say = print) -> dict[str, Any]:
+def figure(protocol: Protocol, say: Say) -> dict[str, Any]:
     """Explicit against random starts for both radii: learning curves and test perplexities.
 
     Random starts come in two kinds: with random embeddings that are trained, as in the paper, or the bit-cipher's.
@@ -133,7 +134,7 @@ def figure(protocol: Protocol, say: Say = print) -> dict[str, Any]:
     return {"runs": rows, "test_perplexity": tests, "figures": [str(path) for path in drawn]}
 
 
-def tables(protocol: Protocol, say: Say = print) -> dict[str, Any]:
+def tables(protocol: Protocol, say: Say) -> dict[str, Any]:
     """The ablation of 245 models on the first tenth of the training text, and its report."""
     with tokenized(protocol) as corpora:
         counted = corpora.train if protocol.max_tokens else corpora.train.head(corpora.train.targets // 10)
