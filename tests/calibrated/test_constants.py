@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import saffu
@@ -23,3 +24,8 @@ NATIVE = Path(saffu.__file__).parent / "calibrated" / "native"
 )
 def test_constants_agree(header, name, value):
     assert re.findall(rf"\b{name} = (\d+)", (NATIVE / header).read_text("utf-8")) == [str(value)]
+
+
+def test_tokens_have_the_same_width():
+    (bits,) = re.findall(r"using Token = uint(\d+)_t", (NATIVE / "kernels.h").read_text("utf-8"))
+    assert np.iinfo(kernels.TOKEN).bits == int(bits)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from saffu.calibrated.kernels import Array, library, pointer
+from saffu.calibrated.kernels import TOKEN, Array, library, pointer
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.text.tokenizer import EOD
 
@@ -37,7 +37,7 @@ def vectors_of_pairs(near: Sequence[NgramCounts], dimensions: int = DIMENSIONS) 
     blocks = []
     vocabulary = near[0].vocabulary
     for pairs in near:
-        before = np.repeat(np.arange(vocabulary, dtype=np.uint16), np.diff(pairs.offsets))
+        before = np.repeat(np.arange(vocabulary, dtype=TOKEN), np.diff(pairs.offsets))
         for token, transposed in ((before, False), (pairs.keys, True)):
             totals = np.bincount(token, pairs.counts, vocabulary)
             shares = np.sqrt(pairs.counts / (totals[token] + 1)).astype(np.float32)
@@ -60,7 +60,7 @@ class Block:
         dense = np.ascontiguousarray(dense, dtype=np.float32)
         out = np.zeros_like(dense)
         library.saffu_sparse_product(
-            pointer(self.begin, np.int64), pointer(self.column, np.uint16), pointer(self.value, np.float32),
+            pointer(self.begin, np.int64), pointer(self.column, TOKEN), pointer(self.value, np.float32),
             len(dense), pointer(dense, np.float32), dense.shape[1], self.transposed != transposed,
             pointer(out, np.float32),
         )  # fmt: skip
@@ -108,7 +108,7 @@ def token_classes(vectors: Array, frequencies: Array, number: int) -> tuple[Arra
         centers = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
         nearness = np.round(vectors @ centers.T * 1e5)
     candidates = np.argsort(-nearness, axis=1, kind="stable")[:, :CANDIDATES]
-    return candidates[:, 0].astype(np.uint16), np.ascontiguousarray(candidates, dtype=np.uint16)
+    return candidates[:, 0].astype(TOKEN), np.ascontiguousarray(candidates, dtype=TOKEN)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Neighbors:
         """What precedes each token."""
         order = np.argsort(pairs.keys, kind="stable")
         sizes = np.bincount(pairs.keys, minlength=pairs.vocabulary)
-        preceding = np.repeat(np.arange(pairs.vocabulary, dtype=np.uint16), np.diff(pairs.offsets))
+        preceding = np.repeat(np.arange(pairs.vocabulary, dtype=TOKEN), np.diff(pairs.offsets))
         return cls(np.concatenate([[0], sizes.cumsum()]), preceding[order], pairs.counts[order])
 
     def exchange(self, classes: Array, candidates: Array, first: int) -> Array:
@@ -140,9 +140,9 @@ class Neighbors:
         improved = classes.copy()
         number = int(candidates.max()) + 1
         library.saffu_exchange(
-            pointer(self.begin, np.int64), pointer(self.neighbor, np.uint16), pointer(self.count, np.uint32),
-            len(classes), number, pointer(candidates, np.uint16), candidates.shape[1], first, SWEEPS,
-            pointer(improved, np.uint16),
+            pointer(self.begin, np.int64), pointer(self.neighbor, TOKEN), pointer(self.count, np.uint32),
+            len(classes), number, pointer(candidates, TOKEN), candidates.shape[1], first, SWEEPS,
+            pointer(improved, TOKEN),
         )  # fmt: skip
         return improved
 
@@ -152,7 +152,7 @@ def context_classes(vectors: Array, frequencies: Array, number: int, after: Neig
 
     The special tokens, 0 to 3, stay themselves.
     """
-    classes = after.exchange(*token_classes(vectors, frequencies, number), first=EOD + 1) + np.uint16(EOD + 1)
+    classes = after.exchange(*token_classes(vectors, frequencies, number), first=EOD + 1) + TOKEN(EOD + 1)
     classes[: EOD + 1] = np.arange(EOD + 1)
     return classes
 
@@ -161,4 +161,4 @@ def output_classes(vectors: Array, frequencies: Array, number: int, before: Neig
     """Classes that are predicted before tokens, (N,) uint16, numbered without gaps, by what precedes a token."""
     classes = before.exchange(*token_classes(vectors, frequencies, number), first=EOD)
     _, compact = np.unique(classes[EOD:], return_inverse=True)
-    return np.concatenate([np.zeros(EOD, dtype=np.uint16), compact.astype(np.uint16)])
+    return np.concatenate([np.zeros(EOD, dtype=TOKEN), compact.astype(TOKEN)])

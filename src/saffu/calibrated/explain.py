@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from saffu.calibrated.kernels import MAX_LEVELS, Array, library, pointer
+from saffu.calibrated.kernels import MAX_LEVELS, TOKEN, Array, library, pointer
 from saffu.calibrated.memory import HALF_LIVES, memory_contexts, memory_parts
 from saffu.calibrated.views import NGRAM, View
 from saffu.format import plural
@@ -126,10 +126,10 @@ def tokens_seen(view: View, context: Sequence[int]) -> list[int]:
 
 def matches(model: CalibratedModel, number: int, context: Sequence[int]) -> list[int]:
     """The contexts of a view that were seen, one number per level, shortest first."""
-    tail = np.array(context[-model.lookback :], dtype=np.uint16)
+    tail = np.array(context[-model.lookback :], dtype=TOKEN)
     found = np.empty(MAX_LEVELS, dtype=np.uint32)
     levels = library.saffu_match(
-        model.native.views[number], pointer(tail, np.uint16), len(tail), len(context), pointer(found, np.uint32)
+        model.native.views[number], pointer(tail, TOKEN), len(tail), len(context), pointer(found, np.uint32)
     )
     return [int(at) for at in found[:levels]]
 

@@ -11,7 +11,7 @@ import numpy as np
 from saffu.calibrated.classes import Neighbors, context_classes, near_pairs, output_classes, vectors_of_pairs
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.exponents import Moments, fit_exponents
-from saffu.calibrated.kernels import Array, library, pointer
+from saffu.calibrated.kernels import TOKEN, Array, library, pointer
 from saffu.calibrated.layout import exponent_slices
 from saffu.calibrated.memory import memory_parts, memory_slices, unfitted_exponents
 from saffu.calibrated.model import CalibratedModel, Encoder
@@ -159,7 +159,7 @@ class Calibration:
             share = np.ascontiguousarray(share)
             sums = np.zeros((2, 2 + J + J * J))
             library.saffu_moments(
-                self.model.native.structure, pointer(self.ids, np.uint16), pointer(self.starts, np.int64),
+                self.model.native.structure, pointer(self.ids, TOKEN), pointer(self.starts, np.int64),
                 self.corpus.documents, pointer(share, np.int64), len(share), pointer(memory_starts, np.int64),
                 len(self.memory_starts) - 1, J, pointer(sums, np.float64),
             )  # fmt: skip

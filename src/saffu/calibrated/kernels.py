@@ -18,6 +18,7 @@ import numpy.typing as npt
 from saffu.errors import SaffuError
 
 Array = npt.NDArray[Any]
+TOKEN = np.uint16  # an id, a rank, or a class; as Token in native/kernels.h. Keys of rows hold 16 bits per token.
 MAX_LEVELS, EVIDENCE = 9, 4  # as in native/query.h
 OUT_OF_MEMORY, COUNT_TOO_LARGE = 1, 2  # as in native/kernels.h
 TOO_OFTEN = "an n-gram occurs more than four billion times, more than a count can hold; use less text"

@@ -22,7 +22,7 @@ from operator import add
 import numpy as np
 
 from saffu.calibrated import kernels, storage
-from saffu.calibrated.kernels import Array, library, pointer
+from saffu.calibrated.kernels import TOKEN, Array, library, pointer
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.rows import CHUNK, Rows, checked_ids, key_width
 from saffu.errors import SaffuError, require
@@ -35,7 +35,7 @@ from saffu.threads import cores, in_parallel, run_in_threads
 TARGETS_AT_ONCE = 1 << 14  # scored by a thread
 FALLBACK = (0.5, 1.0, 1.5)  # discounts where counts of counts give none, as `lmplz --discount_fallback`
 LEVEL_ARRAYS = {
-    "token": np.uint16, "child": np.uint32, "begin": np.uint32, "backoff": np.float32, "follow": np.uint16,
+    "token": TOKEN, "child": np.uint32, "begin": np.uint32, "backoff": np.float32, "follow": TOKEN,
     "mass": np.float32,
 }  # fmt: skip
 Levels = Sequence[Mapping[str, Array]]
@@ -125,7 +125,7 @@ def _build(
     limits = np.array([0, 0, *[prune] * 8], dtype=np.uint32)  # n-grams of two tokens are never pruned
     library.saffu_build_levels(
         pointer(rows.offsets, np.int64), pointer(rows.keys, rows.keys.dtype), pointer(rows.counts, np.uint32),
-        rows.last - rows.first, rows.order, key_width(rows.order), pointer(ranks, np.uint16), vocabulary,
+        rows.last - rows.first, rows.order, key_width(rows.order), pointer(ranks, TOKEN), vocabulary,
         pointer(limits, np.uint32), pointer(discounts, np.float64), pointer(statistics, np.int64),
         pointer(sizes, np.int64), arrays,
     )  # fmt: skip
@@ -282,7 +282,7 @@ class Table:
         """The table for kernels, which see contexts by class if classes are given; the arrays must outlive it."""
         view = kernels.View(len(self.levels), exact)
         view.distances = pointer(self._distances, np.int32)
-        view.classes = pointer(classes, np.uint16)
+        view.classes = pointer(classes, TOKEN)
         view.unigram = pointer(self.unigram, np.float32)
         for number, level in enumerate(self.levels):
             for name, array in level.items():
@@ -323,7 +323,7 @@ def adjusted_counts(levels: Levels, vocabulary: int) -> Array:
 
 def ranks_in_order(vocabulary: int) -> Array:
     """Tokens ranked by id, the three markers last: (N,) uint16."""
-    return ((np.arange(vocabulary) - EOD) % vocabulary).astype(np.uint16)
+    return ((np.arange(vocabulary) - EOD) % vocabulary).astype(TOKEN)
 
 
 class KneserNey:
@@ -343,7 +343,7 @@ class KneserNey:
 
         def kernel(starts: Array, lo: int, hi: int, out: Array) -> None:
             library.saffu_view_score(
-                view, pointer(self.ranks, np.uint16), pointer(ids, np.uint16), pointer(starts, np.int64),
+                view, pointer(self.ranks, TOKEN), pointer(ids, TOKEN), pointer(starts, np.int64),
                 corpus.documents, lo, hi, pointer(out, np.float64),
             )  # fmt: skip
 

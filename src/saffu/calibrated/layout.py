@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from saffu.calibrated import kernels, memory, storage
 from saffu.calibrated.config import CalibratedConfig
-from saffu.calibrated.kernels import EVIDENCE, Array, library, pointer
+from saffu.calibrated.kernels import EVIDENCE, TOKEN, Array, library, pointer
 from saffu.calibrated.kneser_ney import Table
 from saffu.calibrated.views import View
 from saffu.text.tokenizer import EOD
@@ -26,10 +26,10 @@ class Ranks:
     def __init__(self, classes: Array):
         """`classes` (N,): the output class of each token; those of the markers do not matter."""
         order = np.lexsort((np.arange(EOD, len(classes)), classes[EOD:])) + EOD
-        self.tokens = np.concatenate([order, np.arange(EOD)]).astype(np.uint16)  # by rank
-        self.ranks = np.empty(len(classes), dtype=np.uint16)  # by token
+        self.tokens = np.concatenate([order, np.arange(EOD)]).astype(TOKEN)  # by rank
+        self.ranks = np.empty(len(classes), dtype=TOKEN)  # by token
         self.ranks[self.tokens] = np.arange(len(classes))
-        self.classes = np.concatenate([classes[order], np.zeros(EOD)]).astype(np.uint16)  # by rank
+        self.classes = np.concatenate([classes[order], np.zeros(EOD)]).astype(TOKEN)  # by rank
         self.number = int(classes[EOD:].max()) + 1
         self.predicted = len(classes) - EOD
         bounds = np.searchsorted(self.classes[: self.predicted], np.arange(self.number + 1))
@@ -106,17 +106,17 @@ class NativeModel:
         """Sums by class of contexts with many followers, and where each class begins among them: both save time."""
         heavy = np.flatnonzero(np.diff(level["begin"]) > CLASS_SUMS_ABOVE).astype(np.uint32)
         rows = storage.empty((len(heavy), ranks.number), np.float32)
-        before = storage.empty((len(heavy), ranks.number + 1), np.uint16)
+        before = storage.empty((len(heavy), ranks.number + 1), TOKEN)
         library.saffu_class_rows(
-            pointer(level["begin"], np.uint32), pointer(level["follow"], np.uint16), pointer(level["mass"], np.float32),
-            pointer(ranks.classes, np.uint16), pointer(heavy, np.uint32), len(heavy), ranks.number,
-            pointer(rows, np.float32), pointer(before, np.uint16),
+            pointer(level["begin"], np.uint32), pointer(level["follow"], TOKEN), pointer(level["mass"], np.float32),
+            pointer(ranks.classes, TOKEN), pointer(heavy, np.uint32), len(heavy), ranks.number,
+            pointer(rows, np.float32), pointer(before, TOKEN),
         )  # fmt: skip
         native.heavy = pointer(heavy, np.uint32)
         native.many = CLASS_SUMS_ABOVE
         native.heavies = len(heavy)
         native.rows = pointer(rows, np.float32)
-        native.before = pointer(before, np.uint16)
+        native.before = pointer(before, TOKEN)
         self.structure.kept += [heavy, rows, before]
 
     def _set_memory(self, config: CalibratedConfig, context_classes: dict[int, Array]) -> None:
@@ -150,7 +150,7 @@ class NativeModel:
             native.keep = context.keep
             native.longest = context.longest
             native.distances = pointer_to(context.distances, np.int32)
-            native.classes = pointer(context_classes[context.classes] if context.classes else None, np.uint16)
+            native.classes = pointer(context_classes[context.classes] if context.classes else None, TOKEN)
         self.structure.kept += [kept, natives]
         return kernels.MemoryShape(
             window=window,

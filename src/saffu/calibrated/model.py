@@ -31,7 +31,7 @@ from saffu.arrays import are_counts
 from saffu.calibrated.classes import token_vectors
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.explain import explain
-from saffu.calibrated.kernels import Array, library, pointer
+from saffu.calibrated.kernels import TOKEN, Array, library, pointer
 from saffu.calibrated.kneser_ney import Table, in_chunks
 from saffu.calibrated.layout import NativeModel, Ranks, exponent_slices, log_prior
 from saffu.calibrated.memory import first_remembered, memory_contexts, memory_slices
@@ -77,7 +77,7 @@ class Encoder:
         damaged = "the model's classes or exponents are damaged; restore the folder or train again"
         require(fits(config, views), damaged)
         for numbers in (outputs, *classes.values()):
-            require(numbers.shape == (vocabulary,) and numbers.dtype == np.uint16, damaged)
+            require(numbers.shape == (vocabulary,) and numbers.dtype == TOKEN, damaged)
             require(int(numbers.max()) < vocabulary, damaged)
         require(set(np.unique(outputs[EOD:])) == set(range(int(outputs.max()) + 1)), damaged)
         for exponents, slices in ((encoder.plain, exponent_slices(views)), (encoder.memory, memory_slices(config))):
@@ -200,7 +200,7 @@ class CalibratedModel(Capabilities):
         def kernel(starts: Array, lo: int, hi: int, out: Array) -> None:
             part = None if certainty is None else certainty[lo:hi]
             library.saffu_score(
-                native.structure, pointer(ids, np.uint16), pointer(starts, np.int64), corpus.documents, lo, hi,
+                native.structure, pointer(ids, TOKEN), pointer(starts, np.int64), corpus.documents, lo, hi,
                 pointer(out, np.float64), pointer(part, np.float32),
             )  # fmt: skip
 
@@ -218,7 +218,7 @@ class CalibratedModel(Capabilities):
                 f"a context holds ids outside {EOD} to {self.vocabulary - 1}; encode it with this tokenizer"
             )
         learned = initial_learning(self.encoder.memory) if self.config.cache else np.zeros(0, dtype=np.float32)
-        return self._read((0, b"", learned.tobytes()), tokens.astype(np.uint16))
+        return self._read((0, b"", learned.tobytes()), tokens.astype(TOKEN))
 
     def advance(self, state: DocumentState, token: int) -> DocumentState:
         """The state after one more token."""
@@ -226,17 +226,17 @@ class CalibratedModel(Capabilities):
             raise SaffuError(
                 f"token {token} is outside {EOD} to {self.vocabulary - 1}; encode text with this tokenizer"
             )
-        return self._read(state, np.array([token], dtype=np.uint16))
+        return self._read(state, np.array([token], dtype=TOKEN))
 
     def _read(self, state: DocumentState, tokens: Array) -> DocumentState:
         """The state after more tokens."""
         age, tail, learned = state
-        longer = np.frombuffer(tail + tokens.tobytes(), dtype=np.uint16)
+        longer = np.frombuffer(tail + tokens.tobytes(), dtype=TOKEN)
         after = np.frombuffer(learned, np.float32).copy()
         if self.config.cache and len(tokens):
             with self._readers.reader() as reader:
                 library.saffu_read(
-                    reader.handle, pointer(longer, np.uint16), len(longer), age + len(tokens),
+                    reader.handle, pointer(longer, TOKEN), len(longer), age + len(tokens),
                     len(longer) - len(tokens), pointer(after, np.float32),
                 )  # fmt: skip
         return age + len(tokens), self._tail(longer, age + len(tokens)), after.tobytes()
@@ -299,15 +299,15 @@ class CalibratedModel(Capabilities):
                 chosen = self.sampled_at(temperature, prediction, rng)
             return chosen, self.advance(state, chosen)
         age, tail, learned = state
-        tokens = np.frombuffer(tail, np.uint16)
+        tokens = np.frombuffer(tail, TOKEN)
         after = np.frombuffer(learned, np.float32).copy()
         uniform = rng.random(2)
         with self._readers.reader() as reader:
             token: int = library.saffu_sample(
-                reader.handle, pointer(tokens, np.uint16), len(tokens), age, pointer(after, np.float32),
+                reader.handle, pointer(tokens, TOKEN), len(tokens), age, pointer(after, np.float32),
                 pointer(uniform, np.float64),
             )  # fmt: skip
-        return token, (age + 1, self._tail(np.append(tokens, np.uint16(token)), age + 1), after.tobytes())
+        return token, (age + 1, self._tail(np.append(tokens, TOKEN(token)), age + 1), after.tobytes())
 
     def without_cache(self) -> CalibratedModel:
         """The same model, not using the memory of a document."""

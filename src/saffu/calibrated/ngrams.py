@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 
 from saffu.calibrated import storage
-from saffu.calibrated.kernels import TOO_OFTEN, Array, library
+from saffu.calibrated.kernels import TOKEN, TOO_OFTEN, Array, library
 from saffu.calibrated.rows import (
     Rows,
     bucket_sizes,
@@ -37,7 +37,7 @@ from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 from saffu.threads import in_parallel
 
-MAX_VOCABULARY = 1 << 16  # a token id takes two bytes of a row
+MAX_VOCABULARY = np.iinfo(TOKEN).max + 1
 MAX_ORDER = 9
 COUNT = 4  # bytes of a count
 
@@ -108,7 +108,7 @@ class NgramCounts:
     def rows(self) -> Array:
         """Every row as its tokens, (rows, order) uint16: the context, nearest token first, and then the target."""
         digits = tokens_of(self.keys)[:, : max(1, self.order - 1)]
-        nearest = np.repeat(np.arange(self.vocabulary, dtype=np.uint16), np.diff(self.offsets))
+        nearest = np.repeat(np.arange(self.vocabulary, dtype=TOKEN), np.diff(self.offsets))
         return np.column_stack([nearest, digits[:, ::-1]]) if self.order > 1 else digits
 
     def marginal(self, columns: Sequence[int], classes: Array | None = None, exact: int = 0) -> NgramCounts:
@@ -137,7 +137,7 @@ class NgramCounts:
         tokens = np.flatnonzero(frequencies)
         offsets = np.full(len(frequencies) + 1, len(tokens), dtype=np.int64)
         offsets[0] = 0
-        return cls(1, len(frequencies), offsets, tokens.astype(np.uint16), frequencies[tokens].astype(np.uint32))
+        return cls(1, len(frequencies), offsets, tokens.astype(TOKEN), frequencies[tokens].astype(np.uint32))
 
     def lower_order(self, order: int) -> NgramCounts:
         """The counts of shorter n-grams: the oldest tokens of every row dropped."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from saffu.calibrated.kernels import Array, library, pointer
+from saffu.calibrated.kernels import TOKEN, Array, library, pointer
 from saffu.calibrated.layout import NativeModel
 from saffu.calibrated.rows import checked_ids
 from saffu.interface import Floats
@@ -67,10 +67,10 @@ class Readers:
     def at(self, state: tuple[int, bytes, bytes]) -> Iterator[tuple[Any, ...]]:
         """A reader, and a document's state as kernels take it."""
         age, tail, learned = state
-        tokens = np.frombuffer(tail, dtype=np.uint16)
+        tokens = np.frombuffer(tail, dtype=TOKEN)
         weights = np.frombuffer(learned, dtype=np.float32)
         with self.reader() as reader:
-            yield reader, pointer(tokens, np.uint16), len(tokens), age, pointer(weights, np.float32)
+            yield reader, pointer(tokens, TOKEN), len(tokens), age, pointer(weights, np.float32)
 
 
 def initial_learning(exponents: Floats) -> Array:
@@ -183,7 +183,7 @@ def read_corpus(
         while task := schedule.next(stopped):
             course, place, reader = task
             lo, hi = course.bounds(place)
-            text = pointer(ids, np.uint16), pointer(starts, np.int64), corpus.documents, lo, hi
+            text = pointer(ids, TOKEN), pointer(starts, np.int64), corpus.documents, lo, hi
             if reader is None:
                 shares = np.empty(int(widths[ids[lo:hi]].sum()), dtype=np.float32)
                 library.saffu_plain_shares(native.structure, *text, pointer(shares, np.float32))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from saffu.calibrated.kernels import Array, Buffer, library, pointer
+from saffu.calibrated.kernels import TOKEN, Array, Buffer, library, pointer
 from saffu.errors import SaffuError
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD, PAD
@@ -70,7 +70,7 @@ def count_rows(
     A context is the `order − 1` tokens before its target, or those at other `distances`, nearest first. Ids must have
     been checked (`checked_ids`).
     """
-    ids = np.ascontiguousarray(corpus.ids, np.uint16)
+    ids = np.ascontiguousarray(corpus.ids, TOKEN)
     starts = np.ascontiguousarray(corpus.starts, np.int64)
     chosen = np.array(range(1, order) if distances is None else distances, dtype=np.int32)
     ranges = np.array([[0, corpus.targets]]) if ranges is None else ranges
@@ -82,7 +82,7 @@ def count_rows(
     (lo, hi), keys, counts = checked_buckets(buckets, vocabulary), Buffer(), Buffer()
     offsets = np.empty(hi - lo + 1, dtype=np.int64)
     library.saffu_count_rows(
-        pointer(ids, np.uint16), pointer(starts, np.int64), corpus.documents, pointer(ranges, np.int64), len(ranges),
+        pointer(ids, TOKEN), pointer(starts, np.int64), corpus.documents, pointer(ranges, np.int64), len(ranges),
         pointer(chosen, np.int32), order, key_width(order), lo, hi, pointer(offsets, np.int64), keys, counts,
     )  # fmt: skip
     return Rows(order, lo, offsets, keys.array(*key_type(order)), counts.array(np.uint32))
@@ -110,13 +110,13 @@ def regroup_rows(
     chosen = np.array(columns, dtype=np.int32)
     if not columns or any(not 1 <= column < rows.order for column in columns):
         raise ValueError(f"columns {list(columns)} of rows of order {rows.order}")
-    classes = None if classes is None else np.ascontiguousarray(classes, dtype=np.uint16)
+    classes = None if classes is None else np.ascontiguousarray(classes, dtype=TOKEN)
     (lo, hi), keys, counts = buckets, Buffer(), Buffer()
     offsets = np.empty(hi - lo + 1, dtype=np.int64)
     library.saffu_regroup_rows(
         pointer(rows.offsets, np.int64), pointer(rows.keys, rows.keys.dtype), pointer(rows.counts, np.uint32),
         rows.first, rows.last - rows.first, rows.order, key_width(rows.order), pointer(chosen, np.int32), order,
-        key_width(order), pointer(classes, np.uint16), exact, lo, hi, pointer(offsets, np.int64), keys, counts,
+        key_width(order), pointer(classes, TOKEN), exact, lo, hi, pointer(offsets, np.int64), keys, counts,
     )  # fmt: skip
     return Rows(order, lo, offsets, keys.array(*key_type(order)), counts.array(np.uint32))
 
@@ -210,4 +210,4 @@ def checked_ids(corpus: TokenCorpus, vocabulary: int) -> Array:
         raise SaffuError(
             f"the corpus holds ids outside {EOD} to {vocabulary - 1}; tokenize it with this model's tokenizer"
         )
-    return np.ascontiguousarray(corpus.ids, dtype=np.uint16)
+    return np.ascontiguousarray(corpus.ids, dtype=TOKEN)

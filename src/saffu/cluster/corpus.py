@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from saffu.arrays import Array, map_arrays
+from saffu.calibrated.kernels import TOKEN
+from saffu.calibrated.ngrams import MAX_VOCABULARY
 from saffu.cluster.engine import Cluster, write_arrays
 from saffu.errors import SaffuError
 from saffu.text.corpus import Line, TokenCorpus
@@ -30,7 +32,7 @@ SHARD = 32 << 20  # bytes of small files that are read together; compressed ones
 Position = tuple[int, int]
 """Numbers of lines and stretches that come before."""
 
-PARTS: dict[str, Any] = {"ids": np.uint16, "starts": np.int64, "sizes": np.int64}  # arrays of a corpus
+PARTS: dict[str, Any] = {"ids": TOKEN, "starts": np.int64, "sizes": np.int64}  # arrays of a corpus
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,8 @@ def count_shard_words(shard: Shard, config: TokenizerConfig, path: Path) -> None
 
 def tokenized(cluster: Cluster, shards: Sequence[Shard], tokenizer: Tokenizer, max_tokens: int | None) -> Tokenized:
     """All shards as one corpus, and their held-out text as another."""
-    if len(tokenizer) > 1 << 16:
-        raise SaffuError(f"a vocabulary of {len(tokenizer):,} cannot be counted; use at most 65,536 tokens")
+    if len(tokenizer) > MAX_VOCABULARY:
+        raise SaffuError(f"a vocabulary of {len(tokenizer):,} cannot be counted; use at most {MAX_VOCABULARY:,} tokens")
     place = cluster.folder / "tokenizer.json"
     place.write_text(tokenizer.to_json(), encoding="utf-8")
     paths = [path_of(cluster, "tokens", number) for number in range(len(shards))]

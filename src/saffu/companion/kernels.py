@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from saffu.calibrated.kernels import declare, library, pointer
+from saffu.calibrated.kernels import TOKEN, declare, library, pointer
 from saffu.calibrated.layout import Ranks
 from saffu.calibrated.tempered import Prediction
 from saffu.companion.weights import HEAD, ROUNDED, Weights, require
@@ -73,8 +73,8 @@ class NativeNetwork:
         log_p = np.zeros(inputs.shape, dtype=np.float32)
         logit = np.zeros(inputs.shape, dtype=np.float32)
         library.saffu_network_score(
-            self.structure, *inputs.shape, pointer(inputs, np.uint16), pointer(begin, np.int32),
-            pointer(wanted, np.bool_), pointer(targets, np.uint16), pointer(log_p, np.float32),
+            self.structure, *inputs.shape, pointer(inputs, TOKEN), pointer(begin, np.int32),
+            pointer(wanted, np.bool_), pointer(targets, TOKEN), pointer(log_p, np.float32),
             pointer(logit, np.float32),
         )  # fmt: skip
         return log_p, logit
@@ -85,7 +85,7 @@ class NativeNetwork:
         `addresses` (n,) uint64: where this is stored of each, `offset` floats further on.
         """
         library.saffu_network_read(
-            self.structure, pointer(window, np.uint16), len(window), past, pointer(addresses, np.uint64), offset
+            self.structure, pointer(window, TOKEN), len(window), past, pointer(addresses, np.uint64), offset
         )
 
     def step(self, token: int, addresses: Array, offset: int = 0) -> None:

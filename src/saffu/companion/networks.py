@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from saffu.calibrated.kernels import TOKEN
 from saffu.calibrated.layout import Ranks
 from saffu.calibrated.rows import checked_ids
 from saffu.companion.kernels import LAST, NativeNetwork
@@ -85,7 +86,7 @@ class Networks:
         Each target sees at least half a window, or everything before it.
         """
         targets = checked_ids(corpus, self.vocabulary)
-        inputs = inputs_of(corpus).astype(np.uint16)
+        inputs = inputs_of(corpus).astype(TOKEN)
         documents = documents_of(corpus)
         positions, scored = scoring_rows(corpus, self.context)
         log_p, from_states = np.zeros((2, len(self.natives), corpus.targets), dtype=np.float32)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from saffu.calibrated.kernels import TOKEN
 from saffu.companion.networks import Networks
 from saffu.companion.rows import window_start
 from saffu.interface import Array
@@ -112,7 +113,7 @@ def _read(networks: Networks, window: Window) -> None:
             for place, token in enumerate(tokens, start=past):
                 native.step(token, addresses[: place + 1], offset)
         else:
-            native.read(np.array(tokens, dtype=np.uint16), past, addresses, offset)
+            native.read(np.array(tokens, dtype=TOKEN), past, addresses, offset)
     for place, row in enumerate(numbers, start=past):
         previous = Memory(networks, row, addresses[: place + 1], previous)
         window[place].memory = previous

@@ -39,7 +39,7 @@ extern "C" {
 
 // Moments of both levels at the given targets, in order: (2, 2 + J + J²), J the number of exponents. Those of the views or,
 // given where the memory begins anew (memories + 1), those of the memory on top of the views.
-EXPORT void saffu_moments(const Model *model, const uint16_t *ids, const int64_t *starts, int64_t documents,
+EXPORT void saffu_moments(const Model *model, const Token *ids, const int64_t *starts, int64_t documents,
                           const int64_t *targets, int64_t n_targets, const int64_t *memory_starts, int64_t memories,
                           int32_t J, double *out) KERNEL {
     const MemoryShape &shape = model->memory;
@@ -80,7 +80,7 @@ EXPORT void saffu_moments(const Model *model, const uint16_t *ids, const int64_t
 
     for (int64_t t = 0; t < n_targets; t++) {
         int64_t at = targets[t], start = *(std::upper_bound(starts, starts + documents + 1, at) - 1);
-        views.stand_at(Context{ids + at, at - start});
+        views.seek(Context{ids + at, at - start});
         if (memory_starts) {
             int64_t begin = *(std::upper_bound(memory_starts, memory_starts + memories + 1, at) - 1);
             if (begin != memory_start) memory.clear();

@@ -19,7 +19,7 @@ struct Entropy {  // n ln n, from a table while n is small
 extern "C" {
 
 // out (rows or columns, width) += S·dense, or Sᵀ·dense; S has the values of row i from begin[i] to begin[i + 1].
-EXPORT void saffu_sparse_product(const int64_t *begin, const uint16_t *column, const float *value, int64_t rows,
+EXPORT void saffu_sparse_product(const int64_t *begin, const Token *column, const float *value, int64_t rows,
                                  const float *dense, int64_t width, int32_t transposed, float *out) KERNEL {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t entry = begin[i]; entry < begin[i + 1]; entry++) {
@@ -32,9 +32,9 @@ EXPORT void saffu_sparse_product(const int64_t *begin, const uint16_t *column, c
 // Moves tokens from `first` on to whichever of their candidate classes (tokens, n_candidates) makes their neighbors most
 // likely, one after the other, in sweeps over all of them: Σ n(class, neighbor) ln n(class, neighbor) − Σ n(class) ln n(class)
 // grows with every move. Returns the number of moves.
-EXPORT int64_t saffu_exchange(const int64_t *begin, const uint16_t *neighbor, const uint32_t *count, int64_t tokens,
-                              int64_t classes, const uint16_t *candidates, int64_t n_candidates, int64_t first,
-                              int32_t sweeps, uint16_t *class_of) KERNEL {
+EXPORT int64_t saffu_exchange(const int64_t *begin, const Token *neighbor, const uint32_t *count, int64_t tokens,
+                              int64_t classes, const Token *candidates, int64_t n_candidates, int64_t first,
+                              int32_t sweeps, Token *class_of) KERNEL {
     Entropy entropy;
     std::vector<uint32_t> joint((size_t)classes * tokens, 0);
     std::vector<int64_t> total(classes, 0), own(tokens, 0), of_neighbor(tokens, 0);
@@ -74,7 +74,7 @@ EXPORT int64_t saffu_exchange(const int64_t *begin, const uint16_t *neighbor, co
             }
             total[from] -= own[v];
             total[to] += own[v];
-            class_of[v] = (uint16_t)to;
+            class_of[v] = (Token)to;
             moves++;
         }
         if (moves - before < tokens / 200) break;

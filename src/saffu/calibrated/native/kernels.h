@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 constexpr int64_t PAD = 0, EOD = 3;  // as in saffu/text/tokenizer.py
+using Token = uint16_t;              // an id, a rank, or a class; as TOKEN in kernels.py
 
 #ifdef _WIN32
 #define EXPORT __declspec(dllexport)

@@ -17,10 +17,10 @@ struct Match {  // the contexts of a view that were seen, shortest first, and th
 // What precedes a position whose document began `age` tokens before: before its start lies EOD, as before any line, and
 // before that PAD.
 struct Context {
-    const uint16_t *ids;  // the token at distance d is ids[−d]
+    const Token *ids;  // the token at distance d is ids[−d]
     int64_t age;
-    uint16_t operator[](int64_t distance) const {
-        return distance <= age ? ids[-distance] : distance == age + 1 ? (uint16_t)EOD : (uint16_t)PAD;
+    Token operator[](int64_t distance) const {
+        return distance <= age ? ids[-distance] : distance == age + 1 ? (Token)EOD : (Token)PAD;
     }
 };
 
@@ -41,14 +41,14 @@ const Number *first_not_below(const Number *first, const Number *last, Number li
 inline bool extend(const View &view, const Context &context, Match &found) {
     int level = found.levels + 1;
     if (level > view.levels) return false;
-    uint16_t token = context[view.distances[level - 1]];
+    Token token = context[view.distances[level - 1]];
     if (token == PAD && level > 1) return false;
     if (view.classes && level > view.exact) token = view.classes[token];
     uint32_t at = token;
     if (level > 1) {
         const Level &parent = view.level[level - 2], &here = view.level[level - 1];
         const uint32_t *child = parent.child + found.context[level - 1];
-        const uint16_t *last = here.token + child[1], *place = first_not_below(here.token + child[0], last, token);
+        const Token *last = here.token + child[1], *place = first_not_below(here.token + child[0], last, token);
         if (place == last || *place != token) return false;
         at = (uint32_t)(place - here.token);
     }
@@ -86,7 +86,7 @@ struct Followers {
 
     // Those in a class, if the context has a row.
     static Followers in_class(const Model &model, const Level &level, uint32_t context, int64_t row, int k) {
-        const uint16_t *before = level.before + row * (model.classes + 1) + k;
+        const Token *before = level.before + row * (model.classes + 1) + k;
         return {level.begin[context] + before[0], level.begin[context] + before[1]};
     }
 };
@@ -190,7 +190,7 @@ struct Looked {
     }
 };
 
-inline int class_of(const Model &model, uint16_t token) { return model.class_of_rank[model.rank[token]]; }
+inline int class_of(const Model &model, Token token) { return model.class_of_rank[model.rank[token]]; }
 
 // The outputs of one decision: all classes, or the tokens of a class.
 struct Outputs {
@@ -204,7 +204,7 @@ struct Outputs {
 
     const float *prior(const Model &model) const { return level ? model.prior + lo : model.class_prior; }
     const float *log_prior(const Model &model) const { return level ? model.log_prior + lo : model.log_class_prior; }
-    int place(const Model &model, uint16_t rank) const { return level ? rank - lo : model.class_of_rank[rank]; }
+    int place(const Model &model, Token rank) const { return level ? rank - lo : model.class_of_rank[rank]; }
 
     void shares(const Model &model, const Looked &looked, int v, float *out) const {
         if (level) token_shares(model, model.view[v], looked.found[v], k, out);
@@ -235,7 +235,7 @@ class ViewProduct {
   public:
     explicit ViewProduct(const Model &model) : model(model), scratch(std::max(model.vocabulary, model.classes)) {}
 
-    void stand_at(const Context &context) {
+    void seek(const Context &context) {
         looked = &places[0];
         places[0].look_up(model, context);
     }
@@ -243,7 +243,7 @@ class ViewProduct {
     // Stands at each target from lo to hi in turn and calls visit(position). The next two are looked up in advance, because
     // most of the time would be spent waiting for memory.
     template <class Visit>
-    void each(const uint16_t *ids, const int64_t *starts, int64_t documents, int64_t lo, int64_t hi, Visit visit) {
+    void each(const Token *ids, const int64_t *starts, int64_t documents, int64_t lo, int64_t hi, Visit visit) {
         auto begin = [&](int64_t p, int64_t start) { places[p % 3].find(model, Context{ids + p, p - start}); };
         auto go_on = [&](int64_t p) {
             if (p < lo || p >= hi) return;
@@ -288,7 +288,7 @@ class ViewProduct {
     }
 
     // Shares of all classes, then of the tokens in the class of this one; returns their number.
-    int shares_for(uint16_t token, float *out) {
+    int shares_for(Token token, float *out) {
         Outputs classes = Outputs::classes(model), tokens = Outputs::tokens(model, class_of(model, token));
         shares(classes, out);
         shares(tokens, out + classes.n());

@@ -98,7 +98,7 @@ class FollowerTable {
     }
 
     // One more occurrence of a context, followed by the token of this rank.
-    void add(uint64_t hash, uint16_t rank, float keep, uint32_t place_in_text) {
+    void add(uint64_t hash, Token rank, float keep, uint32_t place_in_text) {
         Slot &slot = slots[locate(hash)];
         if (!is_used(slot)) {
             slot = {hash, allocate(0), 1, 0, 0, 0, generation};
@@ -106,7 +106,7 @@ class FollowerTable {
         }
         slot.last = place_in_text;
         slot.unit = slot.n ? slot.unit / keep : 1;
-        uint16_t *rank_of = ranks.data() + slot.begin;
+        Token *rank_of = ranks.data() + slot.begin;
         float *count_of = counts.data() + slot.begin;
         int place = (int)(std::find(rank_of, rank_of + slot.n, rank) - rank_of);
         if (place == slot.n && slot.n == MAX_FOLLOWERS) {
@@ -132,7 +132,7 @@ class FollowerTable {
     void each(uint32_t at, Visit visit) const {
         const Slot &slot = slots[at];
         float weight = 1 / slot.unit;
-        const uint16_t *rank_of = ranks.data() + slot.begin;
+        const Token *rank_of = ranks.data() + slot.begin;
         const float *count_of = counts.data() + slot.begin;
         for (int i = 0; i < slot.n; i++) visit(rank_of[i], count_of[i] * weight);
     }
@@ -153,7 +153,7 @@ class FollowerTable {
     std::vector<Slot> slots;
     uint16_t generation = 0;
     size_t used = 0;
-    std::vector<uint16_t> ranks;
+    std::vector<Token> ranks;
     std::vector<float> counts;
     std::vector<uint32_t> vacant[ROOMS];
 
@@ -203,7 +203,7 @@ class Memory {
     // Forgets all; the document's first `begin` tokens will not be added.
     void clear(int64_t begin = 0) {
         for (Decayed &counts : decayed) {
-            for (uint16_t token : history) counts.tokens[model.rank[token]] = 0;
+            for (Token token : history) counts.tokens[model.rank[token]] = 0;
             std::fill(counts.classes.begin(), counts.classes.end(), 0);
             counts.total = 0;
             counts.scale = 1;
@@ -215,29 +215,29 @@ class Memory {
     }
 
     // Moves to the end of a document of `age` tokens, whose last n are given.
-    void seek(const uint16_t *tail, int64_t n, int64_t age) {
+    void seek(const Token *tail, int64_t n, int64_t age) {
         int64_t half = half_window(), excess = age - shape.window;
         int64_t begin = excess > 0 ? (excess + half - 1) / half * half : 0;
-        const uint16_t *first = tail + n - (age - begin);
+        const Token *first = tail + n - (age - begin);
         bool continues = begin == base && age >= this->age() && std::equal(history.begin(), history.end(), first);
         if (!continues) clear(begin);
-        for (const uint16_t *token = first + history.size(); token < tail + n; token++) add(*token);
+        for (const Token *token = first + history.size(); token < tail + n; token++) add(*token);
     }
 
     // The window moves by half its length, so that what is in it follows from the age of the document.
-    void add(uint16_t token) {
+    void add(Token token) {
         look_up();
         if (followers.reserve(shape.contexts)) is_looked_up = false;
-        uint16_t rank = model.rank[token], k = model.class_of_rank[rank];
+        Token rank = model.rank[token], k = model.class_of_rank[rank];
         for (Decayed &counts : decayed) counts.add(rank, k);
         for (int c = 0; c < shape.contexts; c++)
             if (hash[c]) followers.add(hash[c], rank, shape.context[c].keep, (uint32_t)history.size());
         history.push_back(token);
         is_prepared = is_looked_up = false;
         if ((int64_t)history.size() <= shape.window) return;
-        std::vector<uint16_t> rest(history.begin() + half_window(), history.end());
+        std::vector<Token> rest(history.begin() + half_window(), history.end());
         clear(base + half_window());
-        for (uint16_t kept : rest) add(kept);
+        for (Token kept : rest) add(kept);
     }
 
     // Adds the rows of decayed unigrams.
@@ -268,7 +268,7 @@ class Memory {
         std::vector<double> tokens, classes;  // in units of scale
         double decay = 1, total = 0, scale = 1;
 
-        void add(uint16_t rank, uint16_t k) {
+        void add(Token rank, Token k) {
             scale /= decay;
             total = total * decay + 1;
             tokens[rank] += scale;
@@ -291,7 +291,7 @@ class Memory {
     int first_exponent;
     std::vector<Decayed> decayed;
     FollowerTable followers;
-    std::vector<uint16_t> history;  // the tokens that are remembered
+    std::vector<Token> history;  // the tokens that are remembered
     int64_t base = 0;               // number of tokens before them
     bool is_prepared = false, is_looked_up = false;
     uint64_t hash[MAX_MEMORY_PARTS] = {0};  // of the contexts at the end of the history; 0 where it is too short
@@ -324,7 +324,7 @@ class Memory {
         if (at == FollowerTable::NOWHERE) return;
         match_end = followers.last(at);
         match_length = context.length;
-        const uint16_t *then = history.data() + match_end, *now = history.data() + history.size();
+        const Token *then = history.data() + match_end, *now = history.data() + history.size();
         int64_t longest = std::min<int64_t>(context.longest, match_end);
         while (match_length < longest && then[-match_length - 1] == now[-match_length - 1]) match_length++;
     }
@@ -334,7 +334,7 @@ class Memory {
         if (context.longest || context.distances[context.length - 1] > (int64_t)history.size()) return 0;
         uint64_t hash = (uint64_t)(number + 1) << 32;
         for (int i = 0; i < context.length; i++) {
-            uint16_t token = history[history.size() - context.distances[i]];
+            Token token = history[history.size() - context.distances[i]];
             if (context.classes && i >= context.exact) token = context.classes[token];
             hash = (hash ^ (token + 1u)) * 0x9E3779B97F4A7C15u;
             hash ^= hash >> 29;
@@ -350,7 +350,7 @@ class Memory {
         if (is_built_on && !context.chained) std::copy_n(plain, out.n, out.shares.begin());
         int begin = (int)out.place.size();
         float total = 0;
-        auto visit = [&](uint16_t rank, float count) {
+        auto visit = [&](Token rank, float count) {
             int i = outputs.place(model, rank);
             if (i < 0 || i >= out.n) return;
             if (out.counts[i] == 0) out.place.push_back(i);

@@ -70,8 +70,8 @@ EXPORT void saffu_network_level(int32_t at_most) { level = at_most; }
 
 // For the wanted places of rows (n, length): ln p of their targets, and what their states add to the gate's logit. Windows
 // are as `Row` describes them.
-EXPORT void saffu_network_score(const Network *network, int64_t n, int32_t length, const uint16_t *inputs, const int32_t *begin,
-                         const uint8_t *wanted, const uint16_t *targets, float *log_p, float *logit) KERNEL {
+EXPORT void saffu_network_score(const Network *network, int64_t n, int32_t length, const Token *inputs, const int32_t *begin,
+                         const uint8_t *wanted, const Token *targets, float *log_p, float *logit) KERNEL {
     const Arithmetic &use = arithmetic();
     Floats scratch(std::max(row_scratch(*network), score_scratch(*network)));
     Floats states(panels_of(length) * PANEL * network->width);
@@ -90,7 +90,7 @@ EXPORT void saffu_network_score(const Network *network, int64_t n, int32_t lengt
 
 // Reads a window (n) and stores what is kept of its tokens from place `past` on; `memory` (n), to which `offset` is added,
 // is as `Row` describes it.
-EXPORT void saffu_network_read(const Network *network, const uint16_t *inputs, int32_t n, int32_t past,
+EXPORT void saffu_network_read(const Network *network, const Token *inputs, int32_t n, int32_t past,
                                float *const *memory, int64_t offset) KERNEL {
     Floats scratch(row_scratch(*network)), states(panels_of(n) * PANEL * network->width);
     std::vector<int32_t> begin(n, 0);
@@ -106,7 +106,7 @@ EXPORT void saffu_network_step(const Network *network, int32_t token, int32_t pa
     Floats scratch(step_scratch(*network));
     std::vector<const float *> before(past);
     for (int i = 0; i < past; i++) before[i] = memory[i] + offset;
-    arithmetic().step(*network, (uint16_t)token, before.data(), past, memory[past] + offset, scratch.data());
+    arithmetic().step(*network, (Token)token, before.data(), past, memory[past] + offset, scratch.data());
 } OR_FAIL()
 
 // ln p of every token after each state (n, width): (n, vocabulary), −inf for what is never predicted.

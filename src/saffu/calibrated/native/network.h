@@ -27,14 +27,14 @@ struct Network {
     const float *class_bias;
     const float *gate;                  // (width)
     const float *cosine, *sine;         // (context, HEAD / 2) of rotary positions
-    const uint16_t *rank, *token_of_rank, *class_of_rank;  // as in query.h
+    const Token *rank, *token_of_rank, *class_of_rank;  // as in query.h
     const int32_t *class_first;
 };
 
 // Tokens in a row: windows side by side, each of which sees only itself.
 struct Row {
     int32_t length;
-    const uint16_t *inputs;             // (length)
+    const Token *inputs;                // (length)
     const int32_t *begin;               // (length) where the window of each token begins
     const uint8_t *wanted;              // (length) whether the state after a token is needed
     float *const *memory;               // (length) or null: where to store what is kept of each token
@@ -44,10 +44,10 @@ struct Arithmetic {
     // States after the wanted tokens of a row, into `states`: panels of (width, PANEL).
     void (*read)(const Network &network, const Row &row, float *states, float *scratch);
     // ln p of the targets of a panel of states, and what these add to the gate's logit.
-    void (*score)(const Network &network, const float *panel, int n, const uint16_t *targets, float *log_p, float *logit,
+    void (*score)(const Network &network, const float *panel, int n, const Token *targets, float *log_p, float *logit,
                   float *scratch);
     // One more token after `past` others of its window, whose memory is given; its own goes to `own`.
-    void (*step)(const Network &network, uint16_t token, const float *const *memory, int past, float *own, float *scratch);
+    void (*step)(const Network &network, Token token, const float *const *memory, int past, float *own, float *scratch);
     // Scores of all classes after a state, and of the tokens with ranks (or, without classes, ids) from lo to hi.
     void (*class_scores)(const Network &network, const float *state, float *out);
     void (*map)(const Network &network, const float *state, float *mapped);

@@ -609,7 +609,7 @@ void shares(float *scores, int n) {
     }
 }
 
-void score(const Network &network, const float *panel, int n, const uint16_t *targets, float *log_p, float *logit,
+void score(const Network &network, const float *panel, int n, const Token *targets, float *log_p, float *logit,
            float *scratch) {
     int64_t width = network.width;
     float *mapped = scratch, *own = mapped + width * PANEL, *whole = own + width, *rows_of = whole + width * PANEL;
@@ -723,7 +723,7 @@ void gate_heads_one(const Network &network, int layer, const float *normal, floa
     }
 }
 
-void step(const Network &network, uint16_t token, const float *const *memory, int past, float *own, float *scratch) {
+void step(const Network &network, Token token, const float *const *memory, int past, float *own, float *scratch) {
     int64_t width = network.width, biases = 2 * PANEL + network.context;
     int heads = heads_of(network);
     bool rounds = !network.attention;

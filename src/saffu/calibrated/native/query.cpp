@@ -35,7 +35,7 @@ class Reader {
     }
 
     // The end of a document of `age` tokens, given its last n and what was learned from it.
-    void load(const uint16_t *tail, int64_t n, int64_t age, const float *learned) {
+    void load(const Token *tail, int64_t n, int64_t age, const float *learned) {
         memory.seek(tail, n, age);
         for (int level = 0; level < 2; level++) {
             std::copy_n(learned + level * J, J, exponents(level));
@@ -52,7 +52,7 @@ class Reader {
 
     // ln p of one token, which is then read. `plain`: shares of the classes and of the members of its class without the
     // memory. The certainty before it goes to `certain`, unless null.
-    double read(uint16_t token, const float *plain, float *certain) {
+    double read(Token token, const float *plain, float *certain) {
         int rank = model.rank[token], k = model.class_of_rank[rank];
         score(Outputs::classes(model), plain);
         double log_p = normalized(model.classes, k);
@@ -70,8 +70,8 @@ class Reader {
     }
 
     // Moves to the end of a document, as `load` does, and looks it up in the views.
-    void stand_at(const uint16_t *tail, int64_t n, int64_t age, const float *learned) {
-        views.stand_at(Context{tail + n, age});
+    void seek(const Token *tail, int64_t n, int64_t age, const float *learned) {
+        views.seek(Context{tail + n, age});
         if (model.memory.window) load(tail, n, age, learned);
     }
 
@@ -175,7 +175,7 @@ class Reader {
 extern "C" {
 
 // Without a memory: ln p of each target from lo to hi, into out[0 … hi − lo), and unless null its certainty (hi − lo, 2).
-EXPORT void saffu_score(const Model *model, const uint16_t *ids, const int64_t *starts, int64_t documents, int64_t lo,
+EXPORT void saffu_score(const Model *model, const Token *ids, const int64_t *starts, int64_t documents, int64_t lo,
                         int64_t hi, double *out, float *certain) KERNEL {
     Reader reader(*model, false);
     reader.views.each(ids, starts, documents, lo, hi, [&](int64_t p) {
@@ -183,7 +183,7 @@ EXPORT void saffu_score(const Model *model, const uint16_t *ids, const int64_t *
         out[p - lo] = 0;
         for (const Outputs &outputs : {Outputs::classes(*model), Outputs::tokens(*model, k)}) {
             reader.score(outputs);
-            out[p - lo] += reader.normalized(outputs.n(), outputs.place(*model, (uint16_t)rank));
+            out[p - lo] += reader.normalized(outputs.n(), outputs.place(*model, (Token)rank));
             if (certain && !outputs.level) reader.certainty(certain + 2 * (p - lo));
         }
     });
@@ -191,7 +191,7 @@ EXPORT void saffu_score(const Model *model, const uint16_t *ids, const int64_t *
 
 // Without a memory: the shares of all classes and of the members of the target's class, for each target from lo to hi, one
 // after the other.
-EXPORT void saffu_plain_shares(const Model *model, const uint16_t *ids, const int64_t *starts, int64_t documents,
+EXPORT void saffu_plain_shares(const Model *model, const Token *ids, const int64_t *starts, int64_t documents,
                                int64_t lo, int64_t hi, float *out) KERNEL {
     ViewProduct views(*model);
     views.each(ids, starts, documents, lo, hi, [&](int64_t p) {
@@ -208,7 +208,7 @@ EXPORT void saffu_free_reader(Reader *reader) { delete reader; }
 
 // Reads the targets from lo to hi, given their shares without the memory: ln p of each, and unless null its certainty
 // (hi − lo, 2). The reader must be at lo.
-EXPORT void saffu_read_targets(Reader *reader, const uint16_t *ids, const int64_t *starts, int64_t documents, int64_t lo,
+EXPORT void saffu_read_targets(Reader *reader, const Token *ids, const int64_t *starts, int64_t documents, int64_t lo,
                                int64_t hi, const float *plain, double *out, float *certain) KERNEL {
     each_target(starts, documents, lo, hi, [&](int64_t p, int64_t start) {
         if (p == start) reader->reset();
@@ -219,10 +219,10 @@ EXPORT void saffu_read_targets(Reader *reader, const uint16_t *ids, const int64_
 
 // Reads the tokens of a document from place `from` of its last n tokens on; it has `age` tokens with them. `learned`
 // (4, exponents) is what was learned before, then after them.
-EXPORT void saffu_read(Reader *reader, const uint16_t *tail, int64_t n, int64_t age, int64_t from, float *learned) KERNEL {
+EXPORT void saffu_read(Reader *reader, const Token *tail, int64_t n, int64_t age, int64_t from, float *learned) KERNEL {
     reader->load(tail, from, age - (n - from), learned);
     for (int64_t p = from; p < n; p++) {
-        reader->views.stand_at(Context{tail + p, age - (n - p)});
+        reader->views.seek(Context{tail + p, age - (n - p)});
         reader->views.shares_for(tail[p], reader->shares.data());
         reader->read(tail[p], reader->shares.data(), nullptr);
     }
@@ -231,11 +231,11 @@ EXPORT void saffu_read(Reader *reader, const uint16_t *tail, int64_t n, int64_t 
 
 // ln p of every token after a document of `age` tokens, given its last n and, with a memory, what was learned from it; −inf
 // for what is never predicted. `certain` (2) gets the certainty.
-EXPORT void saffu_distribution(Reader *reader, const uint16_t *tail, int64_t n, int64_t age, const float *learned,
+EXPORT void saffu_distribution(Reader *reader, const Token *tail, int64_t n, int64_t age, const float *learned,
                                float *out, float *certain) KERNEL {
     const Model &model = reader->model;
     std::fill(out, out + model.vocabulary, -INFINITY);
-    reader->stand_at(tail, n, age, learned);
+    reader->seek(tail, n, age, learned);
     std::vector<float> of_classes, scores;
     auto log_probabilities = [&](const Outputs &outputs, std::vector<float> &log_p) {
         reader->score(outputs);
@@ -253,9 +253,9 @@ EXPORT void saffu_distribution(Reader *reader, const uint16_t *tail, int64_t n, 
 } OR_FAIL()
 
 // Only the certainty (2) after such a document, and, if `classes` is not null, the probabilities of the classes.
-EXPORT void saffu_certainty(Reader *reader, const uint16_t *tail, int64_t n, int64_t age, const float *learned,
+EXPORT void saffu_certainty(Reader *reader, const Token *tail, int64_t n, int64_t age, const float *learned,
                             float *certain, float *classes) KERNEL {
-    reader->stand_at(tail, n, age, learned);
+    reader->seek(tail, n, age, learned);
     reader->score(Outputs::classes(reader->model));
     reader->normalized(reader->model.classes, 0);
     reader->certainty(certain);
@@ -272,10 +272,10 @@ EXPORT void saffu_members(Reader *reader, int32_t k, float *out) KERNEL {
 
 // Samples a token from that distribution with two numbers from [0, 1), for a class and for a token of that class; with a
 // memory, it is then read.
-EXPORT int32_t saffu_sample(Reader *reader, const uint16_t *tail, int64_t n, int64_t age, float *learned,
+EXPORT int32_t saffu_sample(Reader *reader, const Token *tail, int64_t n, int64_t age, float *learned,
                             const double *uniform) KERNEL {
     const Model &model = reader->model;
-    reader->stand_at(tail, n, age, learned);
+    reader->seek(tail, n, age, learned);
     auto draw = [&](const Outputs &outputs, double share) {
         float *p = reader->p.data();
         reader->score(outputs);
@@ -288,7 +288,7 @@ EXPORT int32_t saffu_sample(Reader *reader, const uint16_t *tail, int64_t n, int
     };
     int k = draw(Outputs::classes(model), uniform[0]);
     Outputs tokens = Outputs::tokens(model, k);
-    uint16_t token = model.token_of_rank[tokens.lo + draw(tokens, uniform[1])];
+    Token token = model.token_of_rank[tokens.lo + draw(tokens, uniform[1])];
     if (model.memory.window) {
         reader->views.shares_for(token, reader->shares.data());
         reader->read(token, reader->shares.data(), nullptr);
@@ -300,12 +300,12 @@ EXPORT int32_t saffu_sample(Reader *reader, const uint16_t *tail, int64_t n, int
 // What an explanation is made of, for all classes and all predicted tokens by rank (parts, classes + tokens): ln of the shares
 // of the prior and of each view, ln p_plain, and what each part of the memory adds to the scores; and the exponents (parts, 2)
 // of classes and of tokens, which for tokens and the memory are those of the last class.
-EXPORT void saffu_explain(Reader *reader, const uint16_t *tail, int64_t n, int64_t age, const float *learned, float *out,
+EXPORT void saffu_explain(Reader *reader, const Token *tail, int64_t n, int64_t age, const float *learned, float *out,
                           float *exponents) KERNEL {
     const Model &model = reader->model;
     const MemoryShape &shape = model.memory;
     int64_t width = model.classes + model.class_first[model.classes];
-    reader->stand_at(tail, n, age, learned);
+    reader->seek(tail, n, age, learned);
     for (int k = -1; k < model.classes; k++) {
         Outputs outputs = k < 0 ? Outputs::classes(model) : Outputs::tokens(model, k);
         int level = outputs.level, count = outputs.n();
@@ -334,26 +334,26 @@ EXPORT void saffu_explain(Reader *reader, const uint16_t *tail, int64_t n, int64
 } OR_FAIL()
 
 // The contexts of a view that were seen after a document, one for each level, shortest first; returns their number.
-EXPORT int32_t saffu_match(const View *view, const uint16_t *tail, int64_t n, int64_t age, uint32_t *contexts) KERNEL {
+EXPORT int32_t saffu_match(const View *view, const Token *tail, int64_t n, int64_t age, uint32_t *contexts) KERNEL {
     Match found = match(*view, Context{tail + n, age});
     std::copy_n(found.context + 1, found.levels, contexts);
     return found.levels;
 } OR_FAIL(0)
 
 // ln p of each target from lo to hi under one view alone.
-EXPORT void saffu_view_score(const View *view, const uint16_t *rank, const uint16_t *ids, const int64_t *starts,
+EXPORT void saffu_view_score(const View *view, const Token *rank, const Token *ids, const int64_t *starts,
                              int64_t documents, int64_t lo, int64_t hi, double *out) KERNEL {
     Pace pace;
     each_target(starts, documents, lo, hi, [&](int64_t p, int64_t start) {
         pace.step(1 << 16);
         Match found = match(*view, Context{ids + p, p - start});
-        uint16_t target = rank[ids[p]];
+        Token target = rank[ids[p]];
         double share = (double)found.weight[0] * view->unigram[target];
         for (int l = found.levels; l > 0; l--) {
             const Level &level = view->level[l - 1];
-            const uint16_t *first = level.follow + level.begin[found.context[l]];
-            const uint16_t *last = level.follow + level.begin[found.context[l] + 1];
-            const uint16_t *place = std::lower_bound(first, last, target);
+            const Token *first = level.follow + level.begin[found.context[l]];
+            const Token *last = level.follow + level.begin[found.context[l] + 1];
+            const Token *place = std::lower_bound(first, last, target);
             if (place != last && *place == target) share += (double)found.weight[l] * level.mass[place - level.follow];
         }
         out[p - lo] = std::log(share);
@@ -362,8 +362,8 @@ EXPORT void saffu_view_score(const View *view, const uint16_t *rank, const uint1
 
 // Sums of the followers' shares by class for chosen contexts of a level: (contexts, classes). And how many followers are in
 // the classes before each, and in all: (contexts, classes + 1).
-EXPORT void saffu_class_rows(const uint32_t *begin, const uint16_t *follow, const float *mass, const uint16_t *class_of_rank,
-                             const uint32_t *contexts, int64_t n, int32_t classes, float *out, uint16_t *before) KERNEL {
+EXPORT void saffu_class_rows(const uint32_t *begin, const Token *follow, const float *mass, const Token *class_of_rank,
+                             const uint32_t *contexts, int64_t n, int32_t classes, float *out, Token *before) KERNEL {
     std::vector<double> sums(classes);
     Pace pace;
     for (int64_t row = 0; row < n; row++) {
@@ -373,10 +373,10 @@ EXPORT void saffu_class_rows(const uint32_t *begin, const uint16_t *follow, cons
         int next = 0;  // class
         for (uint32_t i = first; i < last; i++) {
             int k = class_of_rank[follow[i]];
-            for (; next <= k; next++) *before++ = (uint16_t)(i - first);
+            for (; next <= k; next++) *before++ = (Token)(i - first);
             sums[k] += mass[i];
         }
-        for (; next <= classes; next++) *before++ = (uint16_t)(last - first);
+        for (; next <= classes; next++) *before++ = (Token)(last - first);
         for (int k = 0; k < classes; k++) out[row * classes + k] = (float)sums[k];
     }
 } OR_FAIL()

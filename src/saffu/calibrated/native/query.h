@@ -7,14 +7,14 @@ constexpr int EVIDENCE = 4;  // a context's exponent depends on how many followe
 constexpr int MEMORY_EVIDENCE = 5, MAX_MEMORY_PARTS = 32;  // as in calibrated/memory.py
 
 struct Level {
-    const uint16_t *token;              // of each context: its oldest token (null at level 1)
+    const Token *token;                 // of each context: its oldest token (null at level 1)
     const uint32_t *child, *begin;      // where its longer contexts and its followers begin
     const float *backoff;
-    const uint16_t *follow;             // followers, by rank
+    const Token *follow;                // followers, by rank
     const float *mass;
     const uint32_t *heavy;              // contexts with more than `many` followers, ascending
     const float *rows;                  // (heavies, classes) sums by class of their shares
-    const uint16_t *before;             // (heavies, classes + 1) how many of their followers are in classes before
+    const Token *before;                // (heavies, classes + 1) how many of their followers are in classes before
     uint32_t many, heavies;
 };
 
@@ -22,7 +22,7 @@ struct View {
     int32_t levels;                     // 0 for unigrams
     int32_t exact;                      // number of nearest tokens that it sees exactly, not by class
     const int32_t *distances;           // of its context tokens, nearest first
-    const uint16_t *classes;            // of context tokens; null if it sees the tokens themselves
+    const Token *classes;               // of context tokens; null if it sees the tokens themselves
     const float *unigram;               // by rank
     const float *class_unigram;
     Level level[MAX_LEVELS];            // from 1 on
@@ -37,7 +37,7 @@ struct MemoryContext {
     float keep;                         // what remains of its counts when it occurs again
     int32_t longest;                    // if not 0: only its latest occurrence counts, by how many tokens agree, at most this
     const int32_t *distances;           // of its tokens, nearest first
-    const uint16_t *classes;            // of its tokens; null if it sees the tokens themselves
+    const Token *classes;               // of its tokens; null if it sees the tokens themselves
 };
 
 // How the memory is made; calibrated/memory.py explains it.
@@ -59,7 +59,7 @@ struct MemoryShape {
 // Tokens are ranked class by class: class k holds the ranks from class_first[k] to class_first[k + 1].
 struct Model {
     int32_t vocabulary, classes, views;
-    const uint16_t *rank, *token_of_rank, *class_of_rank;
+    const Token *rank, *token_of_rank, *class_of_rank;
     const int32_t *class_first;
     const float *prior, *class_prior, *log_prior, *log_class_prior;
     const int32_t *is_slot;             // of each view

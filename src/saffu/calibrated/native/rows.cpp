@@ -100,7 +100,7 @@ template <class Key, class Item> struct Buckets {
 
 // Calls visit(c1, key) for every target in the ranges whose nearest context token lies in [lo, hi).
 template <class Key, class Visit>
-void each_row(const uint16_t *ids, const int64_t *starts, int64_t documents, const int64_t *ranges, int64_t n_ranges,
+void each_row(const Token *ids, const int64_t *starts, int64_t documents, const int64_t *ranges, int64_t n_ranges,
               const int32_t *distances, int columns, int64_t lo, int64_t hi, Visit visit) {
     for (int64_t r = 0; r < n_ranges; r++) {
         int64_t first = ranges[2 * r], last = ranges[2 * r + 1];
@@ -121,7 +121,7 @@ void each_row(const uint16_t *ids, const int64_t *starts, int64_t documents, con
 }
 
 template <class Key>
-void count_rows(const uint16_t *ids, const int64_t *starts, int64_t documents, const int64_t *ranges, int64_t n_ranges,
+void count_rows(const Token *ids, const int64_t *starts, int64_t documents, const int64_t *ranges, int64_t n_ranges,
                 const int32_t *distances, int columns, int64_t lo, int64_t hi, int64_t *offsets, Buffer *keys,
                 Buffer *counts) {
     Buckets<Key, Key> buckets(lo, hi);
@@ -136,13 +136,13 @@ void count_rows(const uint16_t *ids, const int64_t *starts, int64_t documents, c
 
 template <class From, class Key>
 void regroup_rows(const int64_t *offsets, const From *keys, const uint32_t *counts, int64_t first_bucket,
-                  int64_t n_buckets, int columns, const int32_t *chosen, int out_columns, const uint16_t *classes,
+                  int64_t n_buckets, int columns, const int32_t *chosen, int out_columns, const Token *classes,
                   int exact, int64_t lo, int64_t hi, int64_t *out_offsets, Buffer *out_keys, Buffer *out_counts) {
     Buckets<Key, Entry<Key>> buckets(lo, hi);
     // Column `place` of a new row; the first `exact` columns keep their tokens, the others become classes if given.
     auto column = [&](int64_t c1, From key, int place) -> int64_t {
         int number = chosen[place];
-        int64_t token = number == 1 ? c1 : (uint16_t)(key >> (16 * (columns - number)));
+        int64_t token = number == 1 ? c1 : (Token)(key >> (16 * (columns - number)));
         return classes && place >= exact ? classes[token] : token;
     };
     Pace pace;
@@ -155,7 +155,7 @@ void regroup_rows(const int64_t *offsets, const From *keys, const uint32_t *coun
                 if (first < lo || first >= hi) continue;
                 Key key = 0;
                 for (int k = 1; k < out_columns - 1; k++) key = (key << 16) | (Key)column(c1, keys[i], k);
-                visit(first, (Key)((key << 16) | (Key)(uint16_t)keys[i]), counts[i]);
+                visit(first, (Key)((key << 16) | (Key)(Token)keys[i]), counts[i]);
             }
             pace.step((offsets[bucket + 1] - offsets[bucket]) * (sizeof(From) + sizeof(uint32_t)));
         }
@@ -227,7 +227,7 @@ EXPORT void saffu_trim() {
     else if (width == 8) { using Key = uint64_t; call; } \
     else { using Key = Wide; call; }
 
-EXPORT void saffu_count_rows(const uint16_t *ids, const int64_t *starts, int64_t documents, const int64_t *ranges,
+EXPORT void saffu_count_rows(const Token *ids, const int64_t *starts, int64_t documents, const int64_t *ranges,
                              int64_t n_ranges, const int32_t *distances, int32_t columns, int32_t width, int64_t lo,
                              int64_t hi, int64_t *offsets, Buffer *keys, Buffer *counts) KERNEL {
     BY_WIDTH(width, count_rows<Key>(ids, starts, documents, ranges, n_ranges, distances, columns, lo, hi, offsets, keys,
@@ -237,7 +237,7 @@ EXPORT void saffu_count_rows(const uint16_t *ids, const int64_t *starts, int64_t
 // The source rows are those of `n_buckets` buckets from `first` on.
 EXPORT void saffu_regroup_rows(const int64_t *offsets, const void *keys, const uint32_t *counts, int64_t first,
                                int64_t n_buckets, int32_t columns, int32_t width, const int32_t *chosen, int32_t out_columns,
-                               int32_t out_width, const uint16_t *classes, int32_t exact, int64_t lo, int64_t hi,
+                               int32_t out_width, const Token *classes, int32_t exact, int64_t lo, int64_t hi,
                                int64_t *out_offsets, Buffer *out_keys, Buffer *out_counts) KERNEL {
     BY_WIDTH(width, {
         using From = Key;

@@ -13,10 +13,10 @@
 namespace {
 
 struct Output {  // one level of a table, as far as this range of buckets reaches
-    uint16_t *token;
+    Token *token;
     uint32_t *child, *begin;
     float *backoff;
-    uint16_t *follow;
+    Token *follow;
     float *mass;
     int64_t first_context, first_follower;  // numbers of each in the ranges before this one
     int64_t contexts, followers;            // written so far
@@ -26,37 +26,37 @@ template <class Key> struct Builder {
     const Key *keys;
     const uint32_t *counts;
     int columns, depth;  // depth: the longest context
-    const uint16_t *rank;
+    const Token *rank;
     int64_t vocabulary;
     const uint32_t *prune;     // by level: followers counted this often or less are dropped
     const double *discounts;   // (depth + 1, 4), or null to gather statistics only
     int64_t *statistics;       // (depth + 1, 5): how many n-grams of each level are counted 1, 2, 3, 4 times; more
     std::vector<Output> levels;
     std::vector<std::vector<uint32_t>> sums;      // by level: adjusted count of each follower
-    std::vector<std::vector<uint16_t>> touched;   // and which are not zero
+    std::vector<std::vector<Token>> touched;      // and which are not zero
 
-    void add(int level, uint16_t follower, uint32_t count) {
+    void add(int level, Token follower, uint32_t count) {
         if (!sums[level][follower]) touched[level].push_back(follower);
         sums[level][follower] += count;
     }
 
     // All rows from i to j share the first `level` tokens of their context. Leaves its followers in sums[level].
-    void build(int level, int64_t i, int64_t j, uint16_t token) {
+    void build(int level, int64_t i, int64_t j, Token token) {
         Output &here = levels[level];
         int64_t children = level < depth ? levels[level + 1].contexts : 0;
         if (level == depth) {
-            for (; i < j; i++) add(level, rank[(uint16_t)keys[i]], counts[i]);
+            for (; i < j; i++) add(level, rank[(Token)keys[i]], counts[i]);
         } else {
             int shift = 16 * (columns - level - 1);
             while (i < j) {
                 Key older = keys[i] >> shift;
                 int64_t end = i + 1;
                 while (end < j && (keys[end] >> shift) == older) end++;
-                if ((uint16_t)older == PAD) {  // the document begins here: no older token, raw counts
-                    for (; i < end; i++) add(level, rank[(uint16_t)keys[i]], counts[i]);
+                if ((Token)older == PAD) {  // the document begins here: no older token, raw counts
+                    for (; i < end; i++) add(level, rank[(Token)keys[i]], counts[i]);
                 } else {
-                    build(level + 1, i, end, (uint16_t)older);
-                    for (uint16_t follower : touched[level + 1]) add(level, follower, 1);
+                    build(level + 1, i, end, (Token)older);
+                    for (Token follower : touched[level + 1]) add(level, follower, 1);
                     clear(level + 1);
                     i = end;
                 }
@@ -66,28 +66,28 @@ template <class Key> struct Builder {
     }
 
     void clear(int level) {
-        for (uint16_t follower : touched[level]) sums[level][follower] = 0;
+        for (Token follower : touched[level]) sums[level][follower] = 0;
         touched[level].clear();
     }
 
-    void emit(int level, Output &here, int64_t children, uint16_t token) {
-        std::vector<uint16_t> &followers = touched[level];
+    void emit(int level, Output &here, int64_t children, Token token) {
+        std::vector<Token> &followers = touched[level];
         std::vector<uint32_t> &sum = sums[level];
         int64_t kept = 0, total = 0;
-        for (uint16_t follower : followers) {
+        for (Token follower : followers) {
             total += sum[follower];
             kept += sum[follower] > prune[level];
         }
         bool has_children = level < depth && levels[level + 1].contexts > children;
         bool exists = level == 1 || kept || has_children;
         if (!discounts) {
-            for (uint16_t follower : followers) statistics[5 * level + std::min(sum[follower], 5u) - 1]++;
+            for (Token follower : followers) statistics[5 * level + std::min(sum[follower], 5u) - 1]++;
         } else if (exists) {
             std::sort(followers.begin(), followers.end());
             const double *discount = discounts + 4 * level;
             int64_t at = here.followers;
             double left = 1;
-            for (uint16_t follower : followers) {
+            for (Token follower : followers) {
                 if (sum[follower] <= prune[level]) continue;
                 double mass = (sum[follower] - discount[std::min(sum[follower], 3u)]) / total;
                 left -= mass;
@@ -118,7 +118,7 @@ template <class Key> struct Builder {
 
 template <class Key>
 void build_table(const int64_t *offsets, const Key *keys, const uint32_t *counts, int64_t buckets, int columns,
-                 const uint16_t *rank, int64_t vocabulary, const uint32_t *prune, const double *discounts,
+                 const Token *rank, int64_t vocabulary, const uint32_t *prune, const double *discounts,
                  int64_t *statistics, int64_t *sizes, void **arrays) {
     int depth = columns - 1;
     Builder<Key> builder{keys, counts, columns, depth, rank, vocabulary, prune, discounts, statistics, {}, {}, {}};
@@ -126,7 +126,7 @@ void build_table(const int64_t *offsets, const Key *keys, const uint32_t *counts
         Output output{};
         if (discounts && level) {  // six pointers for each level from 1 on
             void **a = arrays + 6 * (level - 1);
-            output = {(uint16_t *)a[0], (uint32_t *)a[1], (uint32_t *)a[2], (float *)a[3], (uint16_t *)a[4],
+            output = {(Token *)a[0], (uint32_t *)a[1], (uint32_t *)a[2], (float *)a[3], (Token *)a[4],
                       (float *)a[5], sizes[2 * level], sizes[2 * level + 1], 0, 0};
         }
         builder.levels.push_back(output);
@@ -149,7 +149,7 @@ extern "C" {
 // level into `sizes`. With discounts: writes the levels into `arrays`, which hold this range alone; `sizes` are those of
 // all ranges before it, so that offsets are those of the whole table.
 EXPORT void saffu_build_levels(const int64_t *offsets, const void *keys, const uint32_t *counts, int64_t buckets,
-                               int32_t columns, int32_t width, const uint16_t *rank, int64_t vocabulary,
+                               int32_t columns, int32_t width, const Token *rank, int64_t vocabulary,
                                const uint32_t *prune, const double *discounts, int64_t *statistics, int64_t *sizes, void **arrays) KERNEL {
     auto build = [&](auto *keys) {
         build_table(offsets, keys, counts, buckets, columns, rank, vocabulary, prune, discounts, statistics, sizes, arrays);
@@ -162,8 +162,8 @@ EXPORT void saffu_build_levels(const int64_t *offsets, const void *keys, const u
 // Whether kernels can follow a level that came from a file: offsets that ascend from zero to `followers` and, unless null,
 // to `children`; followers within the vocabulary and sorted; the tokens of siblings, if given, sorted; shares and backoffs
 // that are proper numbers. `parent` holds the offsets by which the level above finds its contexts here; null at level 1.
-EXPORT int32_t saffu_check_level(const uint16_t *token, const uint32_t *child, const uint32_t *begin, const float *backoff,
-                                 const uint16_t *follow, const float *mass, int64_t contexts, int64_t followers,
+EXPORT int32_t saffu_check_level(const Token *token, const uint32_t *child, const uint32_t *begin, const float *backoff,
+                                 const Token *follow, const float *mass, int64_t contexts, int64_t followers,
                                  int64_t children, const uint32_t *parent, int64_t parents, int64_t vocabulary) KERNEL {
     if (begin[0] != 0 || begin[contexts] != followers) return 0;
     if (child && (child[0] != 0 || child[contexts] != children)) return 0;
