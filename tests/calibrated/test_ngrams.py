@@ -13,8 +13,8 @@ from conftest import corpus_of
 from reference import calibrated as reference
 from saffu.calibrated import storage
 from saffu.calibrated.kernels import Buffer, library, pointer
-from saffu.calibrated.ngrams import NgramCounts
-from saffu.calibrated.rows import checked_ids, count_rows, even_cuts, merge_rows, merged, regroup_rows
+from saffu.calibrated.ngrams import NgramCounts, checked_ids, count_rows, merge_rows, merged, regroup_rows
+from saffu.calibrated.storage import even_cuts
 from saffu.errors import SaffuError
 from saffu.text.corpus import TokenCorpus
 
@@ -121,7 +121,7 @@ def test_counts_that_do_not_fit_are_errors():
     keys = np.array([5 << 16 | 7, 6 << 16 | 7], dtype=np.uint64)  # 4 5 7 and 4 6 7
 
     def trigrams(first: int, second: int) -> NgramCounts:
-        return NgramCounts(3, VOCABULARY, offsets, keys, np.array([first, second], dtype=np.uint32))
+        return NgramCounts(3, 0, offsets, keys, np.array([first, second], dtype=np.uint32))
 
     half, most = 1 << 31, (1 << 32) - 1
     assert as_rows(trigrams(half, 1) + trigrams(half - 1, 1)) == {(4, 5, 7): most, (4, 6, 7): 2}
@@ -298,7 +298,7 @@ def test_ranges_of_buckets_join_to_the_whole(first, second, order, data):
     parts = [[count_rows(c, order, VOCABULARY, r) for r in ranges] for c in (first, second)]
     for whole, pieces in zip(wholes, parts, strict=True):
         assert same(NgramCounts.joined(order, VOCABULARY, pieces), whole)
-        assert sum(piece.frequencies(VOCABULARY) for piece in pieces).tolist() == whole.frequencies().tolist()
+        assert sum(piece.target_counts(VOCABULARY) for piece in pieces).tolist() == whole.frequencies().tolist()
     sums = [merge_rows(runs) for runs in zip(*parts, parts[0], strict=True)]
     assert same(NgramCounts.joined(order, VOCABULARY, sums), wholes[0] + wholes[1] + wholes[0])
     left = [merged(total, piece, -1) for total, piece in zip(sums, parts[1], strict=True)]

@@ -15,8 +15,7 @@ from saffu.calibrated.kernels import TOKEN, Array, library, pointer
 from saffu.calibrated.layout import exponent_slices
 from saffu.calibrated.memory import memory_parts, memory_slices, unfitted_exponents
 from saffu.calibrated.model import CalibratedModel, Encoder
-from saffu.calibrated.ngrams import NgramCounts
-from saffu.calibrated.rows import checked_ids
+from saffu.calibrated.ngrams import NgramCounts, checked_ids
 from saffu.calibrated.views import NGRAM, CalibratedSums, views_of
 from saffu.errors import SaffuError
 from saffu.interface import Floats, Stage

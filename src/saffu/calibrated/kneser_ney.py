@@ -23,8 +23,8 @@ import numpy as np
 
 from saffu.calibrated import kernels, storage
 from saffu.calibrated.kernels import TOKEN, Array, library, pointer
-from saffu.calibrated.ngrams import NgramCounts
-from saffu.calibrated.rows import CHUNK, Rows, checked_ids, key_width
+from saffu.calibrated.ngrams import NgramCounts, Rows, checked_ids, key_width
+from saffu.calibrated.storage import CHUNK
 from saffu.errors import SaffuError, require
 from saffu.interface import Floats
 from saffu.progress import progress_bar
@@ -221,7 +221,7 @@ class Table:
             raise SaffuError("no n-gram has been counted; pass some text")
         vocabulary = counts.vocabulary
         parts = list(pairwise(storage.plan(np.diff(counts.offsets), 1)[0]))
-        each = in_parallel(lambda part: table_statistics(counts.in_buckets(*part), vocabulary, ranks, prune), parts)
+        each = in_parallel(lambda part: table_statistics(counts.slice(*part), vocabulary, ranks, prune), parts)
         draft = Draft(distances, each)
         levels = empty_levels(draft.total.sizes, closed=True)
         if not levels:
@@ -232,7 +232,7 @@ class Table:
         def build(number: int) -> None:
             places = draft.places[number]
             where = level_slices(levels, places, each[number].sizes)
-            build_levels(counts.in_buckets(*parts[number]), vocabulary, ranks, prune, draft.discounts, places, where)
+            build_levels(counts.slice(*parts[number]), vocabulary, ranks, prune, draft.discounts, places, where)
 
         in_parallel(build, range(len(parts)))
         close_levels(levels, draft.total.sizes)

@@ -35,9 +35,8 @@ from saffu.calibrated.kernels import TOKEN, Array, library, pointer
 from saffu.calibrated.kneser_ney import Table, in_chunks
 from saffu.calibrated.layout import NativeModel, Ranks, exponent_slices, log_prior
 from saffu.calibrated.memory import first_remembered, memory_contexts, memory_slices
-from saffu.calibrated.ngrams import NgramCounts
+from saffu.calibrated.ngrams import NgramCounts, checked_ids
 from saffu.calibrated.reading import Reader, Readers, initial_learning, read_corpus
-from saffu.calibrated.rows import checked_ids
 from saffu.calibrated.tempered import Prediction, sample_at
 from saffu.calibrated.views import CalibratedSums, View, fits, stored_views, views_array
 from saffu.errors import SaffuError, require

@@ -18,7 +18,7 @@ import numpy as np
 
 from saffu.calibrated.kernels import TOKEN, Array, library, pointer
 from saffu.calibrated.layout import NativeModel
-from saffu.calibrated.rows import checked_ids
+from saffu.calibrated.ngrams import checked_ids
 from saffu.interface import Floats
 from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus

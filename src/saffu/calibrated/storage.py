@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from saffu.calibrated.kernels import Array, library
-from saffu.calibrated.rows import CHUNK, even_cuts
 from saffu.errors import SaffuError
 from saffu.threads import cores
 
+CHUNK = 1 << 20  # entries converted at a time
 SMALL = 1 << 18  # bytes up to which an array stays in memory
 PARTS = 4  # ranges of buckets for each thread: they bound memory, and even out the work
 FILLED = 0.7  # fraction of the limit that may be allocated; pages of mapped files take the rest
@@ -131,6 +131,17 @@ def plan(rows: Array, bytes_per_row: int, scratch: int = 0) -> tuple[list[int], 
             total = 0
         total += number
     return sorted({*cuts, *parts, len(rows)}), workers
+
+
+def even_cuts(weights: Array, parts: int) -> list[int]:
+    """Bounds of at most `parts` contiguous ranges of about equal weight.
+
+    >>> even_cuts(np.array([1, 1, 1, 1]), 2)
+    [0, 2, 4]
+    """
+    ends = np.cumsum(weights, dtype=np.float64)
+    cuts = np.searchsorted(ends, ends[-1] * np.arange(1, parts) / parts, side="left") + 1
+    return sorted({0, *(int(cut) for cut in cuts if cut < len(weights)), len(weights)})
 
 
 def empty(shape: int | Sequence[int], dtype: npt.DTypeLike) -> Array:

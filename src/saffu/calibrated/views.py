@@ -10,8 +10,7 @@ import numpy as np
 
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.kernels import Array
-from saffu.calibrated.ngrams import NgramCounts
-from saffu.calibrated.rows import Rows
+from saffu.calibrated.ngrams import NgramCounts, Rows
 from saffu.errors import SaffuError
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import PAD
@@ -148,8 +147,8 @@ class CalibratedSums:
         if view.is_slot:
             near = view.distances[0] < self.memory.order
             pairs = self.memory.marginal(view.distances) if near else self.pairs[view.distances[0]]
-            seen = rows_for_view(view, pairs.in_buckets())
-            return NgramCounts(2, pairs.vocabulary, seen.offsets, seen.keys, seen.counts)
+            seen = rows_for_view(view, pairs)
+            return NgramCounts(2, 0, seen.offsets, seen.keys, seen.counts)
         if view.is_whole(self.memory.order):
             return self.memory
         return self.memory.marginal(view.distances, classes, view.exact)

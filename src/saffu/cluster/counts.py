@@ -1,7 +1,7 @@
 """N-gram counts on a cluster: stretches of a corpus are counted into sorted runs, and runs are merged range by range.
 
 A range is some buckets of rows, those whose nearest context token lies between two bounds (see
-`saffu.calibrated.rows`). The rows that calibrate exponents are counted apart: `known` counts are those without them,
+`saffu.calibrated.ngrams`). The rows that calibrate exponents are counted apart: `known` counts are those without them,
 `whole` counts those with them.
 """
 
@@ -18,7 +18,8 @@ import numpy as np
 
 from saffu.arrays import Array, map_arrays
 from saffu.calibrated.config import CalibratedConfig
-from saffu.calibrated.rows import Rows, count_rows, even_cuts, merge_rows, regroup_rows
+from saffu.calibrated.ngrams import Rows, count_rows, merge_rows, regroup_rows
+from saffu.calibrated.storage import even_cuts
 from saffu.calibrated.views import View, far_distances
 from saffu.cluster.corpus import PARTS, mapped, path_of
 from saffu.cluster.engine import Cluster, write_arrays
@@ -186,7 +187,7 @@ def merge_range(plan: Plan, runs: Sequence[Path], distance: int, lo: int, hi: in
     for name, rows in kept.items():
         arrays |= rows_arrays(name, rows)
         if distance == NGRAM:
-            arrays[f"{name}.frequencies"] = rows.frequencies(plan.vocabulary)
+            arrays[f"{name}.frequencies"] = rows.target_counts(plan.vocabulary)
     write_arrays(path, arrays)
 
 

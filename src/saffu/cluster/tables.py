@@ -24,7 +24,7 @@ from saffu.calibrated.kneser_ney import (
 )
 from saffu.calibrated.layout import Ranks, log_prior
 from saffu.calibrated.model import CalibratedModel, Encoder
-from saffu.calibrated.rows import Rows, regroup_rows
+from saffu.calibrated.ngrams import Rows, regroup_rows
 from saffu.calibrated.views import View, rows_for_view
 from saffu.cluster.corpus import create_sparse, mapped, path_of, write_at
 from saffu.cluster.counts import (

@@ -17,7 +17,7 @@ import numpy as np
 
 from saffu.calibrated.kernels import TOKEN
 from saffu.calibrated.layout import Ranks
-from saffu.calibrated.rows import checked_ids
+from saffu.calibrated.ngrams import checked_ids
 from saffu.companion.kernels import LAST, NativeNetwork
 from saffu.companion.rows import documents_of, inputs_of, scoring_rows
 from saffu.companion.weights import PREFIX, Weights, stored, weights_of
