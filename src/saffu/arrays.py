@@ -81,6 +81,15 @@ def to_safetensors(arrays: Mapping[str, Array]) -> Iterator[Any]:
         yield np.ascontiguousarray(little_endian).reshape(-1).view(np.uint8)
 
 
+def part_of(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    """The arrays whose names begin with a prefix, by the rest of their names.
+
+    >>> part_of({"a.x": np.zeros(1), "b.x": np.ones(1)}, "a.")
+    {'x': array([0.])}
+    """
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
 def are_counts(array: Array, size: int) -> bool:
     """Whether an array can be what was counted: of this size, never negative, and with a sum that is a number."""
     sound = array.shape == (size,) and array.dtype == np.int64

@@ -19,12 +19,13 @@ from operator import add
 
 import numpy as np
 
+from saffu.arrays import part_of
 from saffu.calibrated.config import MixtureConfig
 from saffu.calibrated.kernels import Array
 from saffu.calibrated.model import CalibratedModel, DocumentState
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.views import CalibratedSums
-from saffu.errors import SaffuError
+from saffu.errors import SaffuError, require
 from saffu.interface import Arrays, Capabilities, Explanation, Floats, Term
 from saffu.text.corpus import TokenCorpus
 
@@ -270,25 +271,20 @@ class MixtureModel(Capabilities):
     @classmethod
     def from_arrays(cls, config: MixtureConfig, arrays: Arrays, sums: Arrays | None = None) -> MixtureModel:
         """The mixture whose `arrays()` these are, and the counts, if given, whose `arrays()` are `sums`."""
-
-        def part(of: Arrays, prefix: str) -> dict[str, Array]:
-            return {name.removeprefix(prefix): array for name, array in of.items() if name.startswith(prefix)}
-
         weights = arrays["weights"]
         owners = arrays["owners"]
         number = owners.size + 1
-        sound = owners.ndim == 1 and owners.dtype == np.int64 and len(np.unique(owners)) == owners.size
-        sound = sound and bool(((owners >= 0) & (owners < config.parts)).all())
-        sound = sound and weights.shape == (number, 1 + 2 * number) and bool(np.isfinite(weights).all())
-        if not sound:
-            raise SaffuError("the weights of the mixture are damaged; restore the folder or mix again")
-        members = [CalibratedModel.from_arrays(config, part(arrays, f"member {m}.")) for m in range(number)]
+        damaged = "the weights of the mixture are damaged; restore the folder or mix again"
+        require(owners.ndim == 1 and owners.dtype == np.int64 and len(np.unique(owners)) == owners.size, damaged)
+        require(bool(((owners >= 0) & (owners < config.parts)).all()), damaged)
+        require(weights.shape == (number, 1 + 2 * number) and bool(np.isfinite(weights).all()), damaged)
+        members = [CalibratedModel.from_arrays(config, part_of(arrays, f"member {m}.")) for m in range(number)]
         if len({member.vocabulary for member in members}) > 1:
             raise SaffuError("the parts of the mixture do not fit together; restore the folder or mix again")
         held = None
         if sums is not None:
             views = members[-1].views
-            own = [part(sums, f"part {m}.") for m in range(config.parts)]
+            own = [part_of(sums, f"part {m}.") for m in range(config.parts)]
             held = MixtureSums(tuple(CalibratedSums.from_arrays(config.order, views, counts) for counts in own))
         return cls(config, owners.tolist(), members, np.asarray(weights, dtype=np.float64), held)
 

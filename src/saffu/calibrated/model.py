@@ -27,7 +27,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from saffu.arrays import are_counts
+from saffu.arrays import are_counts, part_of
 from saffu.calibrated.classes import token_vectors
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.explain import explain
@@ -357,11 +357,8 @@ class CalibratedModel(Capabilities):
     def from_arrays(cls, config: CalibratedConfig, arrays: Arrays, sums: Arrays | None = None) -> CalibratedModel:
         """The model whose `arrays()` these are, and the counts, if given, whose `arrays()` are `sums`."""
 
-        def part(prefix: str) -> dict[str, Array]:
-            return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
         try:
-            encoder = Encoder.from_arrays(config, part("encoder."))
+            encoder = Encoder.from_arrays(config, part_of(arrays, "encoder."))
             frequencies = arrays["frequencies"]
             counts = int(arrays["counts"][0])
         except (KeyError, IndexError):
@@ -370,7 +367,7 @@ class CalibratedModel(Capabilities):
         if not are_counts(frequencies, vocabulary) or counts < 0:
             raise SaffuError("the model's frequencies are damaged; restore the folder or train again")
         views = encoder.views
-        parts = [part(f"table {number}.") for number in range(len(views))]
+        parts = [part_of(arrays, f"table {number}.") for number in range(len(views))]
         tables = in_parallel(lambda arrays: Table.from_arrays(arrays, vocabulary), parts)
         if any(table.distances != view.distances for table, view in zip(tables, views, strict=True)):
             raise SaffuError("the model's tables do not fit its settings; restore the folder or train again")

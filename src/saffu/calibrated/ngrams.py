@@ -24,7 +24,7 @@ import numpy as np
 from saffu.calibrated import storage
 from saffu.calibrated.kernels import TOKEN, TOO_OFTEN, Array, Buffer, library, pointer
 from saffu.calibrated.storage import CHUNK
-from saffu.errors import SaffuError
+from saffu.errors import SaffuError, require
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD, PAD
 from saffu.threads import in_parallel
@@ -200,19 +200,19 @@ class NgramCounts(Rows):
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array]) -> NgramCounts:
         """The counts whose `arrays()` these are; raises SaffuError if they cannot be."""
+        damaged = "n-gram counts are damaged; restore the folder or train again"
         try:
             order, vocabulary = (int(number) for number in arrays["shape"])
             offsets, keys, counts = (np.ascontiguousarray(arrays[name]) for name in ("offsets", "keys", "counts"))
         except (KeyError, ValueError, TypeError, OverflowError):
-            raise SaffuError("n-gram counts are damaged; restore the folder or train again") from None
-        fits = 1 <= order <= MAX_ORDER and EOD < vocabulary <= MAX_VOCABULARY and offsets.dtype == np.int64
-        fits = fits and offsets.shape == (vocabulary + 1,) and offsets[0] == 0
-        fits = fits and bool((offsets[1:] >= offsets[:-1]).all())
-        fits = fits and offsets[-1] == len(counts) == len(keys) and counts.dtype in (np.uint8, np.uint16, np.uint32)
-        fits = fits and counts.ndim == 1 and bool((counts > 0).all())
-        fits = fits and keys.dtype == key_type(order)[0] and keys.shape[1:] == tuple(key_type(order)[1][1:])
-        if not fits or not keys_are_sound(order, vocabulary, offsets, keys):
-            raise SaffuError("n-gram counts are damaged; restore the folder or train again")
+            raise SaffuError(damaged) from None
+        require(1 <= order <= MAX_ORDER and EOD < vocabulary <= MAX_VOCABULARY, damaged)
+        require(offsets.dtype == np.int64 and offsets.shape == (vocabulary + 1,) and offsets[0] == 0, damaged)
+        require(bool((offsets[1:] >= offsets[:-1]).all()), damaged)
+        require(offsets[-1] == len(counts) == len(keys) and counts.ndim == 1, damaged)
+        require(counts.dtype in (np.uint8, np.uint16, np.uint32) and bool((counts > 0).all()), damaged)
+        require(keys.dtype == key_type(order)[0] and keys.shape[1:] == tuple(key_type(order)[1][1:]), damaged)
+        require(keys_are_sound(order, vocabulary, offsets, keys), damaged)
         return cls(order, 0, offsets, keys, storage.converted(counts, np.uint32))
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from saffu.arrays import part_of
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.kernels import Array
 from saffu.calibrated.ngrams import NgramCounts, Rows
@@ -167,12 +168,9 @@ class CalibratedSums:
 
     @classmethod
     def from_arrays(cls, order: int, views: Iterable[View], arrays: Mapping[str, Array]) -> CalibratedSums:
-        def part(prefix: str) -> NgramCounts:
-            own = {name.removeprefix(f"{prefix}."): a for name, a in arrays.items() if name.startswith(f"{prefix}.")}
-            return NgramCounts.from_arrays(own)
-
-        memory = part("memory")
-        pairs = {distance: part(f"pairs {distance}") for distance in far_distances(views, order)}
+        memory = NgramCounts.from_arrays(part_of(arrays, "memory."))
+        far = far_distances(views, order)
+        pairs = {distance: NgramCounts.from_arrays(part_of(arrays, f"pairs {distance}.")) for distance in far}
         if memory.order != order or any((n.order, n.vocabulary) != (2, memory.vocabulary) for n in pairs.values()):
             raise SaffuError("the model's counts do not fit its settings; restore the folder or train again")
         return cls(memory, pairs)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from saffu.arrays import part_of
 from saffu.calibrated.model import CalibratedModel
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.tempered import mixed
@@ -265,8 +266,7 @@ class CompanionModel(Capabilities):
         cls, config: CompanionConfig, arrays: Arrays, sums: Arrays | None = None, device: str = "cpu"
     ) -> CompanionModel:
         """The model whose `arrays()` these are, and the counts, if given, whose `arrays()` are `sums`."""
-        own = {name.removeprefix("counted."): a for name, a in arrays.items() if name.startswith("counted.")}
-        counted = CalibratedModel.from_arrays(config, own, sums)
+        counted = CalibratedModel.from_arrays(config, part_of(arrays, "counted."), sums)
         trained = any(name.startswith(PREFIX) for name in arrays)
         networks = Networks(arrays, config.context, counted.ranks) if trained else None
         return cls(config, counted, networks, device)

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from saffu.arrays import part_of
 from saffu.companion.cross_fit import CrossFit, cross_fitted
 from saffu.companion.gate import constant_gate, loss
 from saffu.companion.model import CompanionModel
@@ -277,8 +278,8 @@ class Training(run.Run[CompanionModel, Progress]):
         return self.networks.arrays() | state
 
     def load(self, arrays: Mapping[str, Array]) -> None:
-        state = {name.removeprefix(STATE): array for name, array in arrays.items() if name.startswith(STATE)}
         self.networks.load(arrays)
+        state = part_of(arrays, STATE)
         self.optimizer.load({name: torch.from_numpy(np.array(array)) for name, array in state.items()})
 
     def restore(self, checkpoint: Checkpoint) -> None:

@@ -68,7 +68,7 @@ class Report:
         return "\n".join(parts)
 
     def _sweeps(self) -> str:
-        lines = ["| changed | cells | least | median | greatest | best dev |", "| --- | --- | --- | --- | --- | --- |"]
+        lines = tables.head(["changed", "cells", "least", "median", "greatest", "best dev"])
         for sweep in self.sweeps:
             spread = [tables.change(ratio) for ratio in sweep.ratios or ()] or ["–"] * 3
             best = f"{sweep.best.dev.perplexity:.1f}" if sweep.best and sweep.best.dev else "–"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from saffu.arrays import are_counts
+from saffu.arrays import are_counts, part_of
 from saffu.errors import SaffuError
 from saffu.interface import Array, Model
 from saffu.text.corpus import TokenCorpus
@@ -54,7 +54,7 @@ class Statistics:
         frequencies = arrays["frequencies"]
         if not are_counts(frequencies, vocabulary):
             raise SaffuError("the token frequencies are damaged; restore the folder or train again")
-        ngrams = {name.removeprefix(NGRAMS): array for name, array in arrays.items() if name.startswith(NGRAMS)}
+        ngrams = part_of(arrays, NGRAMS)
         if not ngrams:
             return cls(frequencies, None)
         from saffu.calibrated.ngrams import NgramCounts
