@@ -557,7 +557,7 @@ def test_checkpoints(saffu, tmp_path, monkeypatch):
     lm = SaffuLM(CONFIGS["calibrated"]()).fit([line for _, line in text])
     lm.source_ = {"split": "line"}
     lm.save("model")
-    folders = export_checkpoints(lm.config, text, (1, 3, 99), "one")
+    folders = export_checkpoints(lm, text, (1, 3, 99), "one")
     assert [folder.as_posix() for folder in folders] == ["one/chck_1M", "one/chck_3M"]
     words, tokens = 0, 0
     for _, line in text:

@@ -165,7 +165,7 @@ def export_checkpoints(lm: SaffuLM, options: argparse.Namespace) -> None:
 
     with Text(options.checkpoints, reading_of(options, lm.source_)) as text:
         chosen = options.sizes or export.CHECKPOINTS
-        written = export.export_checkpoints(lm.config, text, chosen, options.out, lm.tokenizer_, options.force)
+        written = export.export_checkpoints(lm, text, chosen, options.out, lm.tokenizer_, options.force)
         text.warn_of_skipped()
     if options.json:
         print_json({"checkpoints": written})

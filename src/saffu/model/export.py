@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, normalizers
@@ -22,19 +22,20 @@ from tokenizers.processors import TemplateProcessing
 from saffu.errors import SaffuError
 from saffu.files import Content, require_writable
 from saffu.model import folder as folders
-from saffu.model.language_model import SaffuLM
 from saffu.model.solutions import solution
 from saffu.model.statistics import Statistics
-from saffu.model.transformers.predictor import VECTORS
-from saffu.settings import Settings
 from saffu.text.corpus import Line
 from saffu.text.documents import Lines
 from saffu.text.tokenizer import EOD, FRG, PAD, SOD, SPECIAL_TOKENS, Tokenizer, WordTokenizer
 from saffu.tools.generate import uncounted
 
+if TYPE_CHECKING:
+    from saffu.model.language_model import SaffuLM
+
 MODELING = "modeling_saffu.py"
 TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 NEWLINE = Regex(r"\r?\n(?:[^\S\n]+(?=\n))?")  # with the white space of a blank line after it, as in a corpus
+VECTORS = "vectors.safetensors"  # token vectors of a calibrated model, which are made from counts that an export lacks
 MILLION = 10**6
 CHECKPOINTS = (*range(1, 10), *range(10, 101, 10))  # in millions of words, as in the BabyLM challenge
 
@@ -200,19 +201,20 @@ A small model. It generates locally plausible text and understands nothing.
 
 
 def export_checkpoints(
-    settings: Settings,
+    lm: SaffuLM,
     text: Iterable[Line],
     sizes: Sequence[int],
     out: str | Path,
     tokenizer: Tokenizer | None = None,
     force: bool = False,
 ) -> list[Path]:
-    """Fit a model to the first `sizes` million words of a text each, and export them to `out`/chck_1M, `out`/chck_2M, …
+    """Fit a model with the settings of `lm` to the first `sizes` million words of a text each, and export them.
 
-    The lines of `text` are read once per size. Sizes beyond the end of the text are skipped. Without a `tokenizer`,
-    each model has its own, made from its own part of the text. Returns the folders.
+    The folders, which are returned, are `out`/chck_1M, `out`/chck_2M, … The lines of `text` are read once per size.
+    Sizes beyond the end of the text are skipped. Without a `tokenizer`, each model has its own, made from its own part
+    of the text.
     """
-    if solution(settings.preset).always_trains:
+    if solution(lm.config.preset).always_trains:
         raise SaffuError("checkpoints have no network; pass a model trained without `minutes` and `epochs`")
     words = sum(len(line.split()) for _, line in text)
     reached = [size for size in sizes if size * MILLION <= words]
@@ -226,7 +228,7 @@ def export_checkpoints(
         folders.require_export(folder)
     for size, folder in zip(reached, targets, strict=True):
         part = Lines(partial(first_words, text, size * MILLION))
-        export_hf(SaffuLM(settings, tokenizer=tokenizer).fit(part, references=False), folder)
+        export_hf(type(lm)(lm.config, tokenizer=tokenizer).fit(part, references=False), folder)
     return targets
 
 

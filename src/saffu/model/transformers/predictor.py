@@ -15,10 +15,10 @@ from torch import Tensor
 
 from saffu.arrays import map_arrays
 from saffu.interface import Array, State
+from saffu.model.export import VECTORS
 from saffu.model.language_model import SaffuLM
 from saffu.text.tokenizer import EOD, SOD
 
-VECTORS = "vectors.safetensors"  # token vectors of a calibrated model, which are made from counts that an export lacks
 LOWEST = -1e4  # logit of probability 0: finite, so that 0 times its logarithm is 0
 
 
