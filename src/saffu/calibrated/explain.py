@@ -111,11 +111,11 @@ def parts_of(model: CalibratedModel, context: Sequence[int]) -> tuple[Floats, Fl
 
 def matched_tokens(model: CalibratedModel, context: Sequence[int]) -> list[tuple[int, ...]]:
     """The tokens that each part of the memory looks for further back, oldest first."""
-    found: list[tuple[int, ...]] = [()] * len(HALF_LIVES)
+    tokens: list[tuple[int, ...]] = [()] * len(HALF_LIVES)
     for part in memory_contexts(model.config):
         known = part.distances[-1] <= len(context)
-        found.append(tuple(context[-distance] for distance in reversed(part.distances)) if known else ())
-    return found
+        tokens.append(tuple(context[-distance] for distance in reversed(part.distances)) if known else ())
+    return tokens
 
 
 def tokens_seen(view: View, context: Sequence[int]) -> list[int]:
@@ -127,11 +127,11 @@ def tokens_seen(view: View, context: Sequence[int]) -> list[int]:
 def matches(model: CalibratedModel, number: int, context: Sequence[int]) -> list[int]:
     """The contexts of a view that were seen, one number per level, shortest first."""
     tail = np.array(context[-model.lookback :], dtype=TOKEN)
-    found = np.empty(MAX_LEVELS, dtype=np.uint32)
+    contexts = np.empty(MAX_LEVELS, dtype=np.uint32)
     levels = library.saffu_match(
-        model.native.views[number], pointer(tail, TOKEN), len(tail), len(context), pointer(found, np.uint32)
+        model.native.views[number], pointer(tail, TOKEN), len(tail), len(context), pointer(contexts, np.uint32)
     )
-    return [int(at) for at in found[:levels]]
+    return [int(at) for at in contexts[:levels]]
 
 
 def level_shares(model: CalibratedModel, number: int, context: Sequence[int]) -> list[Floats]:
@@ -139,8 +139,8 @@ def level_shares(model: CalibratedModel, number: int, context: Sequence[int]) ->
     table = model.tables[number]
     weight = 1.0
     shares = []
-    found = matches(model, number, context)
-    for level, at in zip(reversed(table.levels[: len(found)]), reversed(found), strict=True):
+    contexts = matches(model, number, context)
+    for level, at in zip(reversed(table.levels[: len(contexts)]), reversed(contexts), strict=True):
         mass = np.zeros(model.vocabulary)
         followers = slice(int(level["begin"][at]), int(level["begin"][at + 1]))
         mass[level["follow"][followers]] = level["mass"][followers]

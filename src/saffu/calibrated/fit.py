@@ -98,8 +98,8 @@ def calibrated_encoder(model: CalibratedModel, corpus: TokenCorpus, held_out: Ar
 def held_out_ranges(corpus: TokenCorpus) -> Array:
     """Ranges (n, 2) of targets to fit exponents on: every 20th document or, if there are few, every 20th stretch."""
     if corpus.documents >= MIN_DOCUMENTS:
-        chosen = np.arange(0, corpus.documents, HELD_OUT)
-        return np.stack([corpus.starts[chosen], corpus.starts[chosen + 1]], axis=1)
+        documents = np.arange(0, corpus.documents, HELD_OUT)
+        return np.stack([corpus.starts[documents], corpus.starts[documents + 1]], axis=1)
     length = max(SHORTEST, corpus.targets // MIN_DOCUMENTS)
     if corpus.targets < 4 * HELD_OUT * length:  # too short for that: hold out one stretch in the middle
         begin, end = corpus.targets * 2 // 5, corpus.targets * 3 // 5

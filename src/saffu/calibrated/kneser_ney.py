@@ -55,8 +55,8 @@ def discounts(counts_of_counts: Sequence[int] | Array) -> tuple[float, float, fl
     if 0 in (n1, n2, n3):
         return None
     y = n1 / (n1 + 2 * n2)
-    found = 1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3
-    return found if all(0 < d <= k for k, d in enumerate(found, 1)) else None
+    estimate = 1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3
+    return estimate if all(0 < d <= k for k, d in enumerate(estimate, 1)) else None
 
 
 def unigrams(adjusted: Array, discount: Array) -> Array:
@@ -82,21 +82,21 @@ class TableStatistics:
 
 def discounts_of(statistics: TableStatistics) -> tuple[Array, Array]:
     """The discounts of counts of 0, 1, 2, and 3 or more, (levels + 1, 4), and whether they were estimated."""
-    found = np.zeros((len(statistics.sizes), 4))
+    values = np.zeros((len(statistics.sizes), 4))
     estimated = np.zeros(len(statistics.sizes), dtype=bool)
-    for level in range(1, len(found)):
+    for level in range(1, len(values)):
         estimate = discounts(statistics.counts_of_counts[level])
-        found[level, 1:] = estimate or FALLBACK
+        values[level, 1:] = estimate or FALLBACK
         estimated[level] = estimate is not None
-    return found, estimated
+    return values, estimated
 
 
 def table_statistics(rows: Rows, vocabulary: int, ranks: Array, prune: int = 0) -> TableStatistics:
     """The first phase, for a range of buckets; `ranks` (vocabulary,) order the tokens."""
-    found = TableStatistics(*(np.zeros((rows.order, width), dtype=np.int64) for width in (5, 2)))
+    statistics = TableStatistics(*(np.zeros((rows.order, width), dtype=np.int64) for width in (5, 2)))
     if rows.order > 1:
-        _build(rows, vocabulary, ranks, prune, None, found.counts_of_counts, found.sizes, None)
-    return found
+        _build(rows, vocabulary, ranks, prune, None, statistics.counts_of_counts, statistics.sizes, None)
+    return statistics
 
 
 def build_levels(

@@ -209,9 +209,9 @@ class MixtureModel(Capabilities):
             return token, self.advance(state, token)
         certainty = [member.certainty(own)[None] for member, own in zip(self.members, state, strict=True)]
         shares = np.exp(self.log_weights(certainty)[:, 0]).cumsum()
-        chosen = int(np.searchsorted(shares, rng.random() * shares[-1], side="right"))
-        token, after = self.members[chosen].sample(state[chosen], rng)
-        states = [after if m == chosen else member.advance(state[m], token) for m, member in enumerate(self.members)]
+        drawn = int(np.searchsorted(shares, rng.random() * shares[-1], side="right"))
+        token, after = self.members[drawn].sample(state[drawn], rng)
+        states = [after if m == drawn else member.advance(state[m], token) for m, member in enumerate(self.members)]
         return token, tuple(states)
 
     def explain(self, context: Sequence[int]) -> Explanation:
@@ -281,12 +281,12 @@ class MixtureModel(Capabilities):
         members = [CalibratedModel.from_arrays(config, part_of(arrays, f"member {m}.")) for m in range(number)]
         if len({member.vocabulary for member in members}) > 1:
             raise SaffuError("the parts of the mixture do not fit together; restore the folder or mix again")
-        held = None
+        counts = None
         if sums is not None:
             views = members[-1].views
             own = [part_of(sums, f"part {m}.") for m in range(config.parts)]
-            held = MixtureSums(tuple(CalibratedSums.from_arrays(config.order, views, counts) for counts in own))
-        return cls(config, owners.tolist(), members, np.asarray(weights, dtype=np.float64), held)
+            counts = MixtureSums(tuple(CalibratedSums.from_arrays(config.order, views, part) for part in own))
+        return cls(config, owners.tolist(), members, np.asarray(weights, dtype=np.float64), counts)
 
     @property
     def size(self) -> int:

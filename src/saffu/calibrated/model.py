@@ -295,8 +295,8 @@ class CalibratedModel(Capabilities):
         """A token drawn from the distribution after a state, and the state after it."""
         if temperature != 1:
             with self.prediction(state) as (prediction, _):
-                chosen = self.sampled_at(temperature, prediction, rng)
-            return chosen, self.advance(state, chosen)
+                drawn = self.sampled_at(temperature, prediction, rng)
+            return drawn, self.advance(state, drawn)
         age, tail, learned = state
         tokens = np.frombuffer(tail, TOKEN)
         after = np.frombuffer(learned, np.float32).copy()
@@ -371,8 +371,8 @@ class CalibratedModel(Capabilities):
         tables = in_parallel(lambda arrays: Table.from_arrays(arrays, vocabulary), parts)
         if any(table.distances != view.distances for table, view in zip(tables, views, strict=True)):
             raise SaffuError("the model's tables do not fit its settings; restore the folder or train again")
-        held = None if sums is None else partial(CalibratedSums.from_arrays, config.order, views, sums)
-        return cls(config, encoder, tables, frequencies, counts, held)
+        read_sums = None if sums is None else partial(CalibratedSums.from_arrays, config.order, views, sums)
+        return cls(config, encoder, tables, frequencies, counts, read_sums)
 
     @property
     def size(self) -> int:

@@ -260,18 +260,18 @@ def count_rows(
     """
     ids = np.ascontiguousarray(corpus.ids, TOKEN)
     starts = np.ascontiguousarray(corpus.starts, np.int64)
-    chosen = np.array(range(1, order) if distances is None else distances, dtype=np.int32)
+    places = np.array(range(1, order) if distances is None else distances, dtype=np.int32)
     ranges = np.array([[0, corpus.targets]]) if ranges is None else ranges
     ranges = np.ascontiguousarray(ranges, dtype=np.int64).reshape(-1, 2)
-    if len(chosen) != order - 1 or (chosen < 1).any():
-        raise ValueError(f"order {order} needs {order - 1} positive distances, not {chosen.tolist()}")
+    if len(places) != order - 1 or (places < 1).any():
+        raise ValueError(f"order {order} needs {order - 1} positive distances, not {places.tolist()}")
     if len(ranges) and not (ranges.min() >= 0 and ranges.max() <= corpus.targets):
         raise ValueError(f"ranges reach beyond the {corpus.targets} targets of the corpus")
     (lo, hi), keys, counts = checked_buckets(buckets, vocabulary), Buffer(), Buffer()
     offsets = np.empty(hi - lo + 1, dtype=np.int64)
     library.saffu_count_rows(
         pointer(ids, TOKEN), pointer(starts, np.int64), corpus.documents, pointer(ranges, np.int64), len(ranges),
-        pointer(chosen, np.int32), order, key_width(order), lo, hi, pointer(offsets, np.int64), keys, counts,
+        pointer(places, np.int32), order, key_width(order), lo, hi, pointer(offsets, np.int64), keys, counts,
     )  # fmt: skip
     return Rows(order, lo, offsets, keys.array(*key_type(order)), counts.array(np.uint32))
 
@@ -295,7 +295,7 @@ def regroup_rows(
     of source buckets add up (`merge_rows`).
     """
     order = len(columns) + 1
-    chosen = np.array(columns, dtype=np.int32)
+    places = np.array(columns, dtype=np.int32)
     if not columns or any(not 1 <= column < rows.order for column in columns):
         raise ValueError(f"columns {list(columns)} of rows of order {rows.order}")
     classes = None if classes is None else np.ascontiguousarray(classes, dtype=TOKEN)
@@ -303,7 +303,7 @@ def regroup_rows(
     offsets = np.empty(hi - lo + 1, dtype=np.int64)
     library.saffu_regroup_rows(
         pointer(rows.offsets, np.int64), pointer(rows.keys, rows.keys.dtype), pointer(rows.counts, np.uint32),
-        rows.first, rows.last - rows.first, rows.order, key_width(rows.order), pointer(chosen, np.int32), order,
+        rows.first, rows.last - rows.first, rows.order, key_width(rows.order), pointer(places, np.int32), order,
         key_width(order), pointer(classes, TOKEN), exact, lo, hi, pointer(offsets, np.int64), keys, counts,
     )  # fmt: skip
     return Rows(order, lo, offsets, keys.array(*key_type(order)), counts.array(np.uint32))

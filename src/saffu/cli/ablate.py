@@ -65,15 +65,15 @@ def values(kind: type) -> Callable[[str], list[Any]]:
 
     def parse(text: str) -> list[Any]:
         try:
-            found = [kind(word) for word in map(str.strip, text.split(",")) if word]
+            words = [kind(word) for word in map(str.strip, text.split(",")) if word]
         except ValueError:
-            found = []
-        if not found:
+            words = []
+        if not words:
             example = "2,4,8" if kind is int else "sum/cat,cat/cat"
             raise argparse.ArgumentTypeError(
                 f"invalid list {text!r}; expected comma-separated values such as {example}"
             )
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(words))
 
     return parse
 
@@ -84,14 +84,14 @@ def run(options: argparse.Namespace) -> None:
     if "help" in options.set:
         print(set_help())
         return
-    sweeps = {name: found for given in options.set for name, found in [swept(given)]}
+    sweeps = {name: settings for given in options.set for name, settings in [swept(given)]}
     of_tokenizer = {entry.name for kind in (False, True) for entry in own_settings(TokenizerConfig, kind)}
     tokenizer_settings: dict[str, Any] = {"bpe_count": "types"}
     for name in sorted(of_tokenizer & set(sweeps)):
-        found = sweeps.pop(name)
-        if len(found) > 1:
+        settings = sweeps.pop(name)
+        if len(settings) > 1:
             raise SaffuError(f"--set {name} affects the text that all cells share; pass one value")
-        tokenizer_settings[name] = found[0]
+        tokenizer_settings[name] = settings[0]
     cells = asked_cells(options, sweeps)
     if options.out.exists() and not options.out.is_dir():
         raise SaffuError(f"--out {options.out} is a file; pass a folder")
@@ -105,10 +105,10 @@ def swept(given: str) -> tuple[str, list[Any]]:
     name = name.strip().replace("-", "_")
     if name not in kinds:
         raise SaffuError(f"--set has no setting {name!r}; see --set help")
-    found = [converted(kinds[name], name, word.strip()) for word in text.split(",") if word.strip()]
-    if not found:
+    settings = [converted(kinds[name], name, word.strip()) for word in text.split(",") if word.strip()]
+    if not settings:
         raise SaffuError(f"--set {name} has no value; use --set {name}=VALUE or {name}=VALUE,VALUE")
-    return name, list(dict.fromkeys(found))
+    return name, list(dict.fromkeys(settings))
 
 
 def swept_kinds() -> dict[str, Any]:

@@ -44,8 +44,10 @@ def run(options: argparse.Namespace) -> None:
         if token.strip() != word.strip():
             first = show_token(token)
             warn(f"the target {show_token(word)!r} is more than one token; showing its first token, {first!r}")
-    chosen = list(dict.fromkeys([*named, *(int(token) for token in most_likely(lm.model_, explanation, options.top))]))
-    facts = explanation_facts(explanation, lm.tokenizer_, chosen)
+    candidates = list(
+        dict.fromkeys([*named, *(int(token) for token in most_likely(lm.model_, explanation, options.top))])
+    )
+    facts = explanation_facts(explanation, lm.tokenizer_, candidates)
     if options.json:
         print_json({"prompt": options.prompt, **facts})
         return

@@ -164,8 +164,8 @@ def export_checkpoints(lm: SaffuLM, options: argparse.Namespace) -> None:
     from saffu.text.selection import Text
 
     with Text(options.checkpoints, reading_of(options, lm.source_)) as text:
-        chosen = options.sizes or export.CHECKPOINTS
-        written = export.export_checkpoints(lm, text, chosen, options.out, lm.tokenizer_, options.force)
+        sizes_in_millions = options.sizes or export.CHECKPOINTS
+        written = export.export_checkpoints(lm, text, sizes_in_millions, options.out, lm.tokenizer_, options.force)
         text.warn_of_skipped()
     if options.json:
         print_json({"checkpoints": written})

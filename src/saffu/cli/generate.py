@@ -44,12 +44,12 @@ def run(options: argparse.Namespace) -> None:
     warn_of_space(options.prompt, lm.tokenizer_)
     samples = []
     for number in range(options.samples):
-        chosen = sampling.to_dict()
+        settings = sampling.to_dict()
         if sampling.seed is not None:
-            chosen["seed"] = sampling.seed + number
-        pieces = lm.stream(options.prompt, lines=options.lines, **chosen)
+            settings["seed"] = sampling.seed + number
+        pieces = lm.stream(options.prompt, lines=options.lines, **settings)
         if options.json:
-            samples.append({"seed": chosen["seed"], "text": "".join(pieces)})
+            samples.append({"seed": settings["seed"], "text": "".join(pieces)})
             continue
         first = next(pieces, "")  # before anything is printed: a progress bar would overwrite the prompt
         for piece in itertools.chain([options.prompt, first], pieces):

@@ -89,8 +89,8 @@ def print_fit(facts: dict[str, Any]) -> None:
         if isinstance(value, dict):
             print(escape_controls(f"\n{title:<12} {MEANINGS.get(name, '')}").rstrip())
             rows = [
-                [f"  {key}", *map(number, found if isinstance(found, list) else [found])]
-                for key, found in value.items()
+                [f"  {key}", *map(number, entry if isinstance(entry, list) else [entry])]
+                for key, entry in value.items()
             ]
             width = max(map(len, rows), default=0)
             rows = [[*row, *[""] * (width - len(row))] for row in rows]

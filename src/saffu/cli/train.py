@@ -87,17 +87,17 @@ def chosen_preset(parser: Parser, words: Sequence[str]) -> str:
     first.add_argument("--preset", choices=offered_presets())
     first.add_argument("--resume", nargs="?")
     try:
-        chosen, _ = first.parse_known_args(list(words))
+        given, _ = first.parse_known_args(list(words))
     except argparse.ArgumentError as error:
         parser.error(str(error))
-    if chosen.resume and not chosen.preset:
+    if given.resume and not given.preset:
         from saffu.files import read_manifest
 
         try:
-            return offered_as(read_manifest(named_path(chosen.resume))["preset"])
+            return offered_as(read_manifest(named_path(given.resume))["preset"])
         except SaffuError:  # which is reported once all options have been read
             return "paper"
-    return chosen.preset or DEFAULT_PRESET
+    return given.preset or DEFAULT_PRESET
 
 
 def add_model_options(parser: Parser, preset: str) -> None:
@@ -162,12 +162,12 @@ def run(options: argparse.Namespace) -> None:
         what = "--backprop" if options.backprop else "training"
         raise SaffuError(f"{what} needs held-out text for early stopping; pass --dev FILE or --hold-out N")
     config, tokenizer, training = settings(options)
-    chosen = solution(config.preset)
-    if options.ray and (not chosen.scales or options.resume):
+    own = solution(config.preset)
+    if options.ray and (not own.scales or options.resume):
         raise SaffuError(
             "--ray counts only; the paper's preset and training a network use torchrun; remove --ray, or count first"
         )
-    if chosen.train is not None and find_spec("torch") is None:  # fail before all text has been read
+    if own.train is not None and find_spec("torch") is None:  # fail before all text has been read
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
     if options.base:
         config = base_settings(options, config)

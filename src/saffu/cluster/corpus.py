@@ -81,16 +81,16 @@ def shards_of(sources: Sequence[Source], how: Mapping[str, Any], every: int) -> 
 def surveyed(cluster: Cluster, shards: list[Shard], skip_bad: bool) -> tuple[list[Shard], dict[str, str]]:
     """Shards with their positions; files that cannot be read are removed if they are to be skipped."""
     far = 100 * STRETCH  # lines after which stretches no longer depend on the number of lines before
-    found = cluster.map("survey", survey, [(shard, far, skip_bad) for shard in shards], "look through text")
+    surveys = cluster.map("survey", survey, [(shard, far, skip_bad) for shard in shards], "look through text")
     position = (0, 0)
     placed = []
-    for number, (shard, seen) in enumerate(zip(shards, found, strict=True)):
+    for number, (shard, seen) in enumerate(zip(shards, surveys, strict=True)):
         if position[0] < far:
             (seen,) = cluster.map(f"survey-{number}", survey, [(shard, position[0], skip_bad)], None)
         good = tuple(source for source in shard.sources if source[1] not in seen["bad"])
         placed.append(Shard(good, shard.how, shard.every, position))
         position = position[0] + seen["lines"], position[1] + seen["stretches"]
-    return placed, {name: reason for seen in found for name, reason in seen["bad"].items()}
+    return placed, {name: reason for seen in surveys for name, reason in seen["bad"].items()}
 
 
 def survey(shard: Shard, lines: int, skip_bad: bool) -> dict[str, Any]:
@@ -143,10 +143,10 @@ def tokenized(cluster: Cluster, shards: Sequence[Shard], tokenizer: Tokenizer, m
     place.write_text(tokenizer.to_json(), encoding="utf-8")
     paths = [path_of(cluster, "tokens", number) for number in range(len(shards))]
     items = [(shard, place, path, None) for shard, path in zip(shards, paths, strict=True)]
-    found = cluster.map("tokens", tokenize, items, "tokenize")
+    lengths = cluster.map("tokens", tokenize, items, "tokenize")
     kept = list(range(len(shards)))
     if max_tokens is not None:
-        ends = list(accumulate(sizes["train"]["ids"] for sizes in found))
+        ends = list(accumulate(sizes["train"]["ids"] for sizes in lengths))
         reached = next((n for n, end in enumerate(ends) if end >= max_tokens), None)
         if reached is not None:
             shard = shards[reached]
@@ -155,11 +155,11 @@ def tokenized(cluster: Cluster, shards: Sequence[Shard], tokenizer: Tokenizer, m
             (last,) = cluster.map("last", tokenize, [(shard, place, path, limit)], None)
             kept = kept[: reached + 1]
             paths[reached] = path
-            found[reached]["train"] = last["train"]
-    skipped = {name: Skipped(*counts) for sizes in found for name, counts in sizes["skipped"].items()}
-    corpus = joined(cluster, "train", [paths[n] for n in kept], [found[n]["train"] for n in kept])
+            lengths[reached]["train"] = last["train"]
+    skipped = {name: Skipped(*counts) for sizes in lengths for name, counts in sizes["skipped"].items()}
+    corpus = joined(cluster, "train", [paths[n] for n in kept], [lengths[n]["train"] for n in kept])
     held_out = [path_of(cluster, "tokens", number) for number in range(len(shards))]
-    dev = joined(cluster, "dev", held_out, [sizes["dev"] for sizes in found])
+    dev = joined(cluster, "dev", held_out, [sizes["dev"] for sizes in lengths])
     flags = np.concatenate([map_arrays(path)["flags"] for path in held_out])
     return Tokenized(corpus.divided(dev, flags), dev, skipped)
 

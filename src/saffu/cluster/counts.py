@@ -125,14 +125,14 @@ def count(cluster: Cluster, plan: Plan, corpus: TokenCorpus, held_out: Array) ->
     cluster.map("merged", merge_range, merging, "merge counts")
     for run in runs:
         run.unlink(missing_ok=True)
-    found = {}
+    merged = {}
     at = 0
     for d in plan.tables:
         size = len(cuts[str(d)]) - 1
         paths = [path_of(cluster, "merged", number) for number in range(at, at + size)]
-        found[d] = Merged(d, plan.order(d), cuts[str(d)], paths, bool(len(ranges)))
+        merged[d] = Merged(d, plan.order(d), cuts[str(d)], paths, bool(len(ranges)))
         at += size
-    return found
+    return merged
 
 
 def table_names(distance: int) -> list[str]:
@@ -142,12 +142,12 @@ def table_names(distance: int) -> list[str]:
 def count_stretch(plan: Plan, folder: Path, begin: int, end: int, held_out: list[list[int]], path: Path) -> None:
     """Count the targets from `begin` to `end`; those in ranges that are `held_out` are counted separately."""
     corpus, first = stretch_of(folder, begin, end, plan.reach)
-    held = np.array(held_out, dtype=np.int64).reshape(-1, 2) - first
-    known = np.stack([np.append(begin - first, held[:, 1]), np.append(held[:, 0], end - first)], axis=1)
+    unknown = np.array(held_out, dtype=np.int64).reshape(-1, 2) - first
+    known = np.stack([np.append(begin - first, unknown[:, 1]), np.append(unknown[:, 0], end - first)], axis=1)
     arrays: dict[str, Array] = {}
     for d in plan.tables:
         distances = None if d == NGRAM else [d]
-        for name, ranges in zip(table_names(d), (known, held), strict=True):
+        for name, ranges in zip(table_names(d), (known, unknown), strict=True):
             buckets = 0, plan.vocabulary
             rows = count_rows(corpus, plan.order(d), plan.vocabulary, buckets, distances, ranges)
             arrays |= rows_arrays(name, rows)

@@ -169,8 +169,8 @@ def measure(own: Range) -> list[Any]:
     rows = source.rows(own.number, own.counts, classes)
     if not source.is_merged:
         write_arrays(own.made, rows_arrays("rows", rows))
-    found = table_statistics(rows, own.plan.vocabulary, encoder["ranks"], own.plan.config.prune)
-    return [found.counts_of_counts.tolist(), found.sizes.tolist()]
+    statistics = table_statistics(rows, own.plan.vocabulary, encoder["ranks"], own.plan.config.prune)
+    return [statistics.counts_of_counts.tolist(), statistics.sizes.tolist()]
 
 
 Layout = list[dict[str, tuple[Path, int]]]

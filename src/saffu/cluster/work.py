@@ -63,15 +63,15 @@ def place_of(out: Path) -> Path:
 
 def described_sources(sources: Sequence[Source]) -> list[list[Any]]:
     """Facts that change if a file changes: size and modification time, or the checksum of text from a pipe."""
-    found: list[list[Any]] = []
+    facts: list[list[Any]] = []
     for source in sources:
         if source.spooled:
             with source.path.open("rb") as file:
-                found.append([source.name, checksum(file)])
+                facts.append([source.name, checksum(file)])
         else:
             state = source.path.stat()
-            found.append([str(source.path.resolve()), state.st_size, state.st_mtime_ns])
-    return found
+            facts.append([str(source.path.resolve()), state.st_size, state.st_mtime_ns])
+    return facts
 
 
 def shared_sources(sources: Sequence[Source], folder: Path) -> list[Source]:

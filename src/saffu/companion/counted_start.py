@@ -45,8 +45,8 @@ def counted_start(networks: NetworkStack, counted: CalibratedModel, start: str =
     width = networks.width
     sums = sums_of(counted)
     vectors = np.zeros((counted.vocabulary, width), dtype=np.float32)
-    found = token_vectors(sums.memory, width)
-    vectors[:, : found.shape[1]] = found
+    counted_vectors = token_vectors(sums.memory, width)
+    vectors[:, : counted_vectors.shape[1]] = counted_vectors
     networks.embedding.copy_(torch.from_numpy(vectors) * EMBEDDING_NORM)
     if parts < 2:
         return

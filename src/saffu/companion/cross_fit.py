@@ -55,11 +55,11 @@ def cross_fitted(
             seen = CalibratedSums.count(corpus, model.config, model.vocabulary, own)
             parts, where = with_context(divided, own, lead(model))
             assert model.sums is not None
-            found, sure = model.solved(model.sums - seen).log_probabilities_and_certainty(parts)
-            chosen = where >= 0
-            log_p[where[chosen]] = found[chosen]
-            certainty[where[chosen]] = sure[chosen]
-            bar.update(int(chosen.sum()))
+            scores, sure = model.solved(model.sums - seen).log_probabilities_and_certainty(parts)
+            is_target = where >= 0
+            log_p[where[is_target]] = scores[is_target]
+            certainty[where[is_target]] = sure[is_target]
+            bar.update(int(is_target.sum()))
     return CrossFit(divided, group.sum(log_p), gate_inputs(group.sum(certainty), ages_of(divided)))
 
 

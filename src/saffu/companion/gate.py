@@ -117,12 +117,12 @@ def calibration(logit: Tensor, trained: Tensor, counted: Tensor) -> tuple[float,
 
     optimizer.step(closure)
     fitted = (factors[0].item(), factors[1].item())
-    found = gains().detach()
+    gain = gains().detach()
     as_it_is = averaged(mixed(given, trained, counted)) - counted
-    if not is_clear(found - as_it_is):
+    if not is_clear(gain - as_it_is):
         fitted = (1.0, 0.0)
-        found = as_it_is
-    return fitted if is_clear(found) else (0.0, SHUT)
+        gain = as_it_is
+    return fitted if is_clear(gain) else (0.0, SHUT)
 
 
 def is_clear(gains: Tensor) -> bool:

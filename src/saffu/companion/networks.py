@@ -98,8 +98,8 @@ class Networks:
                 begin = window_begins(places, documents)
                 own = places[wanted]
                 for k, native in enumerate(self.natives):
-                    found, logit = native.score(inputs[places], begin, wanted, targets[places])
-                    log_p[k, own] = found[wanted]
+                    own_log_p, logit = native.score(inputs[places], begin, wanted, targets[places])
+                    log_p[k, own] = own_log_p[wanted]
                     from_states[k, own] = logit[wanted]
                 bar.update(len(own))
 

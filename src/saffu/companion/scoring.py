@@ -97,11 +97,11 @@ class Division:
     def __init__(self, cross_fit: CrossFit, context: int, device: torch.device) -> None:
         corpus, counted, certainty = cross_fit
         ranges = held_out(corpus.targets, GATE_TARGETS[device.type])
-        held = np.zeros(corpus.targets, dtype=bool)
+        is_held_out = np.zeros(corpus.targets, dtype=bool)
         for begin, end in ranges:
-            held[begin:end] = True
+            is_held_out[begin:end] = True
         self.flat = DeviceCorpus(corpus, counted, certainty, device)
-        self.kept = torch.from_numpy(np.flatnonzero(~held))
+        self.kept = torch.from_numpy(np.flatnonzero(~is_held_out))
         gaps = np.searchsorted(ranges[:, 0], np.arange(corpus.targets), side="right")
         self.flat.documents += torch.from_numpy(gaps).to(device, torch.int32)  # no row attends across a gap
         self.length = min(context, len(self.kept))  # of a row
@@ -121,7 +121,9 @@ class Division:
         """A copy whose gate is calibrated on text that the network has not been trained on."""
         networks = networks.copy()
         if self.gate_text is not None:
-            found = score(networks.stack, networks.gates, self.gate_text, self.gate_flat, group=group)
-            logit, trained = (torch.from_numpy(values[:, self.gate_targets]) for values in (found.logit, found.trained))
+            scores = score(networks.stack, networks.gates, self.gate_text, self.gate_flat, group=group)
+            logit, trained = (
+                torch.from_numpy(values[:, self.gate_targets]) for values in (scores.logit, scores.trained)
+            )
             networks.gates.calibrate(logit, trained, self.gate_flat.counted.cpu()[self.gate_targets])
         return networks

@@ -42,13 +42,13 @@ def printed_perplexities() -> Perplexities:
     (43.4, 44.9)
     """
     content = _printed_file()
-    found: dict[CellKey, tuple[float, float]] = {}
+    perplexities: dict[CellKey, tuple[float, float]] = {}
     for table in content["tables"]:
         modes = f"{table['block_mode']}/{table['radius_mode']}"
         for radius, row in zip(content["sizes"], table["perplexities"], strict=True):
             for block, (train, dev) in zip(content["sizes"], row, strict=True):
-                found[modes, table["document_model"], block, radius] = train, dev
-    return found
+                perplexities[modes, table["document_model"], block, radius] = train, dev
+    return perplexities
 
 
 def average_ranks(values: Iterable[float]) -> Floats:
@@ -98,8 +98,8 @@ def agreement(ours: Perplexities, keys: Iterable[CellKey] | None = None) -> Agre
     Cells that either side lacks are skipped; fewer than three cells in common cannot be compared: None.
     """
     printed = printed_perplexities()
-    chosen = (key for key in printed if not key[1]) if keys is None else keys
-    common = [key for key in chosen if key in ours and key in printed]
+    compared = (key for key in printed if not key[1]) if keys is None else keys
+    common = [key for key in compared if key in ours and key in printed]
     if len(common) < 3:
         return None
     a, b = (np.array([side[key] for key in common], dtype=np.float64) for side in (ours, printed))  # (cells, 2)
@@ -116,9 +116,9 @@ def agreement(ours: Perplexities, keys: Iterable[CellKey] | None = None) -> Agre
 def agreement_by_table(ours: Perplexities) -> dict[str, Agreement]:
     """The comparison within each table, by its title ("sum/cat", …, "sum/cat + documents")."""
     tables = dict.fromkeys(key[:2] for key in printed_perplexities())
-    found = {}
+    agreements = {}
     for modes, documents in tables:
         keys = [key for key in printed_perplexities() if key[:2] == (modes, documents)]
         if compared := agreement(ours, keys):
-            found[modes + (" + documents" if documents else "")] = compared
-    return found
+            agreements[modes + (" + documents" if documents else "")] = compared
+    return agreements

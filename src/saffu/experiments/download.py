@@ -174,10 +174,10 @@ def checksums(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "md5": md5.hexdigest(), "sha256": sha256.hexdigest()}
 
 
-def compare_checksum(archive: Archive, found: Mapping[str, Any], folder: Path, accept_changed: bool) -> None:
-    if archive.md5 and archive.md5 != found["md5"] and not accept_changed:
+def compare_checksum(archive: Archive, computed: Mapping[str, Any], folder: Path, accept_changed: bool) -> None:
+    if archive.md5 and archive.md5 != computed["md5"] and not accept_changed:
         raise SaffuError(
-            f"{folder / archive.name} has the MD5 {found['md5']}, not the published {archive.md5}; "
+            f"{folder / archive.name} has the MD5 {computed['md5']}, not the published {archive.md5}; "
             "delete it and rerun, or accept it with `accept_changed`"
         )
 
@@ -227,7 +227,7 @@ def find_splits(folder: Path, size: str | None = None) -> dict[str, list[Path]]:
     """
     if not folder.is_dir():
         raise SaffuError(f"no corpus in {folder}; create one with `saffu download babylm --out {folder}`")
-    found: dict[str, list[Path]] = {}
+    splits: dict[str, list[Path]] = {}
     for split in SPLITS:
         official = (path for path in folder.rglob(f"*.{split}") if "__MACOSX" not in path.relative_to(folder).parts)
         files = sorted(path for path in official if path.is_file())
@@ -235,13 +235,13 @@ def find_splits(folder: Path, size: str | None = None) -> dict[str, list[Path]]:
             plain = (path for suffix in ("txt", "txt.gz") for path in (folder / split).rglob(f"*.{suffix}"))
             files = sorted(path for path in plain if path.is_file())
         if files:
-            found[split] = files
-    if "train" not in found or "dev" not in found:
+            splits[split] = files
+    if "train" not in splits or "dev" not in splits:
         raise SaffuError(
             f"{folder} has neither *.train and *.dev files nor train/*.txt and dev/*.txt; choose another folder"
         )
     by_size = {
-        named: [p for p in found["train"] if any(part.endswith(f"_{named}") for part in p.relative_to(folder).parts)]
+        named: [p for p in splits["train"] if any(part.endswith(f"_{named}") for part in p.relative_to(folder).parts)]
         for named in SIZES
     }
     if all(by_size.values()) and size is None:
@@ -249,8 +249,8 @@ def find_splits(folder: Path, size: str | None = None) -> dict[str, list[Path]]:
     if size and any(by_size.values()):
         if not by_size[size]:
             raise SaffuError(f"{folder} has no training text of {size}; choose another `size` or folder")
-        found["train"] = by_size[size]
-    return found
+        splits["train"] = by_size[size]
+    return splits
 
 
 def read_manifest(out: Path) -> dict[str, Any] | None:

@@ -149,8 +149,8 @@ def document_unit(cell: PaperConfig) -> UnitKey | None:
 
 def units_of(cells: Sequence[PaperConfig]) -> list[UnitKey]:
     """All units of some cells, each once. Document models come first: fitting one also fits its block unit."""
-    found = [unit(cell) for unit in (document_unit, block_unit, radius_unit) for cell in cells]
-    return list(dict.fromkeys(unit for unit in found if unit))
+    units = [unit(cell) for unit in (document_unit, block_unit, radius_unit) for cell in cells]
+    return list(dict.fromkeys(unit for unit in units if unit))
 
 
 def _defaults(*names: str) -> dict[str, Any]:

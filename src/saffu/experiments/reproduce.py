@@ -167,8 +167,8 @@ def train(protocol: Protocol, corpora: Corpora, start: str, radius: int, say: Sa
         say(f"  {row['stage']:<16} dev perplexity {row['dev_perplexity']:.2f}")
 
     if folder.exists():
-        found = read_checkpoint(folder)
-        if found.settings != training.to_dict():
+        checkpoint = read_checkpoint(folder)
+        if checkpoint.settings != training.to_dict():
             raise SaffuError(f"{folder} was trained with other settings; use another `out`")
         lm = SaffuLM.resume(folder, corpora.train, dev, device=protocol.device, on_fold=show)
     else:

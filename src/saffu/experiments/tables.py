@@ -75,9 +75,9 @@ def head(titles: Sequence[str]) -> list[str]:
 
 def base_settings(cells: Iterable[Cell]) -> tuple[Any, ...]:
     """The settings whose cells make the tables: the defaults if they are present, otherwise those of most cells."""
-    found = [settings(cell) for cell in cells]
+    each = [settings(cell) for cell in cells]
     usual = tuple(DEFAULTS[name] for name in SWEPT)
-    return usual if usual in found else max(found, key=found.count)
+    return usual if usual in each else max(each, key=each.count)
 
 
 def settings(cell: Cell) -> tuple[Any, ...]:
@@ -86,11 +86,11 @@ def settings(cell: Cell) -> tuple[Any, ...]:
 
 def tables(scores: Iterable[tuple[CellKey, tuple[float, float] | None]]) -> list[Table]:
     """One table per pair of modes in the paper's order, then those with a document model."""
-    found: dict[tuple[bool, str], dict[tuple[int, int], tuple[float, float] | None]] = {}
+    by_table: dict[tuple[bool, str], dict[tuple[int, int], tuple[float, float] | None]] = {}
     for (modes, documents, block, radius), pair in scores:
-        found.setdefault((documents, modes), {})[block, radius] = pair
-    order = sorted(found, key=lambda key: (key[0], MODES.index(key[1])))
-    return [Table(modes, documents, found[documents, modes]) for documents, modes in order]
+        by_table.setdefault((documents, modes), {})[block, radius] = pair
+    order = sorted(by_table, key=lambda key: (key[0], MODES.index(key[1])))
+    return [Table(modes, documents, by_table[documents, modes]) for documents, modes in order]
 
 
 def tables_of(cells: Iterable[Cell]) -> list[Table]:
@@ -99,8 +99,8 @@ def tables_of(cells: Iterable[Cell]) -> list[Table]:
 
 def matching(table: Table, perplexities: Perplexities) -> Table:
     """The same rows and columns filled with other numbers: what the paper printed."""
-    found = {(b, r): perplexities.get((table.modes, table.documents, b, r)) for b, r in table.cells}
-    return Table(table.modes, table.documents, found)
+    scores = {(b, r): perplexities.get((table.modes, table.documents, b, r)) for b, r in table.cells}
+    return Table(table.modes, table.documents, scores)
 
 
 def best_cells(cells: Iterable[Cell]) -> dict[str, Cell]:
@@ -135,7 +135,7 @@ def sweeps(cells: Sequence[Cell], base: tuple[Any, ...]) -> list[Sweep]:
     for cell in cells:
         if settings(cell) != base:
             others.setdefault(settings(cell), []).append(cell)
-    found = []
+    compared = []
     for values, members in others.items():
         changed = {n: v for n, v, usual in zip(SWEPT, values, base, strict=True) if v != usual}
         scored = [cell for cell in members if cell.dev]
@@ -146,8 +146,8 @@ def sweeps(cells: Sequence[Cell], base: tuple[Any, ...]) -> list[Sweep]:
         )
         best = min(scored, key=lambda cell: cell.dev.nll if cell.dev else 0.0, default=None)
         spread = (ratios[0], median(ratios), ratios[-1]) if ratios else None
-        found.append(Sweep(changed, len(ratios), spread, best))
-    return sorted(found, key=lambda sweep: list(map(str, sweep.changed.items())))
+        compared.append(Sweep(changed, len(ratios), spread, best))
+    return sorted(compared, key=lambda sweep: list(map(str, sweep.changed.items())))
 
 
 def change(ratio: float) -> str:

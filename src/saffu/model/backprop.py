@@ -47,8 +47,8 @@ def train(
     on_row: OnRow | None,
 ) -> None:
     """Count documents, unless the model is fitted, and train a network next to the counts."""
-    chosen = solution(lm.config.preset)
-    kind = chosen if chosen.always_trains else solution(chosen.trained_as) if chosen.trained_as else None
+    own = solution(lm.config.preset)
+    kind = own if own.always_trains else solution(own.trained_as) if own.trained_as else None
     if kind is None:
         raise SaffuError(f"no network is trained next to {lm.config.preset} models; see `backprop`")
     if not any(length.values()):
@@ -56,7 +56,7 @@ def train(
     config = kind.config.from_dict(lm.config.to_dict() | dict(length))
     if not lm.__sklearn_is_fitted__():
         lm.set_params(config=config).fit(documents, dev)
-    elif chosen.trained_as:
+    elif own.trained_as:
         verify_and_load(lm)
         lm.model_ = next_to_counts(lm.model_, config, lm.device)
     lm.config = config

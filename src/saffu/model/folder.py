@@ -177,8 +177,8 @@ def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
     where = folder.path / files.MANIFEST
     manifest = folder.manifest
     try:
-        chosen = solution(manifest["preset"])
-        config = chosen.config.from_dict(manifest["settings"])
+        own = solution(manifest["preset"])
+        config = own.config.from_dict(manifest["settings"])
         vocabulary = int(manifest["vocabulary"])
         sizes = trained_on_facts(manifest["trained_on"])
         source = source_facts(manifest["source"])
@@ -193,7 +193,7 @@ def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
         raise SaffuError(f"{where} says {vocabulary} tokens, but the tokenizer has {len(tokenizer)}; train again")
     sums = folder.arrays(SUMS) if SUMS in folder else None
     try:
-        model = chosen.from_arrays(config, vocabulary, folder.arrays(MODEL), sums, device)
+        model = own.from_arrays(config, vocabulary, folder.arrays(MODEL), sums, device)
     except SaffuError:
         raise
     except (KeyError, ValueError, RuntimeError, IndexError, TypeError) as error:

@@ -196,14 +196,14 @@ class Ledger:
         `pages`: how many pages each part has, in order.
         """
         left = corpus
-        found = []
+        parts = []
         items = list(self.pages.items())
         for number in pages:
             own, items = Ledger(dict(items[:number])), items[number:]
             removed = own.without(left, "counted")[0] | own.without(left, "parts")[0]
-            found.append(left.select(np.flatnonzero(removed)))
+            parts.append(left.select(np.flatnonzero(removed)))
             left = left.select(np.flatnonzero(~removed))
-        return found
+        return parts
 
     def without_division(self, salt: bytes, entry: tuple[bytes, Cuts]) -> Ledger:
         """The ledger without one entry for a document of which lines were held out."""

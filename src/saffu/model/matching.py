@@ -91,14 +91,14 @@ class Matches:
         """Which documents can be removed, part by part; what is counted of them, and the ledger without it."""
         left = self.ledger
         able = [True] * len(self.documents)
-        found = []
+        known_spans = []
         for table in ("counted", "parts"):
             spans, numbers = self._spans("counted", table)
             removed, left = left.without(self.corpus.lines_as_documents(spans), table)
-            found += [span for span, known in zip(spans, removed, strict=True) if known]
+            known_spans += [span for span, known in zip(spans, removed, strict=True) if known]
             for number in np.flatnonzero(~removed):
                 able[numbers[number]] = False
-        return able, self.corpus.lines_as_documents(found), left
+        return able, self.corpus.lines_as_documents(known_spans), left
 
     def left(self) -> tuple[TokenCorpus, Ledger]:
         """The parts that are removed, and the ledger without them and without what it recorded next to them."""
@@ -321,16 +321,16 @@ def counted_parts(lines: list[bytes], known: Mapping[bytes, Collection[bytes]], 
     For ledgers that do not know what was held out: gaps have `gap` lines at most and do not become shorter, as
     `hold_out` leaves them.
     """
-    found: list[Span] = []
+    spans: list[Span] = []
     start, end, shortest = 0, 0, 0
     while end < len(lines):
         starts = range(end + shortest, min(end + gap, len(lines) - 1) + 1)
         start, stop = next(((a, b) for a in starts if (b := _longest(lines[a : a + part], known, a))), (0, 0))
         if not stop:
             break
-        found.append((start, stop))
+        spans.append((start, stop))
         shortest, end = max(1, shortest, start - end if end else 0), stop
-    return found if len(lines) - end <= gap else []
+    return spans if len(lines) - end <= gap else []
 
 
 def _longest(lines: list[bytes], known: Mapping[bytes, Collection[bytes]], start: int) -> int:

@@ -50,12 +50,12 @@ class ShuffledFold:
 
     def batch(self, first: int, size: int) -> Targets:
         """The targets from place `first` on, at most `size`."""
-        chosen = self.order[first : first + size]
-        offsets = chosen + self.network.lookback
+        targets = self.order[first : first + size]
+        offsets = targets + self.network.lookback
         ids = self.tokens[offsets].long()
-        positions = self.positions[chosen]
+        positions = self.positions[targets]
         means = self._means(ids, positions, first) if self.network.config.document_shards and len(ids) else None
-        return Targets(ids, positions, self.documents[chosen], self.tokens, offsets, means)
+        return Targets(ids, positions, self.documents[targets], self.tokens, offsets, means)
 
     @torch.no_grad()
     def _means(self, ids: Tensor, positions: Tensor, first: int) -> Tensor:

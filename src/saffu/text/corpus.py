@@ -177,8 +177,8 @@ class TokenCorpus:
     def split(self, share: float) -> tuple[TokenCorpus, TokenCorpus]:
         """Two corpora, the first with this fraction of the documents, evenly spread."""
         numbers = np.arange(self.documents)
-        chosen = np.floor((numbers + 1) * share) > np.floor(numbers * share)
-        return self.select(np.flatnonzero(chosen)), self.select(np.flatnonzero(~chosen))
+        in_first = np.floor((numbers + 1) * share) > np.floor(numbers * share)
+        return self.select(np.flatnonzero(in_first)), self.select(np.flatnonzero(~in_first))
 
     def folds(self, targets: int) -> list[TokenCorpus]:
         """Contiguous parts of whole documents, of about equal size, with about `targets` each."""

@@ -176,8 +176,8 @@ def table_delimiter(source: Source, lines: Iterator[str], field: str | None) -> 
         return delimiters.get(source.format, ""), lines
     first = next(lines, "")
     names = first.rstrip("\r\n")
-    found = next((d for d in "\t," if d in names and field in next(csv.reader([names], delimiter=d))), "")
-    return found, chain([first] if first else [], lines)
+    delimiter = next((d for d in "\t," if d in names and field in next(csv.reader([names], delimiter=d))), "")
+    return delimiter, chain([first] if first else [], lines)
 
 
 def is_json(source: Source, lines: Iterator[str], field: str | None) -> tuple[bool, Iterator[str]]:
@@ -277,12 +277,12 @@ def hold_out(
         raise SaffuError(f"`hold_out` must be at least 2, or 0 to hold out nothing, got {every}")
     before = False
     for number, (begins, text) in stretches(lines, stretch, after):
-        chosen = every > 0 and number % every == 0
+        is_held_out = every > 0 and number % every == 0
         if flags is not None:
-            flags.append(BEGINS * begins | HELD_OUT * chosen)
-        if chosen == held_out:
-            yield begins or chosen != before, text
-        before = chosen
+            flags.append(BEGINS * begins | HELD_OUT * is_held_out)
+        if is_held_out == held_out:
+            yield begins or is_held_out != before, text
+        before = is_held_out
 
 
 def stretches(

@@ -69,12 +69,12 @@ class BadRecords:
 
 def text_field(wanted: str | None, names: Collection[str], where: str) -> str:
     """The field that holds the text: the wanted one, or "text"."""
-    chosen = "text" if wanted is None else wanted
-    if chosen in names:
-        return chosen
+    field_name = "text" if wanted is None else wanted
+    if field_name in names:
+        return field_name
     shown = ", ".join(repr(str(name)[:40]) for name in list(names)[:SHOWN_FIELDS]) or "none"
     more = ", …" if len(names) > SHOWN_FIELDS else ""
-    raise SaffuError(f"{where} has no field {chosen!r}; set `field` to one of {shown}{more}")
+    raise SaffuError(f"{where} has no field {field_name!r}; set `field` to one of {shown}{more}")
 
 
 def valid_records(records: Iterable[RawRecord], errors: str, bad: BadRecords) -> Iterator[Record]:
@@ -98,12 +98,12 @@ def is_valid(text: str) -> bool:
 
 def json_records(lines: Iterable[str], wanted: str | None, bad: BadRecords) -> Iterator[RawRecord]:
     """The records of JSON Lines, one object per line, numbered by line."""
-    chosen = ""
+    name = ""
     for number, line in enumerate(lines, 1):
         record = parsed_object(line)
         if record is not None:
-            chosen = chosen or text_field(wanted, record, bad.source)
-            yield number, record.pop(chosen, None), record
+            name = name or text_field(wanted, record, bad.source)
+            yield number, record.pop(name, None), record
         elif not line.isspace():
             bad.add(number, _problem(line))
 
@@ -133,7 +133,7 @@ def csv_records(lines: Iterable[str], delimiter: str, wanted: str | None, bad: B
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))
     rows = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] = []
-    chosen, number = "", 0
+    name, number = "", 0
     while True:
         try:
             row = next(rows, None)
@@ -145,14 +145,14 @@ def csv_records(lines: Iterable[str], delimiter: str, wanted: str | None, bad: B
             return
         if row and not header:
             header = row
-            chosen = text_field(wanted, row, bad.source)
+            name = text_field(wanted, row, bad.source)
         elif row:
             number += 1
             if len(row) != len(header):
                 bad.add(number, f"has {len(row)} fields instead of {len(header)}")
                 continue
             record: dict[str, Any] = dict(zip(header, row, strict=True))
-            yield number, record.pop(chosen), record
+            yield number, record.pop(name), record
 
 
 def parquet_records(
@@ -166,9 +166,9 @@ def parquet_records(
             file = whole
         try:
             table = parquet.ParquetFile(file)
-            chosen = text_field(wanted, table.schema_arrow.names, source.name)
+            text_name = text_field(wanted, table.schema_arrow.names, source.name)
             number = 0
-            for batch in table.iter_batches(1024, columns=None if all_fields else [chosen]):
+            for batch in table.iter_batches(1024, columns=None if all_fields else [text_name]):
                 for row in range(batch.num_rows):
                     number += 1
                     record = {}
@@ -181,7 +181,7 @@ def parquet_records(
                     except (ValueError, OverflowError) as error:  # a date that Python does not have, for example
                         bad.add(number, f"has a value in the field {name!r} that cannot be read ({error})")
                     else:
-                        yield number, record.pop(chosen), record
+                        yield number, record.pop(text_name), record
         except arrow.ArrowException as error:
             reason = str(error).splitlines()[0]
             raise SaffuError(f"{source.name} is corrupt or not a Parquet file ({reason}); write it again") from None

@@ -137,10 +137,10 @@ def find_files(patterns: Sequence[str | Path]) -> list[Path]:
     find_files(["notes.md", "books", "news/**/*.txt"]) → [Path("books/a.txt"), Path("news/b.txt"), ...]
     """
     try:
-        found = [path for pattern in patterns for path in _matches(str(pattern))]
+        paths = [path for pattern in patterns for path in _matches(str(pattern))]
     except OSError as error:
         raise SaffuError(f"cannot look up {error.filename}: {error.strerror}; check the path") from None
-    return sorted({path.resolve(): path for path in found}.values())
+    return sorted({path.resolve(): path for path in paths}.values())
 
 
 def other_files(patterns: Sequence[str | Path]) -> list[Path]:
@@ -181,11 +181,11 @@ def _files_in(folder: Path) -> Iterator[Path]:
 
 def _files_of_one_part(folder: Path) -> list[Path]:
     endings = (".train", ".dev", ".test")
-    found = [file for file in _files_in(folder) if file.suffix in endings]
-    present = [ending for ending in endings if any(file.suffix == ending for file in found)]
+    files = [file for file in _files_in(folder) if file.suffix in endings]
+    present = [ending for ending in endings if any(file.suffix == ending for file in files)]
     if len(present) > 1:
         raise SaffuError(f"{folder} holds {' and '.join(present)} files; name the folder of one of them")
-    return found
+    return files
 
 
 @contextmanager

@@ -177,9 +177,9 @@ class Arpa:
                 places = tokens.astype(np.int64)
             else:
                 child = self.table.levels[number - 1]["child"]
-                found = bisect(level["token"], child[places], child[places + 1], tokens)
-                known = known & (found >= 0)
-                places = np.where(known, found, 0)
+                children = bisect(level["token"], child[places], child[places + 1], tokens)
+                known = known & (children >= 0)
+                places = np.where(known, children, 0)
             yield level, places, known
 
     def missing_contexts(self) -> list[Array]:
@@ -212,6 +212,6 @@ def bisect(values: Array, low: Array, high: Array, wanted: Array) -> Array:
         middle = (low + high) // 2
         smaller = active & (values[np.minimum(middle, len(values) - 1)] < wanted)
         low, high = np.where(smaller, middle + 1, low), np.where(active & ~smaller, middle, high)
-    found = low < end
-    found[found] = values[low[found]] == wanted[found]
-    return np.where(found, low, -1)
+    is_known = low < end
+    is_known[is_known] = values[low[is_known]] == wanted[is_known]
+    return np.where(is_known, low, -1)

@@ -195,7 +195,7 @@ def word_completions(
 
 def _completions(model: Model, spelling: Spelling, start: State, prefix: bytes, number: int) -> dict[bytes, float]:
     """Best-first search over sequences of tokens; the share of each finished word among all that spell the prefix."""
-    found: defaultdict[bytes, float] = defaultdict(float)
+    shares: defaultdict[bytes, float] = defaultdict(float)
     order = count()
     covered = 0.0  # the probability of all sequences that spell the prefix
     least = 0.0  # the probability of the last word among the best
@@ -218,10 +218,10 @@ def _completions(model: Model, spelling: Spelling, start: State, prefix: bytes, 
             word = spelled.strip(WHITE_SPACE)
             continues = spelling.after(spelled, p / math.exp(-cost))
             if word:
-                found[word] += float(p[EOD:][~continues[EOD:]].sum())
-                least = nlargest(number, found.values())[-1] if len(found) >= number else 0.0
+                shares[word] += float(p[EOD:][~continues[EOD:]].sum())
+                least = nlargest(number, shares.values())[-1] if len(shares) >= number else 0.0
             tokens = np.flatnonzero(continues)
         tokens = tokens[p[tokens] > max(LEAST_SHARE * covered / 10, least)]
         for token in tokens[np.argsort(-p[tokens], kind="stable")[:MOST_TOKENS]].tolist():
             heappush(paths, (-math.log(p[token]), next(order), state, token, spelled + spelling.pieces[token]))
-    return {word: share / covered for word, share in found.items()}
+    return {word: share / covered for word, share in shares.items()}

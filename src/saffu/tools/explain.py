@@ -22,7 +22,7 @@ def explanation_facts(explanation: Explanation, tokenizer: Tokenizer, candidates
     The values of `terms` add up to `log_probabilities`, both in bits. A detail whose title ends in "share" is given
     in fractions; any other is in bits too. `earlier` lists the places in `context`, from 0, where a candidate occurs.
     """
-    chosen = list(candidates)
+    tokens = list(candidates)
     log_p = explanation.log_probabilities
     return {
         "context": [tokenizer.token(token) for token in explanation.context],
@@ -33,17 +33,17 @@ def explanation_facts(explanation: Explanation, tokenizer: Tokenizer, candidates
                 "token": tokenizer.token(token),
                 "earlier": [place for place, other in enumerate(explanation.context) if other == token],
             }
-            for token in chosen
+            for token in tokens
         ],
-        "probabilities": [math.exp(log_p[token]) for token in chosen],
-        "log_probabilities": _bits(log_p, chosen),
-        "terms": [_term(term, tokenizer, _bits(term.values, chosen)) for term in explanation.terms],
+        "probabilities": [math.exp(log_p[token]) for token in tokens],
+        "log_probabilities": _bits(log_p, tokens),
+        "terms": [_term(term, tokenizer, _bits(term.values, tokens)) for term in explanation.terms],
         "details": {
             title: [
                 _term(
                     term,
                     tokenizer,
-                    term.values[chosen].tolist() if title.endswith(SHARE) else _bits(term.values, chosen),
+                    term.values[tokens].tolist() if title.endswith(SHARE) else _bits(term.values, tokens),
                 )
                 for term in terms
             ]
@@ -74,8 +74,8 @@ def candidate(tokenizer: Tokenizer, prompt: str, text: str) -> int:
     return ids[0]
 
 
-def _bits(nats: Floats, chosen: list[int]) -> list[float]:
-    return [float(value) / math.log(2) for value in nats[chosen]]
+def _bits(nats: Floats, tokens: list[int]) -> list[float]:
+    return [float(value) / math.log(2) for value in nats[tokens]]
 
 
 def _term(term: Term, tokenizer: Tokenizer, values: list[float]) -> dict[str, Any]:
