@@ -133,8 +133,8 @@ def _build(
 
 def empty_levels(sizes: Array, closed: bool = False) -> list[dict[str, Array]]:
     """Empty arrays for a range or, if `closed`, for a whole table."""
-    rooms = level_lengths(sizes, closed)
-    return [{name: storage.empty(n, LEVEL_ARRAYS[name]) for name, n in room.items()} for room in rooms]
+    lengths = level_lengths(sizes, closed)
+    return [{name: storage.empty(n, LEVEL_ARRAYS[name]) for name, n in own.items()} for own in lengths]
 
 
 def level_lengths(sizes: Array, closed: bool) -> list[dict[str, int]]:
@@ -145,13 +145,13 @@ def level_lengths(sizes: Array, closed: bool) -> list[dict[str, int]]:
     depth = len(sizes) - 1
     for level in range(1, depth + 1):
         contexts, followers = (int(n) for n in sizes[level])
-        room = {"token": contexts, "child": contexts + closed, "begin": contexts + closed, "backoff": contexts}
-        room |= {"follow": followers, "mass": followers}
+        own = {"token": contexts, "child": contexts + closed, "begin": contexts + closed, "backoff": contexts}
+        own |= {"follow": followers, "mass": followers}
         if level == 1:
-            del room["token"]
+            del own["token"]
         if level == depth:
-            del room["child"]
-        lengths.append(room)
+            del own["child"]
+        lengths.append(own)
     return lengths
 
 

@@ -163,8 +163,8 @@ class NgramCounts(Rows):
     def holds(self, other: NgramCounts) -> bool:
         """Whether every row of other counts, of the same order up to 5, is counted here, however often."""
         for bucket in np.flatnonzero(np.diff(other.offsets)).tolist():
-            own, asked = (counts.keys[counts.offsets[bucket] : counts.offsets[bucket + 1]] for counts in (self, other))
-            if not len(own) or (own[np.minimum(np.searchsorted(own, asked), len(own) - 1)] != asked).any():
+            own, wanted = (counts.keys[counts.offsets[bucket] : counts.offsets[bucket + 1]] for counts in (self, other))
+            if not len(own) or (own[np.minimum(np.searchsorted(own, wanted), len(own) - 1)] != wanted).any():
                 return False
         return True
 
@@ -336,10 +336,10 @@ def merged(rows: Rows, other: Rows, sign: int = 1) -> Rows:
     """The sum of two sets of rows of the same range; with sign −1, their difference, which must not be negative."""
     if (rows.order, rows.first, rows.last) != (other.order, other.first, other.last):
         raise ValueError("rows of different order or buckets")
-    room = rows.distinct + (other.distinct if sign > 0 else 0)
+    capacity = rows.distinct + (other.distinct if sign > 0 else 0)
     dtype, shape = key_type(rows.order)
-    keys = np.empty((room, *shape[1:]), dtype=dtype)
-    counts = np.empty(room, dtype=np.uint32)
+    keys = np.empty((capacity, *shape[1:]), dtype=dtype)
+    counts = np.empty(capacity, dtype=np.uint32)
     offsets = np.empty_like(rows.offsets)
     number = library.saffu_merge_rows(
         pointer(rows.offsets, np.int64), pointer(rows.keys, dtype), pointer(rows.counts, np.uint32),

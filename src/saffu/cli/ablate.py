@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> None:
         if len(settings) > 1:
             raise SaffuError(f"--set {name} affects the text that all cells share; pass one value")
         tokenizer_settings[name] = settings[0]
-    cells = asked_cells(options, sweeps)
+    cells = cells_of(options, sweeps)
     if options.out.exists() and not options.out.is_dir():
         raise SaffuError(f"--out {options.out} is a file; pass a folder")
     run_cells(options, cells, TokenizerConfig(**tokenizer_settings))
@@ -137,7 +137,7 @@ def set_help() -> str:
     return "\n".join(["settings for --set NAME=VALUE or NAME=VALUE,VALUE:", *lines])
 
 
-def asked_cells(options: argparse.Namespace, sweeps: dict[str, list[Any]]) -> list[PaperConfig]:
+def cells_of(options: argparse.Namespace, sweeps: dict[str, list[Any]]) -> list[PaperConfig]:
     from saffu.experiments.grid import DOCUMENT_SHARDS, MODES, grid
 
     shards = options.document_shards

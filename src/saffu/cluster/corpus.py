@@ -67,14 +67,14 @@ class Tokenized:
 def shards_of(sources: Sequence[Source], how: Mapping[str, Any], every: int) -> list[Shard]:
     """Sources in groups of about SHARD bytes."""
     groups: list[list[Source]] = []
-    room = 0
+    left = 0
     for source in sources:
         size = source.path.stat().st_size * (4 if source.compression else 1)
-        if not groups or size > room:
+        if not groups or size > left:
             groups.append([])
-            room = SHARD
+            left = SHARD
         groups[-1].append(source)
-        room -= size
+        left -= size
     return [Shard(tuple((str(s.path), s.name, s.spooled) for s in group), how, every) for group in groups]
 
 

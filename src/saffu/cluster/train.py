@@ -131,8 +131,8 @@ def stages(
 
 def rows_of(cluster: Cluster, corpus: TokenCorpus, config: CalibratedConfig, limit: int | None) -> int:
     """The number of rows a task may hold: few enough for its memory and to keep all processors busy."""
-    room = max(LEAST_LIMIT, limit or USUAL_LIMIT) // (BYTES if config.order <= 5 else 2 * BYTES)
-    return min(room, corpus.targets // cluster.processors + 1)
+    rows = max(LEAST_LIMIT, limit or USUAL_LIMIT) // (BYTES if config.order <= 5 else 2 * BYTES)
+    return min(rows, corpus.targets // cluster.processors + 1)
 
 
 def kept_encoder(

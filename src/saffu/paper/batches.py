@@ -40,8 +40,8 @@ class ShuffledFold:
         order = np.arange(self.targets)
         if not network.config.document_shards:
             order = np.random.default_rng(seed_of(seed, "targets", number)).permutation(self.targets)
-        room = corpus.targets // folds + 2 * int(lengths.max())  # equally long in every fold, as a CUDA graph needs
-        padding = (network.lookback, max(0, room - self.targets))
+        length = corpus.targets // folds + 2 * int(lengths.max())  # equally long in every fold, as a CUDA graph needs
+        padding = (network.lookback, max(0, length - self.targets))
         self.network = network
         self.tokens = _on(network, np.pad(ids, padding, constant_values=PAD))
         self.order = _on(network, order)
