@@ -83,7 +83,8 @@ def score_file(asked: Mapping[str, Any], place: tuple[str, str, bool], path: str
 
     options = argparse.Namespace(**asked)
     scorer, *others = scorers_of(options, loaded_scorer)
-    tally, bad = Tally(), ""
+    tally = Tally()
+    bad = ""
     try:
         with appearing(Path(path), "x") as file:
             tally = write_scores(options, [Source(Path(place[0]), *place[1:])], scorer, others, file)

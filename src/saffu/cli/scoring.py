@@ -36,7 +36,8 @@ def write_scores(
     live: bool = False,
 ) -> Tally:
     """Score the records of sources, in order, and write their rows; if `live`, as soon as each has been read."""
-    measures, tally = measures_of(options), Tally()
+    measures = measures_of(options)
+    tally = Tally()
     records = read_records(sources, skipped=tally.skipped, **reading(options))
     groups = (Arrivals if live else batches)(records, lambda record: len(record.text))
     rows = scored(groups, measures, scorer, others, tally)

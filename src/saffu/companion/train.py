@@ -111,6 +111,7 @@ class Training(run.Run[CompanionModel, Progress]):
         self.steps = max(1, round(self.config.epochs * self.steps_per_epoch))
         graphed = self.device.type == "cuda" and group.size == 1
         self.take_step = GraphedStep(self._plain_step) if graphed else self._plain_step
+        self._rows: Tensor | None = None  # of the current epoch
         if model.networks is None:
             self._open_gate()
         whole = self.config.minutes * 60
@@ -166,7 +167,7 @@ class Training(run.Run[CompanionModel, Progress]):
 
     def _step(self) -> None:
         epoch, place = divmod(self.progress.steps, self.steps_per_epoch)
-        if place == 0 or not hasattr(self, "_rows"):
+        if place == 0 or self._rows is None:
             rng = np.random.default_rng(seed_of(self.config.seed, "rows", epoch))
             self._rows = self.division.rows(rng, self.networks.stack.number)
         self.optimizer.set_rate(min(1.0, (self.progress.steps + 1) / WARMUP) * cooled(self.fraction))
