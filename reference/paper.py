@@ -190,7 +190,8 @@ def smallest_shift(F: Array) -> Array:
     >>> smallest_shift(np.array([[5.0, 7.0], [3.0, 3.0]])).round(3).tolist()
     [[0.0, 2.0], [3.0, 3.0]]
     """
-    least, largest = F.min(axis=1, keepdims=True), F.max(axis=1, keepdims=True)
+    least = F.min(axis=1, keepdims=True)
+    largest = F.max(axis=1, keepdims=True)
     return np.where(largest - least > 1e-5 * largest, F - least + 1e-6 * (largest - least), F)
 
 
