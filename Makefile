@@ -39,14 +39,14 @@ $(HF)/.installed: pyproject.toml constraints.txt
 
 # Simulated nodes, one of which is killed; a killed driver; a million lines.
 test-cluster: setup
-	$(BIN)/python -m pytest tests/cluster tests/cluster/faults.py tests/cluster/many_lines.py
+	$(BIN)/python -m pytest tests/cluster/test_*.py tests/cluster/faults.py tests/cluster/many_lines.py
 
 # The page of `saffu play`, and the one without a server, in a real browser: the chromium on PATH, or Debian's.
 test-web: setup
 	$(BIN)/python $(INSTALL) playwright
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || { apt-get update -qq && apt-get install -y -qq chromium; }
 	npm install --silent --prefix $(VENV)/axe axe-core puppeteer-core || echo "no npm: accessibility and Firefox are not checked"
-	$(BIN)/python -m pytest tests/play tests/play/browser.py tests/play/static_page.py
+	$(BIN)/python -m pytest tests/play/test_*.py tests/play/browser.py tests/play/static_page.py
 
 # The kernels with every compiler that is installed, also for other systems, run under emulators.
 portable:
