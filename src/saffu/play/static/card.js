@@ -48,11 +48,12 @@ function prompt(before, word) {
   for (const size of [76, 64, 54, 46, 38]) {
     const lines = wrapped(`${start} ${word}`, `${size}px ${SERIF}`, 1060);
     if (lines.length > (size > 50 ? 2 : 3) && size > 38) continue;
+    const top = 112 + (210 - 1.22 * size * Math.min(4, lines.length)) / 2; // in the middle of the space above the reasons
     return lines.slice(-4).map((line, place, all) => {
       const isLast = place === all.length - 1;
       const end = isLast && line.endsWith(word) ? word : "";
       const begin = line.slice(0, line.length - end.length);
-      return text(70, 125 + size * (0.9 + 1.22 * place), size, begin, { "font-family": SERIF, "xml:space": "preserve" }).appendChild(node("tspan", { fill: FOR, "font-weight": 700 }, end)).parentNode;
+      return text(70, top + size * (0.95 + 1.22 * place), size, begin, { "font-family": SERIF, "xml:space": "preserve" }).appendChild(node("tspan", { fill: FOR, "font-weight": 700 }, end)).parentNode;
     });
   }
 }
@@ -68,7 +69,7 @@ export function card(explained, before, owner) {
       text(370, y, 26, shortened(plain(phrase), `26px ${SERIF}`, 760), { "font-family": SERIF }),
     ];
   });
-  const because = found.length ? `${percent(explained.p)}, because, in bits:` : `${percent(explained.p)}: nothing counted here leads to it.`;
+  const because = found.length ? `${percent(explained.p)} likely; what speaks for it, in bits:` : `${percent(explained.p)} likely; nothing right here leads to it.`;
   return node(
     "svg",
     { xmlns: SPACE, viewBox: "0 0 1200 630", width: 1200, height: 630, role: "img", "aria-label": `Why ${explained.word}?` },

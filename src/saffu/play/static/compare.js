@@ -16,6 +16,7 @@ function showRival() {
   byId("rival-note").textContent = model.rival_note;
   byId("rival-note").hidden = !model.rival_note;
   byId("fit-rival").hidden = Boolean(model.rival) || model.rival_note.includes("being fitted") || !model.has_texts;
+  byId("theirs").hidden = !model.rival && !model.has_texts;
   later("rival", 500, suggestRival);
 }
 
@@ -26,9 +27,9 @@ function showShort(list, words) {
 
 async function suggestRival() {
   if (session.written) return;
-  showShort("our-words", session.words);
   const rival = subject()?.rival;
   const place = session.place;
+  showShort("our-words", rival ? session.words : []);
   if (!rival || !place) return byId("their-words").replaceChildren();
   if (typedText().length > MOST_TYPED) return;
   keystroke += 1;

@@ -93,7 +93,7 @@ function showFacts(model) {
   byId("facts-title").textContent = model.has_texts ? model.name[0].toUpperCase() + model.name.slice(1) : model.name;
   const { scores } = model;
   const seconds = scores.seconds ? `, counted in ${scores.seconds.toFixed(1)} s` : "";
-  byId("facts-line").textContent = `${plural(model.tokens, "token")} in ${plural(model.documents, "document")}${seconds}`;
+  byId("facts-line").textContent = plural(model.documents, "document") + seconds;
   const facts = [["tokens", format(model.tokens)], ["documents", format(model.documents)], ["vocabulary", format(model.vocabulary)]];
   if (scores.seconds) facts.push(["seconds to count", scores.seconds.toFixed(1)]);
   byId("numbers").replaceChildren(...facts.map(([name, value]) => element("div", {}, element("dt", { textContent: name }), element("dd", { textContent: value }))));
@@ -111,7 +111,7 @@ function showScores(scores) {
     return [element("span", { textContent: name }), element("div", { className: "track" }, fill), element("span", { className: "value", textContent: bits.toFixed(3) })];
   });
   let note = "";
-  if (shown.length) note = `bits per byte on ${plural(scores.held_out, "held-out document")} (lower is better); they were counted afterward`;
+  if (shown.length) note = `bits per byte (lower is better) on ${plural(scores.held_out, "document")} set aside for this test, and counted after it`;
   else if (scores.seconds) note = "With ten documents or more, some would be held out to score the model.";
   byId("scores").replaceChildren(...cells, element("span", { className: "note", textContent: note }));
 }

@@ -18,8 +18,19 @@ export const isolated = (text, name = "bdi", properties = {}) => element(name, {
 const grouped = new Intl.NumberFormat("en");
 export const format = (value) => grouped.format(value);
 export const plural = (count, thing) => `${format(count)} ${thing}${count === 1 ? "" : "s"}`;
-export const percent = (p) => (p >= 0.0995 ? `${(100 * p).toFixed(0)}%` : p >= 0.001 ? `${(100 * p).toFixed(1)}%` : "<0.1%");
-export const signed = (bits) => `${bits < 0 ? "−" : "+"}${Math.abs(bits).toFixed(2)}`;
+export const LEAST_SHOWN = 0.001; // below which a probability is only "<0.1%"
+
+export function percent(p) {
+  if (p < LEAST_SHOWN) return "<0.1%";
+  if (p > 1 - LEAST_SHOWN / 2 && p < 1) return ">99.9%";
+  return `${(100 * p).toFixed(p >= 0.0995 && p < 0.995 ? 0 : 1)}%`;
+}
+
+export function signed(bits, digits = 2) {
+  const size = Math.abs(bits).toFixed(digits);
+  return `${Number(size) === 0 ? "" : bits < 0 ? "−" : "+"}${size}`;
+}
+
 export const visible = (token) => ({ "<eod>": "⏎", "<pad>": "∅", "\n": "⏎" })[token] ?? (token.trim() || "␣");
 
 const timers = new Map();

@@ -1,12 +1,14 @@
 // The editor: surprisals behind the text, the suggestion as ghost text, suggestions for the caret's place, and words that explain
 // themselves when the caret moves into them.
 
-import { byId, complain, element, format, isolated, later, percent, plural, speak, visible } from "./dom.js";
+import { LEAST_SHOWN, byId, complain, element, format, isolated, later, percent, plural, speak, visible } from "./dom.js";
 import { ask } from "./server.js";
 import { chosenWord, emit, on, session, subject } from "./session.js";
 
 export const MOST_TYPED = 10_000; // characters, as in server.py
 const WITHOUT_SPACES = / ?[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}ー]+$/u;
+const DIRECTIONS = /[\u202a-\u202e\u2066-\u2069]/; // marks whose effect would reach into what is appended
+const FEWEST_WORDS = 3; // suggested, however unlikely
 const page = Math.random().toString(36).slice(2);
 const editor = byId("editor");
 const mirror = byId("mirror");
@@ -48,9 +50,9 @@ export async function type() {
 
 function moveTo(place, words, written) {
   session.place = place;
-  session.words = words;
+  session.words = words.filter(({ p }, rank) => rank < FEWEST_WORDS || p >= LEAST_SHOWN);
   session.written = written;
-  session.chosen = written ? -1 : Math.max(0, words.findIndex(({ word }) => word === session.wanted));
+  session.chosen = written ? -1 : Math.max(0, session.words.findIndex(({ word }) => word === session.wanted));
   session.wanted = "";
   emit("place");
   showGhost();
@@ -165,8 +167,8 @@ function showGhost() {
   }
   mirror.append(editor.value.slice(length));
   const word = session.words[session.chosen]?.word ?? "";
-  if (place && !written && editor.value && isCurrent() && place.caret === editor.value.length && word.startsWith(place.typed)) {
-    mirror.append(element("span", { className: "ghost", textContent: word.slice(place.typed.length) }));
+  if (place && !written && editor.value && isCurrent() && place.caret === editor.value.length && word.startsWith(place.typed) && !DIRECTIONS.test(editor.value)) {
+    mirror.append(isolated(word.slice(place.typed.length), "span", { className: "ghost" }));
   }
   mirror.append("\u200b");
   follow();

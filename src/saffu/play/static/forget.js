@@ -24,6 +24,7 @@ function showDocuments({ documents, holding }, word) {
   const title = holding === 1 ? ["This document says “", isolated(word), "”"] : ["Documents that say “", isolated(word), "”"];
   byId("documents-title").replaceChildren(...(model.has_texts ? title : ["Forget a document"]));
   byId("forget-form").hidden = model.has_texts;
+  byId("forget-hint").hidden = !documents.length || model.changes.length > 0;
   byId("drop-label").hidden = !model.has_network;
   const items = documents.map((found) => {
     const forget = element("button", { type: "button", className: "danger", textContent: "Forget" });
@@ -59,6 +60,7 @@ async function change(name, body, button = null) {
   const { value, caret } = session.place ?? {};
   const words = session.words;
   const wanted = chosenWord() ?? "";
+  const isFocused = button && button === document.activeElement;
   if (button) button.disabled = true;
   const state = await ask(name, { model: session.current, ...body }, { replace: "change" });
   if (button) button.disabled = false;
@@ -68,6 +70,7 @@ async function change(name, body, button = null) {
   session.wanted = wanted;
   accept(state);
   emit("models");
+  if (isFocused) (byId("undo").hidden ? byId("documents-title") : byId("undo")).focus({ preventScroll: true }); // the button is about to go
   type();
   later("refresh", 150, refresh);
   return true;
@@ -140,14 +143,14 @@ function separated(words, most) {
 // The fingerprints: what the model was, what it is, and what counting from scratch gives.
 function prints(model, made, state) {
   const print = (hash) => element("code", { textContent: hash.slice(0, 8), title: hash });
-  const scratch = `the same, bit for bit, as counting ${made.kind === "forget" ? "only the other" : "all"} ${plural(made.recounted ?? 0, "document")} from scratch`;
+  const scratch = `Verified: the same, bit for bit, as counting ${made.kind === "forget" ? "only the other" : "all"} ${plural(made.recounted ?? 0, "document")} from scratch`;
   const says = {
-    open: ["verifying…"],
-    equal: ["✓ ", model.has_texts ? scratch : "undoing it restores the previous model, bit for bit"],
-    different: ["different from counting from scratch: this is a bug; please report it"],
+    open: ["Verifying…"],
+    equal: ["✓ ", model.has_texts ? scratch : "Verified: undoing it restores the previous model, bit for bit"],
+    different: ["Different from counting from scratch: this is a bug; please report it"],
     failed: [made.failed],
   }[state];
-  return element("p", { className: "verdict" }, "fingerprint ", print(made.before), " → ", print(made.after), " ", ...says);
+  return element("p", { className: "verdict" }, ...says, " (fingerprint ", print(made.before), " → ", print(made.after), ")");
 }
 
 function remains(pieces) {
@@ -157,14 +160,14 @@ function remains(pieces) {
     change("recount", {}, again);
   });
   const named = separated(pieces.map((piece) => piece.trim() || "␣"), 8);
-  return element("div", { className: "remains" }, element("p", {}, "What remains: the tokenizer learned ", pieces.length === 1 ? "the piece " : "the pieces ", ...named, " from this text. No count of ", pieces.length === 1 ? "it is left, and it is" : "them is left, and they are", " never suggested."), again);
+  return element("div", { className: "remains" }, element("p", {}, "What remains: ", ...named, pieces.length === 1 ? ", a piece of words that the tokenizer" : ", pieces of words that the tokenizer", " learned from this document. Without counts, ", pieces.length === 1 ? "it is" : "they are", " never suggested."), again);
 }
 
 export function startForget() {
   on("word", findDocuments);
   on("place", compareWords);
   on("models", showChanges);
-  byId("undo").addEventListener("click", () => change("undo", {}));
+  byId("undo").addEventListener("click", () => change("undo", {}, byId("undo")));
   submitting("learn-form", async () => {
     if (await change("learn", { text: byId("learn-text").value })) byId("learn-text").value = "";
   });

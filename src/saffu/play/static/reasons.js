@@ -22,9 +22,14 @@ const times = (count) => (count === 1 ? "once" : count === 2 ? "twice" : `${form
 
 // What a part saw: "the number of"; a class is shown by the word that was typed, with others of the class.
 function sight(counts) {
-  const text = (counts.partial ? "…" : "") + counts.seen.map((tokens) => written(tokens[0])).join("").trim();
+  const text = textOf(counts);
   const kin = counts.seen.flatMap((tokens) => (tokens.length > 1 ? [[...new Set(tokens.map(visible))].join("/")] : []));
-  return quoted(text || "the start of a line", kin);
+  return text ? quoted(text, kin) : "the start of a line";
+}
+
+function textOf({ seen, partial }) {
+  const text = seen.map((tokens) => written(tokens[0])).join("").trim();
+  return partial ? `…${text.replace(/^\ufffd+/, "")}` : text; // the rest of a letter that was cut
 }
 
 // The rows of a word of several tokens: what a part saw of each token says little, so those that read on to the end of the word
@@ -44,7 +49,7 @@ export function rowsOfWord({ word, rows, parts, said }) {
   });
 }
 
-const isOfClasses = (counts) => counts.seen.some((tokens) => tokens.length > 1);
+const isOfClasses = (counts) => textOf(counts) && counts.seen.some((tokens) => tokens.length > 1);
 
 // "after the number of: pixels 4 of 183"
 export function title(row, piece) {
@@ -66,20 +71,25 @@ function reason(row, piece, owner) {
   const { counts, target = piece } = row;
   const often = times(counts.count);
   if (counts.here && !counts.seen.length) return ["you typed ", quoted(target), ` ${often} before`];
-  if (counts.here) return ["you typed ", quoted(`${sight(counts).text} → ${target}`), ` ${often} before`];
+  if (counts.here) return ["you typed ", quoted(`${textOf(counts)} → ${target}`), ` ${often} before`];
   if (counts.gap) return [quoted(target), ` stands ${counts.gap + 1} words after `, sight(counts), ` ${often} in ${owner}`];
   if (isOfClasses(counts)) return [quoted(target), " follows words like ", sight(counts), ` ${often} in ${owner}`];
-  return [quoted(`${sight(counts).text} → ${target}`), ` occurs ${often} in ${owner}`];
+  if (!textOf(counts)) return ["a line begins with ", quoted(target), ` ${often} in ${owner}`];
+  return [quoted(`${textOf(counts)} → ${target}`), ` occurs ${often} in ${owner}`];
 }
 
-// The reasons for a word that rest on counts, the largest first: {bits, phrase}.
+// The reasons for a word that rest on counts, the largest first, those that read the same as one: {bits, phrase}.
 export function reasons(explained, owner) {
   const [first, ...others] = explained.parts;
   const target = visible(first.token) + (others.length ? "…" : "");
-  return rowsOfWord(explained)
-    .filter((row) => row.bits > SMALL && row.counts?.count && !START.has(row.name) && (row.counts.seen.length || row.counts.here))
-    .sort((a, b) => b.bits - a.bits)
-    .map((row) => ({ bits: row.bits, phrase: reason(row, target, owner), row }));
+  const found = new Map();
+  for (const row of rowsOfWord(explained)) {
+    if (!row.counts?.count || START.has(row.name) || !(row.counts.seen.length || row.counts.here)) continue;
+    const phrase = reason(row, target, owner);
+    const bits = row.bits + (found.get(plain(phrase))?.bits ?? 0);
+    found.set(plain(phrase), { bits, phrase });
+  }
+  return [...found.values()].filter(({ bits }) => bits > SMALL).sort((a, b) => b.bits - a.bits);
 }
 
 // "pixels, mostly because the number of → pixels occurs 4 times in your text".

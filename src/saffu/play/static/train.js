@@ -8,11 +8,17 @@ import { accept, emit, on, session, subject } from "./session.js";
 
 const WIDTH = 640;
 const HEIGHT = 160;
-const MARGIN = 12;
+const MARGIN = 24;
 
 function drawn(name, properties) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const [key, value] of Object.entries(properties)) made.setAttribute(key, value);
+  return made;
+}
+
+function label(x, y, words, side = "start") {
+  const made = drawn("text", { x, y, "text-anchor": side });
+  made.textContent = words;
   return made;
 }
 
@@ -30,6 +36,8 @@ function curve({ minutes, moments }) {
     drawn("line", { class: "level", x1: MARGIN, x2: WIDTH - MARGIN, y1: y(counts), y2: y(counts) }),
     drawn("polyline", { class: "falling", points: moments.map((each) => `${x(each.seconds)},${y(each.bits)}`).join(" ") }),
     drawn("circle", { class: "now", cx: x(moments.at(-1).seconds), cy: y(values.at(-1)), r: 4 }),
+    label(WIDTH - MARGIN, Number(y(counts)) - 8, `counts alone: ${counts.toFixed(3)}`, "end"),
+    label(x(moments.at(-1).seconds), Number(y(values.at(-1))) + 20, `with the network: ${values.at(-1).toFixed(3)}`, moments.at(-1).seconds > seconds / 2 ? "end" : "start"),
   );
   return picture;
 }
@@ -39,7 +47,7 @@ function line({ minutes, moments, outcome, failed, done }) {
   if (done && outcome) return `${outcome[0].toUpperCase()}${outcome.slice(1)}.`;
   if (!moments.length) return "Counting most of the text, so that the rest shows what training gains…";
   const { seconds, bits, counts } = moments.at(-1);
-  return `${seconds.toFixed(0)} of ${60 * minutes} seconds: ${bits.toFixed(3)} bits per byte of held-out text; the counts alone take ${counts.toFixed(3)}.`;
+  return `${seconds.toFixed(0)} of ${60 * minutes} seconds: ${bits.toFixed(3)} bits per byte of text it was not trained on (lower is better); the counts alone take ${counts.toFixed(3)}.`;
 }
 
 function show() {

@@ -52,8 +52,8 @@ function show() {
   const part = parts[piece];
   const bits = part ? part.bits : explained.bits;
   const members = (part ?? (parts.length === 1 ? parts[0] : null))?.class.map(visible);
-  const kin = members?.length ? ` Its class: ${[...new Set(members)].join(", ")}, …` : "";
-  byId("why-sum").replaceChildren(element("b", { textContent: percent(2 ** bits) }), " = 2", element("sup", { textContent: signed(bits) }), ", and the exponent is the sum of these bits.", kin);
+  const kin = members?.length ? ` Words like it: ${[...new Set(members)].join(", ")}, …` : "";
+  byId("why-sum").replaceChildren(element("b", { textContent: percent(2 ** bits) }), " = 2", element("sup", { textContent: signed(bits, 3) }), ", and the exponent is the sum of these bits.", kin);
   showPieces(parts);
   showSides(part ?? parts[0]);
   showBars(part ? part.rows : exact ? explained.rows : rowsOfWord(explained), bits, visible(part ? part.token : parts[0].token) + (!part && parts.length > 1 ? "…" : ""));
@@ -81,7 +81,7 @@ function showSides({ sides, token }) {
   const [network, counts] = sides;
   byId("gate").style.width = `${100 * network.weight}%`;
   byId("gate-says").replaceChildren(
-    `The network decides ${percent(network.weight)} of the prediction here. It gives `, isolated(visible(token), "i"), ` ${percent(network.p)}, the counts ${percent(counts.p)}.`,
+    `The network decides ${percent(network.weight)} of the prediction here. It gives `, isolated(visible(token), "i"), ` ${percent(network.p)} of all that may come next, the counts ${percent(counts.p)}.`,
   );
   for (const { name, favorites } of sides) {
     const items = favorites.map(({ word, p }) => element("li", {}, isolated(visible(word)), " ", element("span", { className: "p", textContent: percent(p) })));
