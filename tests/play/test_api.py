@@ -164,12 +164,16 @@ def test_words_of_several_tokens_are_explained_token_by_token(counted_page):
     assert next(row["bits"] for row in answer["rows"] if row["name"] == "memory") == pytest.approx(by_token)
 
 
-def test_counts_behind_a_suggestion_are_those_of_the_text(counted_page, text):
+@pytest.mark.parametrize(
+    ("prompt", "found_by", "fall_back"),
+    [("the old king saw the small dog found a ", 6, 0), ("the sea in the garden . a old girl liked a ", 5, 3)],
+)
+def test_counts_behind_a_suggestion_are_those_of_the_text(counted_page, text, prompt, found_by, fall_back):
     """Each view's counts, found again by reading the text."""
     lm = counted_page.studio.subject(counted_page.id).version.lm
     model, tokenizer = lm.model_, lm.tokenizer_
     documents = [[EOD, *tokenizer.encode(line), EOD] for line in text.split("\n")[:-1]]
-    context, (token,), _ = word_after(lm, "the old king saw the small dog found a ", "house")
+    context, (token,), _ = word_after(lm, prompt, "house")
     found = counts_behind(model, tokenizer, context, token)
 
     def reference(view, length):
@@ -188,12 +192,18 @@ def test_counts_behind_a_suggestion_are_those_of_the_text(counted_page, text):
         return followed, total
 
     assert found["prior"]["count"] == sum(document[1:].count(token) for document in documents)
-    compared = 0
+    compared = shortened = 0
     for view in model.views:
         length = len(found[view.name]["seen"])
         assert (found[view.name]["count"], found[view.name]["total"]) == reference(view, length), view.name
         compared += found[view.name]["count"] > 0
-    assert compared >= 6
+        shorter = found[view.name]["shorter"]
+        if shorter:
+            shortened += 1
+            reach = len(shorter["seen"])
+            assert (shorter["count"], shorter["total"]) == reference(view, reach) and shorter["count"] > 0, view.name
+            assert reference(view, reach + 1)[0] == found[view.name]["count"] == 0, view.name
+    assert compared >= found_by and shortened >= fall_back
     assert found["document, half-life 20"] == {
         "seen": [],
         "count": 0,
@@ -201,6 +211,7 @@ def test_counts_behind_a_suggestion_are_those_of_the_text(counted_page, text):
         "here": True,
         "gap": 0,
         "partial": False,
+        "shorter": None,
     }
 
 

@@ -22,7 +22,8 @@ MEMBERS = 3  # tokens shown for a class
 
 Counts = dict[str, Any]
 """What a part saw, oldest first, each as the tokens it stands for; how often the token followed, and of how many; and
-how many tokens stood in between; `partial` if what it saw begins inside a word."""
+how many tokens stood in between; `partial` if what it saw begins inside a word. If the token never followed all of
+it, `shorter` is the same of as many of its last tokens as the token did follow, on which such a part falls back."""
 
 
 def counted_part(model: Model) -> CalibratedModel | None:
@@ -46,15 +47,22 @@ def counts_behind(
             if view.is_slot and seen[0] == PAD:
                 continue
             if view.distances[0] >= sums.memory.order:
-                followed, times = _pair(sums.pairs[view.distances[0]], seen[0], token)
+                often = [_pair(sums.pairs[view.distances[0]], seen[0], token)]
             else:
-                chosen = _matching(model, view, rows, seen, sums.memory.offsets)
-                followed = int(counts[chosen][rows[chosen][:, -1] == token].sum())
-                times = int(counts[chosen].sum())
+                often = [
+                    (int(counts[chosen][rows[chosen][:, -1] == token].sum()), int(counts[chosen].sum()))
+                    for chosen in _matching(model, view, rows, seen, sums.memory.offsets)
+                ]
             shown = [_shown(model, tokenizer, view, place, each) for place, each in enumerate(seen)]
-            found[view.name] = _counts(shown[::-1], followed, times, gap=view.distances[0] - 1)
-            first = len(context) - view.distances[len(seen) - 1]
-            found[view.name]["partial"] = is_inside_word(Spelling.of(tokenizer).continues, context, first)
+            gap = view.distances[0] - 1
+            behind = []
+            for length, (followed, times) in enumerate(often, min(1, len(seen))):
+                first = len(context) - view.distances[length - 1]
+                partial = is_inside_word(Spelling.of(tokenizer).continues, context, first)
+                behind.append(_counts(shown[:length][::-1], followed, times, gap=gap, partial=partial))
+            found[view.name] = behind[-1]
+            if not behind[-1]["count"]:
+                behind[-1]["shorter"] = next((each for each in reversed(behind) if each["count"]), None)
     if model.config.cache:
         first = first_remembered(model.config.cache, len(context))
         found |= _remembered(model, tokenizer, np.array(context[first:], dtype=np.int64), token)
@@ -74,8 +82,10 @@ def rows_of(counts: NgramCounts) -> Array:
     return counts.rows()
 
 
-def _counts(seen: list[list[str]], count: int, total: int, here: bool = False, gap: int = 0) -> Counts:
-    return {"seen": seen, "count": count, "total": total, "here": here, "gap": gap, "partial": False}
+def _counts(
+    seen: list[list[str]], count: int, total: int, here: bool = False, gap: int = 0, partial: bool = False
+) -> Counts:
+    return {"seen": seen, "count": count, "total": total, "here": here, "gap": gap, "partial": partial, "shorter": None}
 
 
 def _pair(pairs: NgramCounts, seen: int, token: int) -> tuple[int, int]:
@@ -85,13 +95,17 @@ def _pair(pairs: NgramCounts, seen: int, token: int) -> tuple[int, int]:
     return int(counts[pairs.keys[bucket] == token].sum()), int(counts.sum())
 
 
-def _matching(model: CalibratedModel, view: View, rows: Array, seen: Sequence[int], offsets: Array) -> Array:
-    """The places of the rows whose context a view cannot distinguish from the tokens it saw."""
+def _matching(model: CalibratedModel, view: View, rows: Array, seen: Sequence[int], offsets: Array) -> list[Array]:
+    """The places of the rows whose context a view cannot distinguish from the last token it saw, the last two, …
+
+    All rows if it saw none.
+    """
     exact = view.exact if view.classes else len(seen)
     if view.distances[0] == 1 and exact:
         places = np.arange(int(offsets[seen[0]]), int(offsets[seen[0] + 1]))
     else:
         places = np.arange(len(rows))
+    found = []
     for place, (distance, token) in enumerate(zip(view.distances, seen, strict=False)):
         column = rows[places, distance - 1]
         if place < exact:
@@ -99,7 +113,8 @@ def _matching(model: CalibratedModel, view: View, rows: Array, seen: Sequence[in
         else:
             classes = model.encoder.context_classes[view.classes]
             places = places[classes[column] == classes[token]]
-    return places
+        found.append(places)
+    return found or [places]
 
 
 def _shown(model: CalibratedModel, tokenizer: Tokenizer, view: View, place: int, token: int) -> list[str]:

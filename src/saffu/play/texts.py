@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,15 +48,16 @@ def split_text(text: str, split: str = "auto") -> list[str]:
 
 
 def beginnings(documents: Sequence[str], number: int = 8, words: int = 3) -> list[str]:
-    """The first words of some documents, to try a model with.
+    """The first words of some documents, to try a model with; such that no other document begins so, if there are any.
 
-    >>> beginnings(["the old king slept", "yes", "a dog saw the sea"])
-    ['the old king ', 'a dog saw ']
+    >>> beginnings(["the old king slept", "yes", "a dog saw the sea", "the old king ate", "the sea was calm"])
+    ['a dog saw ', 'the sea was ']
     """
-    longer = [document for document in documents if len(document.split()[: words + 1]) > words]
-    step = max(1, len(longer) // number)
-    spread = longer[step // 2 :: step][:number]
-    return list(dict.fromkeys(" ".join(document.split()[:words]) + " " for document in spread))
+    split = [document.split(maxsplit=words) for document in documents]
+    often = Counter(" ".join(each[:words]) + " " for each in split if len(each) > words)
+    chosen = [beginning for beginning, count in often.items() if count == 1] or list(often)
+    step = max(1, len(chosen) // number)
+    return chosen[step // 2 :: step][:number]
 
 
 @dataclass(frozen=True, eq=False)

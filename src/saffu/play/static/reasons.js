@@ -43,7 +43,7 @@ export function rowsOfWord({ word, rows, parts, said }) {
     if (counts.gap) return { ...row, counts: null, title: ["words farther back"] };
     if (isOfClasses(counts)) return { ...row, counts: null, title: ["words like those before it"] };
     const last = parts.at(-1).rows.find(({ name }) => name === row.name)?.counts;
-    if (said) return { ...row, target: word, counts: { ...counts, seen: [[said.context]], count: said.count, total: said.total, partial: false } };
+    if (said) return { ...row, target: word, counts: { ...counts, seen: [[said.context]], count: said.count, total: said.total, partial: false, shorter: null } };
     if (!last?.count || last.seen.length < parts.length) return { ...row, counts: null, title: ["the words before it"] };
     return { ...row, target: word, counts: { ...last, seen: last.seen.slice(0, 1 - parts.length) } };
   });
@@ -51,9 +51,13 @@ export function rowsOfWord({ word, rows, parts, said }) {
 
 const isOfClasses = (counts) => textOf(counts) && counts.seen.some((tokens) => tokens.length > 1);
 
+// The counts that speak for a word: a part that never saw it after all it matched falls back on less.
+const telling = ({ counts, bits }) => (bits > 0 && counts?.shorter) || counts;
+
 // "after the number of: pixels 4 of 183"
 export function title(row, piece) {
-  const { name, counts, seen } = row;
+  const { name, seen } = row;
+  const counts = telling(row);
   const target = row.target ?? piece;
   if (row.title) return row.title;
   if (!counts) return [seen?.[0] === "<pad>" ? "where the text begins" : (PLAIN[name] ?? name)];
@@ -68,7 +72,8 @@ export function title(row, piece) {
 
 // The same as a reason: "the number of → pixels occurs 4 times in your text".
 function reason(row, piece, owner) {
-  const { counts, target = piece } = row;
+  const { target = piece } = row;
+  const counts = telling(row);
   const often = times(counts.count);
   if (counts.here && !counts.seen.length) return ["you typed ", quoted(target), ` ${often} before`];
   if (counts.here) return ["you typed ", quoted(`${textOf(counts)} → ${target}`), ` ${often} before`];
@@ -84,7 +89,8 @@ export function reasons(explained, owner) {
   const target = visible(first.token) + (others.length ? "…" : "");
   const found = new Map();
   for (const row of rowsOfWord(explained)) {
-    if (!row.counts?.count || START.has(row.name) || !(row.counts.seen.length || row.counts.here)) continue;
+    const counts = telling(row);
+    if (!counts?.count || START.has(row.name) || !(counts.seen.length || counts.here)) continue;
     const phrase = reason(row, target, owner);
     const bits = row.bits + (found.get(plain(phrase))?.bits ?? 0);
     found.set(plain(phrase), { bits, phrase });

@@ -5,7 +5,7 @@ import { EOD, isInsideWord } from "./tokenizer.js";
 const PAD = 0;
 const MEMBERS = 3; // tokens shown for a class
 
-const counted = (seen, count, total, more = {}) => ({ seen, count, total, here: false, gap: 0, partial: false, ...more });
+const counted = (seen, count, total, more = {}) => ({ seen, count, total, here: false, gap: 0, partial: false, shorter: null, ...more });
 
 // By name; parts that do not follow from counts are left out.
 export function countsBehind(model, tokenizer, context, token) {
@@ -15,10 +15,15 @@ export function countsBehind(model, tokenizer, context, token) {
     const seen = model.tokensSeen(view, context).slice(0, model.matched(number, context));
     if (view.is_slot && seen[0] === PAD) return;
     const [distance] = view.distances;
-    const [count, total] = distance >= sums.memory.order ? pair(sums.pairs.get(distance), seen[0], token) : followed(model, view, seen, token);
+    const often = distance >= sums.memory.order ? [pair(sums.pairs.get(distance), seen[0], token)] : followed(model, view, seen, token);
     const shown = seen.map((each, place) => shownAs(model, tokenizer, view, place, each));
-    const first = context.length - view.distances[seen.length - 1];
-    found[view.name] = counted(shown.reverse(), count, total, { gap: distance - 1, partial: isInsideWord(tokenizer, context, first) });
+    const behind = often.map(([count, total], place) => {
+      const length = Math.min(place + 1, seen.length);
+      const first = context.length - view.distances.at(length - 1);
+      return counted(shown.slice(0, length).reverse(), count, total, { gap: distance - 1, partial: isInsideWord(tokenizer, context, first) });
+    });
+    found[view.name] = behind.at(-1);
+    if (!behind.at(-1).count) behind.at(-1).shorter = behind.findLast(({ count }) => count) ?? null;
   });
   return model.cache ? { ...found, ...remembered(model, about, tokenizer, context.slice(model.firstRemembered(context.length)), token) } : found;
 }
@@ -41,26 +46,27 @@ function pair({ offsets, keys, counts }, seen, token) {
   return [count, total];
 }
 
-// Of the rows whose context a view cannot distinguish from the tokens it saw: those that end with a token, and all.
+// Of the rows whose context a view cannot distinguish from the last token it saw, the last two, …, or of all if none: those that
+// end with a token, and all.
 function followed(model, view, seen, token) {
   const { order, offsets, keys, counts, digits, vocabulary } = model.sums.memory;
   const classes = view.classes ? model.arrays.get(`context_classes.${view.classes}`) : null;
   const distances = view.distances.slice(0, seen.length);
   const isSame = (place, other) => (classes && place >= view.exact ? classes[other] === classes[seen[place]] : other === seen[place]);
-  let count = 0;
-  let total = 0;
+  const often = distances.length ? distances.map(() => [0, 0]) : [[0, 0]];
   for (let nearest = 0; nearest < vocabulary; nearest += 1) {
     if (distances[0] === 1 && !isSame(0, nearest)) continue;
     const end = Number(offsets[nearest + 1]);
     for (let row = Number(offsets[nearest]); row < end; row += 1) {
       let place = distances[0] === 1 ? 1 : 0;
       while (place < distances.length && isSame(place, keys[row * digits + order - distances[place]])) place += 1;
-      if (place < distances.length) continue;
-      total += counts[row];
-      if (keys[row * digits] === token) count += counts[row];
+      for (const each of distances.length ? often.slice(0, place) : often) {
+        if (keys[row * digits] === token) each[0] += counts[row];
+        each[1] += counts[row];
+      }
     }
   }
-  return [count, total];
+  return often;
 }
 
 function shownAs(model, tokenizer, view, place, token) {
