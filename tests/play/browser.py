@@ -487,11 +487,12 @@ def violations(page) -> list[str]:
 @pytest.mark.skipif(not (PUPPETEER.exists() and FIREFOX), reason="no firefox or puppeteer-core; run make test-web")
 def test_firefox_types_undoes_explains_and_forgets(counted, address):
     script = Path(__file__).with_name("firefox.mjs")
-    command = ["node", script, PUPPETEER, FIREFOX, address[0]]
+    command = ["node", script, PUPPETEER, FIREFOX, address[0], "light", AXE]
     seen = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=120).stdout)
     assert (seen["inserted"], seen["undone"]) == ("the zebra crossed ", "the zebra cr")
     assert "the same, bit for bit, as counting only the other 336 documents" in seen["verdict"]
-    assert seen["problems"] == []
+    assert seen["isDark"] is False and seen["problems"] == []
+    assert seen["widths"] == [{"width": width, "wide": False, "violations": []} for width in (390, 640, 1000, 1600)]
 
 
 def test_at_200_percent_everything_fits(open_page, counted):

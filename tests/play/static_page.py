@@ -138,8 +138,9 @@ def test_every_width_and_theme(open_page, width, scheme):
 def test_firefox_types_undoes_explains_and_forgets(folder):
     script = Path(__file__).with_name("firefox.mjs")
     with serving(folder) as address:
-        command = ["node", script, PUPPETEER, FIREFOX, address]
+        command = ["node", script, PUPPETEER, FIREFOX, address, "dark", AXE]
         seen = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=120).stdout)
     assert (seen["inserted"], seen["undone"]) == ("the zebra crossed ", "the zebra cr")
     assert "the same, bit for bit, as counting only the other 336 documents" in seen["verdict"]
-    assert seen["problems"] == []
+    assert seen["isDark"] is True and seen["problems"] == []
+    assert seen["widths"] == [{"width": width, "wide": False, "violations": []} for width in (390, 640, 1000, 1600)]

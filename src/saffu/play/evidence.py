@@ -50,7 +50,7 @@ def counts_behind(
                 often = [_pair(sums.pairs[view.distances[0]], seen[0], token)]
             else:
                 often = [
-                    (int(counts[chosen][rows[chosen][:, -1] == token].sum()), int(counts[chosen].sum()))
+                    (int(counts[chosen][rows[chosen, -1] == token].sum()), int(counts[chosen].sum()))
                     for chosen in _matching(model, view, rows, seen, sums.memory.offsets)
                 ]
             shown = [_shown(model, tokenizer, view, place, each) for place, each in enumerate(seen)]
