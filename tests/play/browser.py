@@ -528,6 +528,7 @@ def test_scripts_without_spaces_are_suggested_word_by_word(open_page, address):
     page.click("#count-text")
     page.wait_for_selector("#progress:not([hidden])", state="attached")
     page.wait_for_selector("#facts:not([hidden])")
+    page.wait_for_function("() => document.getElementById('editor').value === ''")  # no example of the text before
     prompt(page, "天气很好。我喜欢", None)
     page.wait_for_selector('#words .word:text-is("喝茶"), #words .word:text-is("喝")')
     page.click("#words li:first-child .take")

@@ -215,6 +215,12 @@ def test_counts_behind_a_suggestion_are_those_of_the_text(counted_page, text, pr
     }
 
 
+def test_the_only_document_stays(page):
+    id = page.count("the old king saw the sea")["id"]
+    error = page.post("forget", 422, model=id, document=0)["error"]
+    assert error.startswith("this is the only document")
+
+
 def test_forget_gives_the_model_that_never_saw_the_document(page, text):
     id = page.count(text)["id"]
     ask = {"model": id, "text": "the zebra crossed the quiet ", "word": "river"}

@@ -19,11 +19,11 @@ from saffu.text.tokenizer import Tokenizer
 
 EVERY = 10  # every tenth document is held out
 STAGES = (
-    "split into documents",
-    "learn the tokenizer",
-    "count and calibrate",
-    "score held-out text",
-    "add held-out text",
+    "split it into documents",
+    "find its words and their pieces",
+    "count what follows what, and set some documents aside",
+    "test the model on those",
+    "count those, too",
 )
 NO_TORCH = "The paper's model needs PyTorch: pip install torch"
 TOO_SHORT = (

@@ -103,6 +103,8 @@ class Subject:
                 return self._change("forget", text, None, drop_network)
             if number is None or number not in now.texts.documents:
                 raise SaffuError("this document is no longer in the model; choose another")
+            if len(now.texts.documents) == 1:
+                raise SaffuError("this is the only document, and a model needs at least one; use another text instead")
             document, texts = now.texts.documents[number], now.texts.without(number)
             change, after = self._change("forget", document, texts, drop_network)
             change.vanished = texts.words_missing(document)

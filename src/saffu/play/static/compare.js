@@ -7,14 +7,14 @@ import { ask, stop } from "./server.js";
 import { accept, emit, on, session, subject } from "./session.js";
 import { wordItem } from "./words.js";
 
+const ABOUT_RIVAL = "The paper that saffu implements solves a network by formulas instead of training it. Typing is slower while it is fitted.";
 const OUTPUTS = ["our-text", "their-text"];
 let keystroke = 0;
 
 function showRival() {
   const model = subject();
   if (!model) return;
-  byId("rival-note").textContent = model.rival_note;
-  byId("rival-note").hidden = !model.rival_note;
+  byId("rival-note").textContent = model.rival_note || (model.rival ? "" : ABOUT_RIVAL);
   byId("fit-rival").hidden = Boolean(model.rival) || model.rival_note.includes("being fitted") || !model.has_texts;
   byId("theirs").hidden = !model.rival && !model.has_texts;
   later("rival", 500, suggestRival);

@@ -1,7 +1,7 @@
 // Counting a text, the models there are, and their facts.
 
 import { byId, complain, element, format, later, plural, submitting } from "./dom.js";
-import { type, write } from "./editor.js";
+import { isUntouched, type, write } from "./editor.js";
 import { ask } from "./server.js";
 import { accept, emit, on, session, subject } from "./session.js";
 
@@ -41,14 +41,15 @@ export async function refresh() {
     complain(state.job.error);
     formWanted = true;
   }
+  const isExample = isUntouched(); // of the model before
   accept(state);
   const first = !subject();
   if (finished || first) session.current = session.models.at(-1)?.id ?? "";
   emit("models");
   if (finished) document.title = `${subject().name} – saffu play`;
   if (subject() && (finished || first)) {
-    if (byId("editor").value) type();
-    else write(subject().examples[0] ?? "");
+    if (isExample) write(subject().examples[0] ?? "");
+    else type();
     if (!formWanted) byId("editor").focus({ preventScroll: true });
   }
   if (state.job?.error && formWanted) byId("source").focus();

@@ -205,7 +205,7 @@ function hover(event) {
 
 function showStatus({ spans: found, bits }) {
   const tokens = found.reduce((sum, span) => sum + span.tokens, 0);
-  byId("status").textContent = tokens ? `${bits.toFixed(1)} bits in ${plural(tokens, "token")}, ${(bits / tokens).toFixed(1)} each` : "";
+  byId("status").textContent = tokens ? `${bits.toFixed(1)} bits of surprise in ${plural(tokens, "token")}` : "";
 }
 
 // Texts to try, while there is none.
@@ -228,7 +228,7 @@ function showExamples() {
   );
 }
 
-const isUntouched = () => !editor.value || subject()?.examples.includes(editor.value);
+export const isUntouched = () => !editor.value || subject()?.examples.includes(editor.value);
 
 function rotate() {
   if (!isUntouched() || byId("examples").contains(document.activeElement) || byId("examples").matches(":hover")) return;

@@ -9,7 +9,7 @@ import { accept, chosenWord, emit, on, session, subject } from "./session.js";
 const MOST_MOVED = 6;
 const FEW = 3; // documents shown at first; as in play.css
 let before = null; // the suggestions before the last change: {value, caret, words}
-let moves = []; // how they moved: {word, from, to}
+let moves = null; // how they moved: {word, from, to}; null before that is known
 
 async function findDocuments() {
   const word = chosenWord();
@@ -25,6 +25,7 @@ function showDocuments({ documents, holding }, word) {
   byId("documents-title").replaceChildren(...(model.has_texts ? title : ["Forget a document"]));
   byId("forget-form").hidden = model.has_texts;
   byId("forget-hint").hidden = !documents.length || model.changes.length > 0;
+  byId("forget-hint").textContent = `Forget ${holding === 1 ? "it" : "one"}, as if it had never been read.`;
   byId("drop-label").hidden = !model.has_network;
   const items = documents.map((found) => {
     const forget = element("button", { type: "button", className: "danger", textContent: "Forget" });
@@ -66,7 +67,7 @@ async function change(name, body, button = null) {
   if (button) button.disabled = false;
   if (!state) return false;
   before = { value, caret, words };
-  moves = [];
+  moves = null;
   session.wanted = wanted;
   accept(state);
   emit("models");
@@ -114,7 +115,7 @@ function changeItem(model, made, isNewest) {
     recount: () => ["Counted the remaining documents with a fresh tokenizer."],
   }[made.kind]();
   item.append(element("p", { className: "what" }, ...what));
-  if (isNewest && moves.length) item.append(movedWords(made));
+  if (isNewest && moves) item.append(moves.length ? movedWords(made) : element("p", { className: "vanished" }, "No suggestion for this place moved."));
   if (made.vanished.length) item.append(element("p", { className: "vanished" }, "Gone from the model: ", ...separated(made.vanished, 12)));
   item.append(prints(model, made, state));
   if (made.pieces.length && isNewest) item.append(remains(made.pieces));

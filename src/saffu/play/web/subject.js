@@ -36,7 +36,7 @@ export class Subject {
   forget(number) {
     const { documents } = this;
     if (!documents?.ids.has(number)) throw new Error("this document is no longer in the model; choose another");
-    if (documents.ids.size === 1) throw new Error("this would remove every document in the model");
+    if (documents.ids.size === 1) throw new Error("this is the only document, and a model needs at least one");
     const ids = documents.ids.get(number);
     const text = documents.text(number);
     const left = documents.without(number);
