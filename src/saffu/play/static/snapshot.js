@@ -60,7 +60,7 @@ export function snapshot(name, model, before, explained, owner) {
   page.body.append(
     make("h1", { dir: "auto" }, before.slice(-400), make("mark", {}, explained.word)),
     make("p", { dir: "auto" }, plain(sentence(explained, owner, explained.isWritten))),
-    make("p", { class: "quiet" }, `${percent(explained.p)} = 2^${signed(explained.bits, 3)}. The exponent is the sum of these bits; the model (${model}) was counted, not trained.`),
+    make("p", { class: "quiet" }, `${percent(explained.p)} = 2`, make("sup", {}, signed(explained.bits, 3)), `. The exponent is the sum of these bits; the model (${model}) was counted, not trained.`),
     table(main),
     make("details", {}, make("summary", {}, `All ${all.length} parts`), table(all)),
     make("footer", {}, "Made with saffu: ", make("code", {}, COMMAND)),

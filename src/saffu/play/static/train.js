@@ -1,24 +1,18 @@
 // Training a network next to the counts, and the curve that falls meanwhile.
 
 import { refresh } from "./count.js";
-import { byId, later, submitting } from "./dom.js";
+import { byId, element, later, submitting } from "./dom.js";
 import { type } from "./editor.js";
 import { ask } from "./server.js";
 import { accept, emit, on, session, subject } from "./session.js";
 
 const WIDTH = 640;
 const HEIGHT = 160;
-const MARGIN = 24;
+const MARGIN = 12;
 
 function drawn(name, properties) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const [key, value] of Object.entries(properties)) made.setAttribute(key, value);
-  return made;
-}
-
-function label(x, y, words, side = "start") {
-  const made = drawn("text", { x, y, "text-anchor": side });
-  made.textContent = words;
   return made;
 }
 
@@ -36,10 +30,14 @@ function curve({ minutes, moments }) {
     drawn("line", { class: "level", x1: MARGIN, x2: WIDTH - MARGIN, y1: y(counts), y2: y(counts) }),
     drawn("polyline", { class: "falling", points: moments.map((each) => `${x(each.seconds)},${y(each.bits)}`).join(" ") }),
     drawn("circle", { class: "now", cx: x(moments.at(-1).seconds), cy: y(values.at(-1)), r: 4 }),
-    label(WIDTH - MARGIN, Number(y(counts)) - 8, `counts alone: ${counts.toFixed(3)}`, "end"),
-    label(x(moments.at(-1).seconds), Number(y(values.at(-1))) + 20, `with the network: ${values.at(-1).toFixed(3)}`, moments.at(-1).seconds > seconds / 2 ? "end" : "start"),
   );
   return picture;
+}
+
+function legend({ moments }) {
+  const { bits, counts } = moments.at(-1);
+  const key = (name) => element("span", { className: `line ${name}` });
+  return element("p", { className: "quiet" }, key("falling"), `with the network: ${bits.toFixed(3)}`, key("level"), `counts alone: ${counts.toFixed(3)}`);
 }
 
 function line({ minutes, moments, outcome, failed, done }) {
@@ -60,7 +58,7 @@ function show() {
   if (!training) return;
   const text = line(training);
   if (byId("train-line").textContent !== text) byId("train-line").textContent = text;
-  byId("curve").replaceChildren(...(training.moments.length ? [curve(training)] : []));
+  byId("curve").replaceChildren(...(training.moments.length ? [curve(training), legend(training)] : []));
   byId("use-network").hidden = !session.models.some(({ id }) => id === training.model);
 }
 
