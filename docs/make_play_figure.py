@@ -1,7 +1,7 @@
 """Take the picture of `saffu play` for the README, with the short book: python docs/make_play_figure.py
 
-Needs playwright, pillow, and chromium on PATH (`make test-web` installs the first and the last). The picture shows how
-long counting took and how quickly the page answers, so take it on a machine that is otherwise idle.
+Needs playwright, pillow, and chromium on PATH (`make test-web` installs the first and the last). Times are left out of
+the picture: they depend on what else the machine does.
 """
 
 import io
@@ -17,6 +17,11 @@ from playwright.sync_api import Page, sync_playwright
 
 PICTURE = Path(__file__).parent / "figures" / "play.png"
 WIDTH, SCALE, COLORS, TIMEOUT = 1280, 1.5, 128, 300_000
+HIDE_TIMES = """() => {
+    document.getElementById("latency").textContent = "";
+    const line = document.getElementById("facts-line");
+    line.textContent = line.textContent.replace(/, counted in .*/, "");
+}"""
 
 
 def prepare(page: Page) -> None:
@@ -29,6 +34,7 @@ def prepare(page: Page) -> None:
     page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")
     page.mouse.move(1, 1)
     page.wait_for_timeout(1000)  # until bars have moved
+    page.evaluate(HIDE_TIMES)
 
 
 def main() -> None:
