@@ -64,3 +64,16 @@ def test_the_command_serves_a_model_until_ctrl_c(fitted, tmp_path):
         server.send_signal(signal.SIGINT)
         _, errors = server.communicate()
     assert (server.returncode, errors) == (0, "")
+
+
+def test_without_a_folder_arithmetic_waits_for_the_settings_of_its_threads():
+    """They are read when NumPy is imported, and several are slower on a busy machine."""
+    code = """if True:
+        import os, sys
+        from saffu.cli import main, play
+        os.environ.pop("OPENBLAS_NUM_THREADS", None)
+        sys.modules["uvicorn"] = None  # which ends the command
+        main.run(["play", "--no-browser"])
+        assert os.environ["OPENBLAS_NUM_THREADS"] == "1" and "numpy" not in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, stderr=subprocess.PIPE)

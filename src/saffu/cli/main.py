@@ -113,7 +113,7 @@ def run(words: Sequence[str]) -> int:
 @contextmanager
 def lost_pages_explained(options: argparse.Namespace) -> Iterator[None]:
     """End with one line if a file of the model, which is mapped into memory, is cut while it is in use."""
-    if not hasattr(options, "model"):
+    if getattr(options, "model", None) is None:
         yield
         return
     from saffu.calibrated.kernels import library
