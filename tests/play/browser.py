@@ -203,7 +203,7 @@ def test_forget_is_in_view_without_scrolling(open_page, counted):
     page = open_page(390, height=844)
     prompt(page, "the zebra crossed the quiet ", "river")
     page.click("#documents li:first-child button")
-    page.wait_for_selector("#changes .moves li")
+    page.wait_for_selector("#changes li.equal .moves li")  # verified: shown for the last time
     box = page.locator("#changes .moves").bounding_box()
     assert box["y"] >= 0 and box["y"] + box["height"] <= 844  # what changed is in view, too
     page.click("#undo")
