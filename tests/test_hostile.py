@@ -18,7 +18,7 @@ from saffu.experiments.download import unpack
 from saffu.model.folder import log_facts, source_facts, trained_on_facts
 from saffu.text.documents import read_lines, read_records
 from saffu.text.sources import _ZstdFile
-from test_trust import copied, one_line, sign  # noqa: F401
+from test_trust import GOLDEN, copied, one_line, sign  # noqa: F401
 
 RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what controls a terminal, newline and tab aside
 EVIL = "\x1b]0;owned\x07\x9b31m\u202e"
@@ -147,6 +147,27 @@ def test_numbers_that_no_fit_gives(saffu, copied, tmp_path, file, name, value): 
     (tmp_path / "x.txt").write_text("the old dog\n")
     result = saffu(["update", folder, tmp_path / "x.txt"])
     assert result.status == 2 and "damaged" in result.err, result
+    one_line(result)
+
+
+@pytest.mark.parametrize("settings", [7, None, [], "radius", {}])
+def test_settings_of_an_older_folder_that_are_not_settings(saffu, tmp_path, settings):
+    folder = tmp_path / "older"
+    shutil.copytree(GOLDEN, folder)
+    sign(folder, settings=settings)
+    result = saffu(["info", folder])
+    assert result.status == 2 and "damaged" in result.err, result
+    one_line(result)
+
+
+def test_sums_of_an_older_folder_that_do_not_fit(saffu, tmp_path):
+    folder = tmp_path / "older"
+    shutil.copytree(GOLDEN, folder)
+    arrays = load_arrays(folder / "sums.safetensors") | {"encoder.memory": np.zeros(3)}
+    (folder / "sums.safetensors").write_bytes(b"".join(bytes(piece) for piece in to_safetensors(arrays)))
+    sign(folder)
+    result = saffu(["info", folder])
+    assert result.status == 2 and "sums.safetensors is damaged" in result.err, result
     one_line(result)
 
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,8 @@ class ModelFolder:
         self.path = path
         self.check = check or sys.platform == "win32"  # where a mapped file cannot be replaced
         self.recorded = files.read_manifest(path)
-        self.manifest = migrated_manifest(self.recorded)
+        with self.fitting(files.MANIFEST):
+            self.manifest = migrated_manifest(self.recorded)
 
     def __contains__(self, name: str) -> bool:
         return name in self.manifest["checksums"]
@@ -61,7 +63,18 @@ class ModelFolder:
     def arrays(self, name: str) -> dict[str, Array]:
         """The arrays of a safetensors file."""
         read = files.read_arrays(self.path, name, self.recorded) if self.check else files.map_arrays(self.path / name)
-        return migrated_arrays(self.recorded, read)
+        with self.fitting(name):
+            return migrated_arrays(self.recorded, read)
+
+    @contextmanager
+    def fitting(self, name: str) -> Iterator[None]:
+        """Say that a file is damaged if what it holds does not fit."""
+        try:
+            yield
+        except SaffuError:
+            raise
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise SaffuError(f"{self.path / name} is damaged ({error}); {RESTORE}") from None
 
     def text(self, name: str) -> str:
         """A small file, always verified."""
@@ -77,14 +90,10 @@ class ModelFolder:
         if name == "ledger_" and file not in self:
             return None
         try:
-            learned = read(self.arrays(file), int(self.manifest["vocabulary"]))
-        except SaffuError:
-            raise
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise SaffuError(f"{self.path / file} is damaged ({error}); {RESTORE}") from None
+            with self.fitting(file):
+                return read(self.arrays(file), int(self.manifest["vocabulary"]))
         finally:
             self.require_unchanged()
-        return learned
 
     def verify(self, skip: Container[str] = (files.MANIFEST,)) -> None:
         """Verify the checksum of every file, except those to `skip`."""
