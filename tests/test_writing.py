@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -88,6 +89,16 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(saffu, here, line, force):
     assert stat.S_ISFIFO((here / "pipe").stat().st_mode)
     assert saffu(line.replace("pipe", "file")).status == 0
     assert received[0] == (here / "file").read_bytes()
+
+
+@posix
+@pytest.mark.slow
+@pytest.mark.parametrize("line", ["embed m", "export m --to arpa"])
+def test_standard_output_can_be_a_pipe(saffu, here, line):
+    command = [sys.executable, "-m", "saffu", *line.split(), "--out", "/dev/stdout"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=300)
+    assert saffu(f"{line} --out file").status == 0
+    assert done.stdout == (here / "file").read_bytes()
 
 
 @posix

@@ -61,11 +61,12 @@ def replacing(path: Path, force: bool = True) -> Iterator[BinaryIO]:
 
     A pipe or a character device is written to directly. Without `force`, a file that has appeared meanwhile stays.
     """
-    path = Path(path).resolve()  # a link stays a link to the file that is replaced
+    path = Path(path)
     if is_stream(path):
         with path.open("wb") as stream:
             yield stream
         return
+    path = path.resolve()  # a link stays a link to the file that is replaced
     if path.exists() and not path.is_file():
         raise SaffuError(f"{path} is not a regular file; choose another name")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from saffu.cli.options import Command, Parser, add_model, integer, named_path, require_utf8
@@ -64,9 +65,14 @@ def run(options: argparse.Namespace) -> None:
         for neighbor in fact["neighbors"]:
             print(f"  {neighbor['cosine']:6.3f}  {show_token(neighbor['token'])}")
     if options.out:
-        number = len(options.words) or len(listed(lm))
-        size = vectors.vectors.shape[1]
-        print(f"wrote {plural(number, 'vector')} of {size} numbers to {options.out}")
+        print_written(len(options.words) or len(listed(lm)), vectors, options.out)
+
+
+def print_written(number: int, vectors: WordVectors, out: Path) -> None:
+    from saffu.writing import is_stream
+
+    if not is_stream(out):  # which may be where this would go
+        print(f"wrote {plural(number, 'vector')} of {vectors.vectors.shape[1]} numbers to {out}")
 
 
 def why_doubtful(word: str, frequencies: Sequence[int]) -> str:

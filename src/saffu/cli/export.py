@@ -112,11 +112,12 @@ def export_int8(lm: SaffuLM, options: argparse.Namespace) -> None:
 def export_arpa(lm: SaffuLM, options: argparse.Namespace) -> None:
     """Write the n-gram counts as an ARPA file."""
     from saffu.tools.arpa import write_arpa
+    from saffu.writing import is_stream
 
     if options.checkpoints or options.sizes:
         raise SaffuError("--checkpoints and --sizes need --to hf; remove --to arpa, or those options")
     sizes = write_arpa(lm.references_, lm.tokenizer_, options.out, options.order, options.prune or 0, options.force)
-    if options.out.is_char_device():  # which may be where notes would go
+    if is_stream(options.out):  # which may be where notes would go
         return
     if options.json:
         print_json(model_facts(lm) | {"out": options.out, "bytes": options.out.stat().st_size, "ngrams": sizes})
