@@ -214,6 +214,20 @@ def test_parquet_strings_that_are_not_utf8(tmp_path):
     assert [text for _, text in read_lines([path], errors="replace")] == ["good", "bad \ufffd\ufffd", "fine"]
 
 
+def test_parquet_pages_that_are_corrupt(tmp_path):
+    path = parquet(tmp_path / "a.parquet", lambda arrow: {"text": [f"line {number}" for number in range(300)]})
+    data = path.read_bytes()
+    messages = set()
+    for at in range(4, len(data) - 8, 5):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 0x5A]) + data[at + 1 :])
+        try:
+            list(read_lines([path], errors="replace"))
+        except SaffuError as error:
+            messages.add(str(error))
+    assert any(message.startswith(f"{path} is corrupt (") for message in messages)
+    assert not [message for message in messages if "not a . file" in message or "\n" in message]
+
+
 def test_dates_that_python_does_not_have(tmp_path):
     def columns(arrow):
         days = arrow.array([0, 2**30, 1], arrow.int32()).cast(arrow.date32())

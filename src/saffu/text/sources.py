@@ -205,7 +205,8 @@ def clear_errors(source: Source) -> Iterator[None]:
             raise _unreadable(source.name, error) from None
         what = f"corrupt or not a .{source.compression} file" if source.compression else "corrupt"
         remedy = "download or compress it again" if source.compression else "download it again"
-        raise SaffuError(f"{source.name} is {what} ({error}); {remedy}") from None
+        reason = " ".join(str(error).split())
+        raise SaffuError(f"{source.name} is {what} ({reason}); {remedy}") from None
 
 
 def _open(source: Source) -> BinaryIO:
