@@ -328,7 +328,7 @@ def test_a_waiting_writer_says_so(folder, caplog):
     try:
         with files.changing(folder, wait=False), files.changing(folder, wait=False):  # one thread may take it again
             thread.start()
-            assert waits.wait(30)
+            assert waits.wait(300)
             order.append("this")
         thread.join()
     finally:

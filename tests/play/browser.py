@@ -488,7 +488,7 @@ def violations(page) -> list[str]:
 def test_firefox_types_undoes_explains_and_forgets(counted, address):
     script = Path(__file__).with_name("firefox.mjs")
     command = ["node", script, PUPPETEER, FIREFOX, address[0], "light", AXE]
-    seen = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=120).stdout)
+    seen = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=300).stdout)
     assert (seen["inserted"], seen["undone"]) == ("the zebra crossed ", "the zebra cr")
     assert "the same, bit for bit, as counting only the other 336 documents" in seen["verdict"]
     assert seen["isDark"] is False and seen["problems"] == []

@@ -139,7 +139,7 @@ def test_firefox_types_undoes_explains_and_forgets(folder):
     script = Path(__file__).with_name("firefox.mjs")
     with serving(folder) as address:
         command = ["node", script, PUPPETEER, FIREFOX, address, "dark", AXE]
-        seen = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=120).stdout)
+        seen = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=300).stdout)
     assert (seen["inserted"], seen["undone"]) == ("the zebra crossed ", "the zebra cr")
     assert "the same, bit for bit, as counting only the other 336 documents" in seen["verdict"]
     assert seen["isDark"] is True and seen["problems"] == []

@@ -50,7 +50,7 @@ def asked(lm, browser_kernels, tmp_path, monkeypatch):  # noqa: F811
         asked = {"requests": requests, "texts": texts, "merges": [" ".join(merge) for merge in merges]}
         command = ["node", Path(__file__).with_name("engine.mjs"), tmp_path / "page"]
         shown = subprocess.run(
-            command, input=json.dumps(asked).encode(), stdout=subprocess.PIPE, check=True, timeout=120
+            command, input=json.dumps(asked).encode(), stdout=subprocess.PIPE, check=True, timeout=300
         )
         return json.loads(shown.stdout)
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 Attempt = tuple[str, str]
 """What was tried, and what went wrong; empty if nothing did."""
 
-SECONDS = 60  # after which a command counts as hanging
+SECONDS = 60  # after which a command counts as hanging, on an idle machine
 QUICK = "--order 3 --slots 3 --word-classes 20"
 PAPER = "--preset paper --block 4 --radius 2 --block-dimension 12 --radius-dimension 12 --hidden-dimension 12"
 SMALL = "--order 2 --slots 2 --word-classes 4 --depth 1 --set context=32 --set batch_tokens=128"
@@ -147,10 +147,15 @@ def _waited(
         if stop and seconds >= stop[0]:
             os.kill(child, stop[1])
             stop = None
-        if seconds > limit and not hung:
+        if seconds > patience(limit) and not hung:
             os.kill(child, signal.SIGKILL)
             hung = True
         time.sleep(0.002)
+
+
+def patience(seconds: float) -> float:
+    """How long something may take that takes at most some seconds while nothing else needs the processors."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def sentences(rng: random.Random, number: int) -> str:

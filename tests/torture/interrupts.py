@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from torture.harness import COMPANION, QUICK, Attempt, documents, prepared
+from torture.harness import COMPANION, QUICK, Attempt, documents, patience, prepared
 from torture.kills import absent_or, failed, reset
 
 STARTED = """
@@ -56,7 +56,7 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
                 time.sleep(moment)
                 process.send_signal(number)
                 try:
-                    _, err = process.communicate(timeout=60)
+                    _, err = process.communicate(timeout=patience(60))
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.communicate()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from test_processes import started
-from torture.harness import COMPANION, NETWORK, QUICK, Attempt, command, contents, documents, prepared
+from torture.harness import COMPANION, NETWORK, QUICK, Attempt, command, contents, documents, patience, prepared
 from torture.kills import SIGNALS, STATUSES, failed, reset
 
 
@@ -55,18 +55,22 @@ def by_two(words: list[str], moment: float | None, rng: random.Random) -> str:
 
 def waited(processes: list[subprocess.Popen[str]], limit: float = 120) -> bool:
     """Wait for the end, as torchrun does: when one process has failed, the others are terminated. Whether they hang."""
-    end = time.monotonic() + limit
-    while None in (statuses := [process.poll() for process in processes]) and time.monotonic() < end:
+    began = time.monotonic()
+    while None in (statuses := [process.poll() for process in processes]) and waits(began, limit):
         time.sleep(0.05)
-        if any(statuses):
+        if any(statuses) and limit > 20:
             time.sleep(3)
             for process in processes:
                 process.terminate()
-            end = min(end, time.monotonic() + 20)
+            began, limit = time.monotonic(), 20
     left = [process for process in processes if process.poll() is None]
     for process in left:
         process.kill()
     return bool(left)
+
+
+def waits(began: float, limit: float) -> bool:
+    return time.monotonic() - began < patience(limit)
 
 
 def on_ray(words: list[str], how: str, moment: float, out: Path, model: Path) -> str:
@@ -77,7 +81,7 @@ def on_ray(words: list[str], how: str, moment: float, out: Path, model: Path) ->
     if first != 0:
         if out.exists():
             return f"after {moment:.1f} s: a model that is not complete"
-        again, err = on_ray_until(words, 120, signal.SIGKILL)
+        again, err = on_ray_until(words, patience(120), signal.SIGKILL)
         if again != 0:
             return f"after {moment:.1f} s, run again: {again}, {err[-1000:]}"
     same = {name: digest for name, digest in contents(model).items() if name != "ledger.safetensors"}
@@ -95,5 +99,5 @@ def on_ray_until(words: list[str], moment: float, number: int) -> tuple[int, str
             process.wait(moment)
         except subprocess.TimeoutExpired:
             process.send_signal(number)
-        err = process.communicate(timeout=120)[1]
+        err = process.communicate(timeout=patience(120))[1]
     return process.returncode, err
