@@ -5,6 +5,7 @@ import io
 import threading
 import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -152,6 +153,23 @@ def test_a_part_that_was_whole(host, tmp_path):
     fetch_babylm(2023, "10M", tmp_path, sources=served.sources(2023))
     assert served.ranges[-1] is None  # first the rest was requested, then the whole
     assert (tmp_path / "train").is_dir()
+
+
+def test_a_run_that_was_stopped_between_two_folders(host, tmp_path, monkeypatch):
+    served = host(official_2023())
+    usual = Path.rename
+
+    def stopped(path, target):
+        if target == tmp_path / "dev":
+            raise KeyboardInterrupt
+        return usual(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "rename", stopped)
+        fetch_babylm(2023, "10M", tmp_path, sources=served.sources(2023))
+    assert (tmp_path / "train").is_dir() and not (tmp_path / "dev").exists()
+    fetch_babylm(2023, "10M", tmp_path, sources=served.sources(2023))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["archives", "babylm.json", "dev", "test", "train"]
 
 
 def test_no_network(host, tmp_path):

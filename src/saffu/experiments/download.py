@@ -84,7 +84,7 @@ def fetch_babylm(
     if manifest and all((out / split).is_dir() for split in SPLITS):
         return manifest
     for split in SPLITS:
-        if (out / split).exists():
+        if not manifest and (out / split).exists():
             raise SaffuError(f"{out / split} already exists and is not from an earlier run; choose another `out`")
     folder = out / "archives"
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,10 +97,11 @@ def fetch_babylm(
         compare_checksum(archive, recorded[archive.name], folder, accept_changed)
     with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=out) as scratch:
         files = {split: unpack(folder / wanted[split].name, split, size, Path(scratch)) for split in SPLITS}
+        manifest = {"corpus": "BabyLM", "year": year, "size": size, "archives": recorded, "files": files}
+        write_file(out / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())  # whose folders are ours
         for split in SPLITS:
-            (Path(scratch) / split).rename(out / split)
-    manifest = {"corpus": "BabyLM", "year": year, "size": size, "archives": recorded, "files": files}
-    write_file(out / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())  # last, after everything else
+            if not (out / split).exists():  # if a run was killed between two of them
+                (Path(scratch) / split).rename(out / split)
     if not keep_archives:
         for path in ours:  # those downloaded by hand stay
             path.unlink(missing_ok=True)
