@@ -164,3 +164,18 @@ def test_the_commands(saffu, tmp_path, monkeypatch):
     assert forgotten.status == 2 and "a part of the mixture would have no text" in forgotten.err
     assert "remove --encoder" in saffu("train own.txt --base general --tokenizer own --out x").err
     assert "preset mixture" in saffu("train own.txt --base mixed --out x").err
+
+
+def test_what_is_not_mixed_yet_is_not_saved(saffu, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, seed in {"own": 1, "general": 2}.items():
+        (tmp_path / f"{name}.txt").write_text("\n".join(letters(seed, 100)) + "\n")
+    assert saffu("train general.txt --out general --split line --order 3").status == 0
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("saffu.model.mixing.mix", interrupted)
+    result = saffu("train own.txt --base general --out based --split line")
+    assert result.status == 130 and "no partial output was left behind" in result.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["general", "general.txt", "own.txt"]

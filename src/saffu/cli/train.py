@@ -219,6 +219,7 @@ def make(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConf
                 options.out,
                 encoder=encoder,
                 training=training,
+                base=options.base,
                 device=device_of(options),
             )
             log = Log(options, recipe.trains, group.is_first, solution(config.preset).always_trains)
@@ -231,8 +232,8 @@ def make(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConf
                 if recipe.trains:
                     with training_log(options, log, corpora.dev) as on_row:
                         recipe.train(lm, corpora, on_row, group)
-                if options.base:
-                    lm = recipe.mix(lm, options.base, corpora, log.row)
+                if recipe.base:
+                    lm = recipe.mix(lm, recipe.base, corpora, log.row)
             if group.is_first:
                 finish(lm, options.out, options, log)
 

@@ -76,6 +76,7 @@ class Recipe:
     folder: Path
     encoder: SaffuLM | None = None
     training: Any = None  # settings of the network's training, apart from `config`
+    base: Path | None = None  # a model of much other text, with which the model of this text is mixed
     device: str = "cpu"
 
     @property
@@ -88,10 +89,12 @@ class Recipe:
         tokenizer, train, dev = executor.tokenize(text, self.tokenizer)
         if self.trains and not dev.targets:
             raise SaffuError("training needs held-out text for early stopping; pass `dev` FILE or a smaller `hold_out`")
+        if self.base and not dev.targets:
+            raise SaffuError("the weights of a mixture need held-out text; pass `dev` FILE or a smaller `hold_out`")
         return Corpora(tokenizer, train, dev, time.perf_counter() - began)
 
     def count(self, corpora: Corpora, on_row: OnRow, executor: Executor, group: ProcessGroup = SINGLE) -> SaffuLM:
-        """Fit a model to the text, and save it after every stage."""
+        """Fit a model to the text, and save it after every stage, unless it is one part of a mixture."""
         if self.encoder:
             lm = SaffuLM(encoder=self.encoder, device=self.device)
         else:
@@ -99,7 +102,8 @@ class Recipe:
 
         def on_stage(row: dict[str, Any]) -> None:
             lm.source_ = self.selection.summary(corpora.dev)
-            lm.save(self.folder)  # before it is shown, because the reader of the log may have exited
+            if not self.base:
+                lm.save(self.folder)  # before it is shown, because the reader of the log may have exited
             on_row(row)
 
         dev = corpora.dev if corpora.dev.targets else None
@@ -108,9 +112,7 @@ class Recipe:
         return lm.fit(corpora.train, dev, training=training, group=group, on_stage=on_stage, stages=stages)
 
     def mix(self, lm: SaffuLM, base: Path, corpora: Corpora, on_row: OnRow) -> SaffuLM:
-        """Mix a fitted model with one of much other text, and save the mixture instead."""
-        if not corpora.dev.targets:
-            raise SaffuError("the weights of a mixture need held-out text; pass `dev` FILE or a smaller `hold_out`")
+        """Mix a fitted model with one of much other text, and save the mixture."""
         mixed = lm.mix(SaffuLM.load(base, check=True), dev=corpora.dev)
         mixed.save(self.folder)
         on_row(mixed.log_[-1])
