@@ -31,6 +31,7 @@ COMMANDS = [
     "export {0} --to arpa --out {5} --force",
 ]
 RESUME = "train --resume {0}"
+MODELS = ("model", "mixture", "network", "companion", "int8")
 CHECKED = ("info", "update", "forget", "merge", "train")  # commands that verify the checksums of all files
 
 
@@ -41,7 +42,7 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
              array_shape, header, tokenizer, checkpoint)}  # fmt: skip
     while True:
         for name, craft in kinds.items():
-            for model in ("companion",) if name == "checkpoint" else ("model", "network", "companion"):
+            for model in ("companion",) if name == "checkpoint" else MODELS:
                 shutil.rmtree(folder, ignore_errors=True)
                 shutil.copytree(made[model], folder)
                 what = craft(rng, folder)

@@ -26,11 +26,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import saffu
 from torture.harness import QUICK, SMALL, Attempt, Ended, forked, sentences
@@ -68,6 +67,8 @@ class Writer:
 
 def writers() -> dict[str, Writer]:
     """Every command that writes; their texts and models are made by `prepare`."""
+    from saffu.play.web_page import CODE
+
     grid = "--blocks 2 --radii 2 --modes sum/cat --set block_dimension=12 --set radius_dimension=12"
     grid += " --set hidden_dimension=12 --document-shards 0"
     text = "train.txt --dev dev.txt --split line"
@@ -86,7 +87,11 @@ def writers() -> dict[str, Writer]:
         "retokenize": Writer("forget both more.txt --retokenize train.txt"),
         "merge": Writer("merge model other --out new --force"),
         "merge replacing": Writer("merge model other --out both --force"),
+        "mix": Writer("mix model other --dev dev.txt --out new --force"),
+        "train base": Writer("train more.txt --base model --dev dev.txt --split line --out new --force"),
         "export": Writer("export model --out new --force"),
+        "export int8": Writer("export companion --to int8 --out new --force"),
+        **({"export web": Writer("export model --to web --out new --force")} if CODE.is_file() else {}),
         "export arpa": Writer("export model --to arpa --out new.arpa --force"),
         "export replacing": Writer("export model --to arpa --out old.arpa --force"),
         "embed": Writer("embed model --out vectors.txt --force"),
@@ -303,7 +308,7 @@ def all_of_them(place: Path, names: Sequence[str]) -> Iterator[Attempt]:
     trial_of = trials(place, names)
     for name in names:
         trial, writer = trial_of(name), writers()[name]
-        print(f"{name}: {len(trial.calls)} calls", file=sys.stderr, flush=True)
+        print(json.dumps({name: len(trial.calls)}), flush=True)
         step = len(trial.calls) // SOME_CALLS + 1 if writer.many else 1
         for nth, fault in itertools.product(range(1, len(trial.calls) + 1, step), FAULTS):
             yield trial.named_attempt(nth, fault)
@@ -352,34 +357,39 @@ def main() -> None:
             print(json.dumps(attempt), flush=True)
         return
     began, tried, problems = time.monotonic(), Counter[str](), list[tuple[str, str]]()
+    made: dict[str, int] = {}  # calls of each command
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # where nothing waits for a disk
     with tempfile.TemporaryDirectory(prefix="faults-", dir=memory) as place:
         with preloaded(Path(place), "--only", ",".join(names)) as process:
             for line in process.stdout or ():
-                what, wrong = json.loads(line)
+                if isinstance(found := json.loads(line), dict):
+                    if options.out and tried:  # the commands before it are done
+                        write_report(options.out, made, tried, problems)
+                    made |= found
+                    print(f"{found} calls", file=sys.stderr, flush=True)
+                    continue
+                what, wrong = found
                 name = what.rpartition(" ")[0]
-                if options.out and tried and name not in tried:  # the commands before it are done
-                    options.out.write_text(json.dumps(report(options.out, tried, problems), indent=1) + "\n")
                 tried[name] += 1
                 if wrong:
                     problems.append((name, f"{what}: {wrong}"))
                     print(problems[-1][1], file=sys.stderr, flush=True)
         status = process.returncode
     if options.out and not status:
-        options.out.write_text(json.dumps(report(options.out, tried, problems), indent=1) + "\n")
+        write_report(options.out, made, tried, problems)
     print(f"{tried.total():,} attempts, {len(problems):,} problems, {time.monotonic() - began:,.0f} s")
     sys.exit(bool(status or problems))
 
 
-def report(path: Path, tried: Counter[str], problems: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """What was tried of each command; commands that were not tried now are as they are in the file."""
+def write_report(path: Path, made: Mapping[str, int], tried: Counter[str], problems: Sequence[tuple[str, str]]) -> None:
+    """Write what was tried of the calls that each command made; commands not tried now are as they are in the file."""
     commands = json.loads(path.read_text())["commands"] if path.exists() else {}
     for name, attempts in tried.items():
         wrong = [problem for command, problem in problems if command == name]
-        facts = {"calls": attempts // len(FAULTS), "attempts": attempts, "problems": len(wrong), "wrong": wrong}
-        commands[name] = {"date": time.strftime("%Y-%m-%d"), **facts}
+        facts = {"calls": attempts // len(FAULTS), "of": made[name], "attempts": attempts, "problems": len(wrong)}
+        commands[name] = {"date": time.strftime("%Y-%m-%d"), **facts, "wrong": wrong}
     totals = {key: sum(facts[key] for facts in commands.values()) for key in ("calls", "attempts", "problems")}
-    return {**totals, "commands": commands}
+    path.write_text(json.dumps({**totals, "commands": commands}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -172,11 +172,13 @@ def sentences(rng: random.Random, number: int) -> str:
 def prepared(place: Path) -> dict[str, Path]:
     """Texts and models that attacks begin from, made once.
 
-    `model`, `other` (can be merged with it), `both` (merged), `network` (the paper's), `companion` (with a network),
-    `stopped` (the same, interrupted). `part.txt` is a part of `train.txt`.
+    `model`, `other` (can be merged with it), `both` (merged), `mixture` (of these two), `network` (the paper's),
+    `companion` (with a network), `int8` (the same, with weights of 8 bits), `stopped` (the same, interrupted).
+    `part.txt` is a part of `train.txt`.
     """
-    names = ("train.txt", "part.txt", "more.txt", "dev.txt", "pairs.jsonl", "model", "other", "both", "network")
-    made = {name: place / name for name in (*names, "companion", "stopped")}
+    texts = ("train.txt", "part.txt", "more.txt", "dev.txt", "pairs.jsonl")
+    models = ("model", "other", "both", "mixture", "network", "int8", "companion", "stopped")
+    made = {name: place / name for name in (*texts, *models)}
     if made["stopped"].exists():
         return made
     place.mkdir(parents=True, exist_ok=True)
@@ -189,6 +191,7 @@ def prepared(place: Path) -> dict[str, Path]:
         f"train {text} --out {made['model']} {QUICK}",
         f"train {made['more.txt']} --split line --hold-out 0 --quiet --encoder {made['model']} --out {made['other']}",
         f"merge {made['model']} {made['other']} --out {made['both']} --quiet",
+        f"mix {made['model']} {made['other']} --dev {made['dev.txt']} --out {made['mixture']} --quiet",
         f"train {text} --out {made['network']} {PAPER}",
         f"train {text} --out {made['companion']} {COMPANION}",
     ):
@@ -196,6 +199,8 @@ def prepared(place: Path) -> dict[str, Path]:
         assert ended.status == 0, ended.err
     assert (made["companion"] / "model.safetensors").stat().st_size > 200_000, "it has no network"
     moment = ended.seconds
+    quantized = command(f"export {made['companion']} --to int8 --out {made['int8']}")
+    assert quantized.status == 0, quantized.err
     while ended.status == 0 or not (made["stopped"] / "checkpoint.json").exists():
         shutil.rmtree(made["stopped"], ignore_errors=True)
         moment *= 0.7 if ended.status == 0 else 1.2  # too late or too early

@@ -26,9 +26,10 @@ FOUND = ("AddressSanitizer", "runtime error:", "ThreadSanitizer")
 
 
 def models(place: Path) -> list[Path]:
-    """Counted, with networks, and of an older format; none needs torch, which sanitizers do not know, to be read."""
+    """Counted, mixed, with networks, and of an older format; none needs torch, which sanitizers do not know."""
     made = prepared(place)
-    return [made["model"], made["companion"], GOLDEN / "calibrated", GOLDEN / "companion"]
+    new = [made[name] for name in ("model", "mixture", "companion", "int8")]
+    return [*new, GOLDEN / "calibrated", GOLDEN / "companion"]
 
 
 def uses(folder: Path, rng: random.Random) -> list[Callable[[], object]]:

@@ -17,7 +17,7 @@ ATTEMPTS = {
     "interrupts": 3,
     "options": 20,
     "texts": 10,
-    "crafted": 24,
+    "crafted": 41,
     "races": 3,
     "full_disk": 4,
 }
