@@ -13,6 +13,7 @@ import hashlib
 import importlib
 import itertools
 import json
+import math
 import os
 import pkgutil
 import random
@@ -47,7 +48,7 @@ STATUSES = {"SIGINT": (0, 130), "SIGKILL": (0, -9)}  # of the others: 0 or 2
 APPLIED = "had been written|holds the new version|are counted"  # in messages of what had happened before a failure
 HIDDEN = re.compile(r"^\.(.+)\.(lock|writing-[0-9a-z_]+(-old)?)$")  # our own files, while we write
 
-SOME_CALLS = 16  # that are tried of a command with many, at even distances
+SOME_CALLS = 16  # that are tried of a command with many
 COMPANION = f"{SMALL} --epochs 1"
 SCRATCH = "scratch"  # folder for temporary files
 
@@ -304,12 +305,13 @@ def at_random(place: Path, names: Sequence[str], seed: int) -> Iterator[Attempt]
         yield trial.named_attempt(rng.randint(1, len(trial.calls)), fault)
 
 
-def all_of_them(place: Path, names: Sequence[str]) -> Iterator[Attempt]:
+def all_of_them(place: Path, names: Sequence[str], most: int) -> Iterator[Attempt]:
+    """Every fault at every call, or at `most` calls of each command, at even distances."""
     trial_of = trials(place, names)
     for name in names:
         trial, writer = trial_of(name), writers()[name]
         print(json.dumps({name: len(trial.calls)}), flush=True)
-        step = len(trial.calls) // SOME_CALLS + 1 if writer.many else 1
+        step = math.ceil(len(trial.calls) / (min(most, SOME_CALLS) if writer.many else most))
         for nth, fault in itertools.product(range(1, len(trial.calls) + 1, step), FAULTS):
             yield trial.named_attempt(nth, fault)
 
@@ -345,6 +347,7 @@ def attack(rng: random.Random, place: Path, only: str = "") -> Iterator[Attempt]
 def main() -> None:
     parser = argparse.ArgumentParser(prog="torture.faults", description=__doc__)
     parser.add_argument("--only", help="commands to try, separated by commas")
+    parser.add_argument("--calls", type=int, default=10**6, help="of each command to try, at most")
     parser.add_argument("--out", type=Path, help="report")
     parser.add_argument("--place", type=Path, help="of a process that has preloaded the faults")
     parser.add_argument("--seed", type=int)
@@ -352,15 +355,15 @@ def main() -> None:
     names = options.only.split(",") if options.only else list(writers())
     if options.place:
         shutil.rmtree(options.place, ignore_errors=True)
-        seed = options.seed
-        for attempt in all_of_them(options.place, names) if seed is None else at_random(options.place, names, seed):
+        place, seed = options.place, options.seed
+        for attempt in all_of_them(place, names, options.calls) if seed is None else at_random(place, names, seed):
             print(json.dumps(attempt), flush=True)
         return
     began, tried, problems = time.monotonic(), Counter[str](), list[tuple[str, str]]()
     made: dict[str, int] = {}  # calls of each command
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # where nothing waits for a disk
     with tempfile.TemporaryDirectory(prefix="faults-", dir=memory) as place:
-        with preloaded(Path(place), "--only", ",".join(names)) as process:
+        with preloaded(Path(place), "--only", ",".join(names), "--calls", options.calls) as process:
             for line in process.stdout or ():
                 if isinstance(found := json.loads(line), dict):
                     if options.out and tried:  # the commands before it are done

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import shutil
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -87,12 +89,13 @@ def main() -> None:
     parser.add_argument("--prepare", action="store_true")
     parser.add_argument("--number", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=None, help="random if not given")
+    parser.add_argument("--out", type=Path, help="report")
     options = parser.parse_args()
     ready = models(options.place)
     if options.prepare:
         return
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
-    rng, tried, problems = random.Random(seed), Counter[str](), 0
+    rng, tried, problems = random.Random(seed), Counter[str](), list[str]()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
         for number in range(options.number):
@@ -100,9 +103,13 @@ def main() -> None:
             what, wrong = attempt(model, Path(place) / "folder", rng)
             tried[what.split(":")[0]] += 1
             if wrong:
-                problems += 1
-                print(f"{what}: {wrong}", flush=True)
-    print(f"{tried.total():,} folders, {problems} problems, seed {seed}: {dict(tried)}")
+                problems.append(f"{what}: {wrong}")
+                print(problems[-1], flush=True)
+    print(f"{tried.total():,} folders, {len(problems)} problems, seed {seed}: {dict(tried)}")
+    if options.out:
+        found = {"date": time.strftime("%Y-%m-%d"), "seed": seed, "folders": tried.total(), "problems": len(problems)}
+        found |= {"tried": dict(sorted(tried.items())), "wrong": problems}
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
     sys.exit(bool(problems))
 
 
