@@ -224,6 +224,8 @@ def spoil(tmp_path):
         ("train train.txt --order many --out m", "must be an integer, got 'many'"),
         ("train train.txt --seed -1 --out m", "--seed"),
         ("train train.txt --preset best --out m", "invalid choice: 'best'"),
+        ("train train.txt --preset companion --out m", "companion models are made by saffu train --minutes N"),
+        ("train train.txt --preset mixture --out m", "mixture models are made by saffu mix, or saffu train --base"),
         ("train train.txt --block 16 --out m", "--block belongs to --preset paper; add that, or remove --block"),
         ("train train.txt --block=16 --out m", "--block belongs to --preset paper"),
         ("train train.txt --device cuda --out m", "--device requires --minutes or --epochs"),
@@ -329,7 +331,12 @@ def test_no_minutes_are_no_training(saffu):
 
 def test_an_exported_copy_is_neither_exported_nor_changed(saffu, model):
     (model / "modeling_saffu.py").write_text("")
-    for line in ("export model --out x", "export model --to arpa --out x", "update model train.txt"):
+    for line in (
+        "export model --out x",
+        "export model --to arpa --out x",
+        "update model train.txt",
+        "merge folder model --out x",
+    ):
         result = saffu(line)
         assert result.status == 2 and "is an exported copy" in result.err
 

@@ -196,6 +196,8 @@ def merge(options: argparse.Namespace) -> None:
         )
     if len(options.models) < 2:
         raise SaffuError("there is nothing to merge; list at least two models")
+    for folder in options.models:
+        require_original(folder, "merge the original model")
     require_output(options, *options.models)
     in_memory = options.memory_limit is None
     with changing(options.out, wait=False), bounded(options):

@@ -84,7 +84,7 @@ def chosen_preset(parser: Parser, words: Sequence[str]) -> str:
     from saffu.model.solutions import DEFAULT_PRESET, offered_as, offered_presets
 
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    first.add_argument("--preset", choices=offered_presets())
+    first.add_argument("--preset", type=preset_name, choices=offered_presets())
     first.add_argument("--resume", nargs="?")
     try:
         given, _ = first.parse_known_args(list(words))
@@ -98,6 +98,15 @@ def chosen_preset(parser: Parser, words: Sequence[str]) -> str:
         except SaffuError:  # which is reported once all options have been read
             return "paper"
     return given.preset or DEFAULT_PRESET
+
+
+def preset_name(text: str) -> str:
+    """A type for options: a preset that can be chosen by name."""
+    from saffu.model.solutions import PRESETS
+
+    if text in PRESETS and PRESETS[text].made_by:
+        raise argparse.ArgumentTypeError(f"{text} models are made by {PRESETS[text].made_by}; remove --preset")
+    return text
 
 
 def add_model_options(parser: Parser, preset: str) -> None:

@@ -39,7 +39,7 @@ class Solution:
     trained_as: str | None = None  # the preset of a model that is trained, if it is another one
     training_title: str = "training"
     mixes: bool = False  # whether its models can be parts of a mixture
-    made_by: str = ""  # the commands that make such a model, if not `saffu train` alone
+    made_by: str = ""  # the commands that make such a model, if not `saffu train --preset`
 
     @property
     def always_trains(self) -> bool:
@@ -174,6 +174,7 @@ PRESETS = {
         companion_from_arrays,
         "counted views of the context, as in a calibrated model, mixed by a learned gate with a small transformer",
         train=train_companion,
+        made_by="saffu train --minutes N",
     ),
     "mixture": Solution(
         MixtureConfig,
@@ -199,8 +200,8 @@ DEFAULT_PRESET = "calibrated"
 
 
 def offered_presets() -> list[str]:
-    """The presets to choose from; training makes the others of them."""
-    return [name for name in PRESETS if offered_as(name) == name and not PRESETS[name].made_by]
+    """The presets to choose from; other options and commands make the others of them."""
+    return [name for name, solution in PRESETS.items() if not solution.made_by]
 
 
 def offered_as(name: str) -> str:
