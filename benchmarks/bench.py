@@ -156,9 +156,10 @@ def timed(facts: dict[str, Any], name: str, work: Callable[[], Any]) -> Any:
 
 def score(facts: dict[str, Any], prefix: str, lm: Any, corpus: Any) -> None:
     lm.score(corpus.head(2000))  # tables are laid out when first used
-    began = time.perf_counter()
+    began, busy = time.perf_counter(), time.process_time()
     found = lm.score(corpus)
     facts[f"{prefix}score_tokens_per_s"] = corpus.targets / (time.perf_counter() - began)
+    facts[f"{prefix}score_tokens_per_core_s"] = corpus.targets / (time.process_time() - busy)
     facts[f"{prefix}bits_per_byte"] = found.nll / math.log(2) / found.bytes
 
 
