@@ -52,7 +52,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def page() -> str:
     lines = [
-        "# API",
+        "# Python",
         "",
         "Generated from the docstrings by `docs/make_api.py`. Names such as `saffu.load` need only `import saffu`.",
     ]

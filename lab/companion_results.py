@@ -122,12 +122,13 @@ def learning_curves(rows: Sequence[Row], paper: Sequence[Row]) -> str:
         return figures.svg(figure)
 
 
-def parts(results: Path) -> dict[str, str]:
-    """The computed parts of docs/companion.md."""
+def parts(results: Path) -> dict[str, dict[str, str]]:
+    """The computed parts of docs/companion.md and docs/lab-notes.md."""
     runs = read_runs(results)
     study, on_cpu = (read_rows(results / f"companion-study{name}.jsonl") for name in ("", "-two-cores"))
     found = {"study": companion_study.table(study), "study-two-cores": companion_study.table(on_cpu)}
-    return found | {"runs": run_table(runs), "checks": always_below([*runs, *study, *on_cpu])}
+    found["checks"] = always_below([*runs, *study, *on_cpu])
+    return {"companion.md": {"runs": run_table(runs)}, "lab-notes.md": found}
 
 
 def draw(results: Path, out: Path) -> None:

@@ -208,7 +208,7 @@ def pages(results: Results) -> dict[str, dict[str, str]]:
 def stale_pages(docs: Path) -> dict[Path, str]:
     """The pages that are not what docs/results says, and what they should be."""
     results = docs / "results"
-    computed = pages(Results(results)) | {"companion.md": companion_results.parts(results)}
+    computed = pages(Results(results)) | companion_results.parts(results)
     if (docs / "recipes.md").exists():
         computed["recipes.md"] = recipe_results.parts(results)
     fresh: dict[Path, str] = {}
