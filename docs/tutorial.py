@@ -2,12 +2,13 @@
 # # Tutorial
 #
 # Ten minutes with saffu, from text to a model that explains itself, changes exactly, and gets better with training.
-# Run it as a script (`python docs/tutorial.py`), open it as a notebook (`docs/tutorial.ipynb`), or just read. It
-# writes only into a temporary folder. Numbers depend on your version of Python, whose documentation is the text.
+# Paste the code into Python, or, in a checkout, open `docs/tutorial.ipynb` or run `python docs/tutorial.py`. It writes
+# only into a temporary folder. Numbers depend on your version of Python, whose documentation is the text. The last two
+# sections need PyTorch (`pip install 'saffu[torch]'`).
 #
 # ## Text
-# A text is any iterable of strings, one per document. Here, a part of the English text that ships with Python; every
-# twentieth paragraph is held out.
+# A text is any iterable of strings, one per document. Here, we use part of the English text that ships with
+# Python and hold out every twentieth paragraph.
 
 # %%
 import itertools
@@ -34,7 +35,6 @@ print(f"{len(train)} documents to count, {len(held_out)} held out; the first beg
 # %%
 lm = saffu.SaffuLM().fit(train, dev=held_out)
 print(lm)
-print(f"fitted in {lm.log_[0]['seconds']:.1f} s")
 
 # %% [markdown]
 # How good is it? Bits per byte of the held-out text, next to n-gram models of the same text (`saffu eval model
@@ -131,8 +131,7 @@ print(f"pairs: {result['accuracy']:.0%} correct, {result['tie_rate']:.0%} ties")
 # ## Train it further
 # With PyTorch, a small transformer is trained next to the counts, and a gate mixes the two
 # (`saffu train books/ --minutes 5 --out model`). The best state on held-out text is kept, so training never makes a
-# model worse on it. Here, one layer and one pass over 760 paragraphs, which cannot gain much; minutes and more text
-# can.
+# model worse on it. One layer and one pass over 760 paragraphs, as here, cannot gain much; minutes and more text can.
 
 # %%
 config = saffu.preset("companion", epochs=1, depth=1)
@@ -151,7 +150,7 @@ training = saffu.TrainingConfig(max_folds=2)
 paper = saffu.SaffuLM(small).fit(train[:300], dev=held_out, training=training)
 paper.backprop(train[:300], held_out, training)
 for row in paper.log_:
-    print(f"{row['stage']:<12} dev perplexity {row['dev_perplexity']:.1f}")
+    print(f"{row['stage']:<14}  dev perplexity {row['dev_perplexity']:.1f}")
 
 # %% [markdown]
 # ## Next

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import saffu
+from lab.transcripts import FACTS, fingerprint, same
 from saffu.cli.commands import COMMANDS, parse
 from saffu.cli.main import run
 from saffu.cli.options import Parser
@@ -253,6 +254,11 @@ def test_the_tutorial_runs(tmp_path, monkeypatch, capsys):
     assert last < first
     assert list(tmp_path.iterdir()) == []
     assert not names["folder"].exists()
+    page = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
+    printed = "".join(text for language, text in BLOCK.findall(page) if language == "text")
+    facts = json.loads((ROOT / "docs" / "results" / FACTS).read_text("utf-8"))
+    if facts["text"] == fingerprint():  # of the same version of Python
+        assert same(out, printed), "run `python docs/make_tutorial.py`"
 
 
 def test_one_version_everywhere():
