@@ -12,7 +12,7 @@ from saffu.cli.output import print_json, table
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
     add_model(parser)
-    help = "unfinished text, whose last word is completed; ends in a space for the next word [each line of stdin]"
+    help = "text whose last word is unfinished; end it with a space to ask for the next word [each line of stdin]"
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help=help)
     parser.add_argument("--number", "-n", type=integer(1), default=5, metavar="N", help="number of words [5]")
     parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")

@@ -45,7 +45,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     help = "predict without memory of the document"
     parser.add_argument("--no-memory", "--no-cache", dest="no_memory", action="store_true", help=help)
     add_online_options(parser, "remember each document in those after it, as a compressor does")
-    help = "also type N words of the text with three suggestions at hand: how many keystrokes do they save? [300]"
+    help = "also report how many keystrokes three suggestions save while N words of the text are typed [300]"
     parser.add_argument("--typing", nargs="?", type=integer(1), const=300, metavar="N", help=help)
     add_device(parser)
     add_output_options(parser)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 def add_options(parser: Parser, _: Sequence[str]) -> None:
     add_model(parser)
     help = (
-        "hf: a folder for transformers and lm_eval; arpa: the n-gram counts as a file for KenLM; int8: the same model, "
-        "the weights of whose network are rounded to int8, which makes it smaller and faster; web: a page that runs in "
-        "the browser, without a server [hf]"
+        "hf: a folder for transformers and lm_eval; arpa: the n-gram counts as a file for KenLM; int8: the same model "
+        "with the weights of its network rounded to int8, smaller and faster; web: a page that runs in the browser, "
+        "without a server [hf]"
     )
     parser.add_argument("--to", choices=("hf", "arpa", "int8", "web"), default="hf", metavar="FORMAT", help=help)
     parser.add_argument("--out", type=named_path, required=True, metavar="PATH", help="output folder, or ARPA file")

@@ -57,9 +57,9 @@ def add_update_options(parser: Parser, words: Sequence[str]) -> None:
 
 def add_forget_options(parser: Parser, words: Sequence[str]) -> None:
     add_change_options(parser, words)
-    help = "skip documents and parts that were not counted like this instead of failing"
+    help = "skip documents and parts that do not match what was counted, instead of failing"
     parser.add_argument("--skip-uncounted", action="store_true", help=help)
-    help = "then count the rest, which must be all that remains, again with a fresh tokenizer, so that nothing is left"
+    help = "afterward, count all remaining text, given as TEXT, again with a fresh tokenizer, so that no trace is left"
     parser.add_argument("--retokenize", nargs="+", metavar="TEXT", help=help)
     help = "remove the network trained next to the counts, because it cannot forget"
     parser.add_argument("--drop-network", action="store_true", help=help)
@@ -77,7 +77,7 @@ def add_merge_options(parser: Parser, _: Sequence[str]) -> None:
 def add_mix_options(parser: Parser, _: Sequence[str]) -> None:
     help = "model folders with the same tokenizer; text that is added later becomes part of the first"
     parser.add_argument("models", nargs="+", type=named_path, metavar="MODEL", help=help)
-    help = "text like that to be predicted, which no model has counted, to fit the weights on"
+    help = "text to fit the weights on: like the text to be predicted, and counted by none of the models"
     parser.add_argument("--dev", nargs="+", required=True, metavar="FILE", help=help)
     parser.add_argument("--out", type=named_path, required=True, metavar="DIR", help="output folder")
     parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")

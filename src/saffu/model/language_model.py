@@ -292,7 +292,7 @@ class SaffuLM:
     def mix(self, *others: SaffuLM, dev: Text) -> SaffuLM:
         """Return a mixture of this model and others with the same tokenizer, its weights fitted on `dev`.
 
-        `dev` is text like that to be predicted, which none of the models has counted. Text that is added to the
+        `dev` is text like the text to be predicted, which none of the models has counted. Text that is added to the
         mixture later becomes part of this model's.
         """
         from saffu.model.mixing import mix

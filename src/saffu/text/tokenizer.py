@@ -60,7 +60,7 @@ class TokenizerConfig(Settings):
     )
     bpe_count: Literal["tokens", "types"] = setting("tokens", "count a word as often as it occurs, or once", rare=True)
     words_as_tokens: bool = setting(False, "use words as tokens; others are <unk>")
-    min_word_count: int = setting(2, "least count of a word that is a token", low=1)
+    min_word_count: int = setting(2, "how often a word must occur to be a token", low=1)
 
 
 class Tokenizer:
