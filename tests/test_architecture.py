@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).parent.parent
 NOT_INSTALLED = sorted(path for folder in ("lab", "reference") for path in (REPOSITORY / folder).glob("*.py"))
 
 PACKAGES = {"text": 1, "training": 3, "calibrated": 4, "paper": 4, "tools": 5, "companion": 6, "model": 7}
-PACKAGES |= {"cluster": 8, "experiments": 8, "play": 8, "cli": 9}
+PACKAGES |= {"cluster": 8, "experiments": 8, "pipelines": 8, "play": 8, "cli": 9}
 TOP = {"interface": 2, "__init__": 10, "__main__": 10}  # every other file at the top is 0
 TORCH = ("paper/", "training/", "companion/", "experiments/", "model/transformers/")
 NO_TORCH = tuple(f"companion/{name}.py" for name in ("config", "kernels", "model", "networks", "rows"))
