@@ -31,7 +31,7 @@ const Number *first_not_below(const Number *first, const Number *last, Number li
     if (n <= 0) return last;
     while (n > 1) {
         int64_t half = n / 2;
-        first += first[half - 1] < limit ? half : 0;
+        first += half * (first[half - 1] < limit);  // compilers turn a conditional into a branch
         n -= half;
     }
     return first + (*first < limit);
@@ -146,7 +146,8 @@ struct Looked {
             for (int v = 0; v < model.views; v++) {
                 if (found[v].levels < level - 1 || !extend(model.view[v], context, found[v])) continue;
                 const Level &here = model.view[v].level[level - 1];
-                fetch(here.begin + found[v].context[level]);
+                if (level < model.view[v].levels) fetch(here.child + found[v].context[level], 2);
+                fetch(here.begin + found[v].context[level], 2);
                 fetch(here.backoff + found[v].context[level]);
                 more = true;
             }
@@ -185,8 +186,9 @@ struct Looked {
   private:
     template <class T>
     static void fetch(const T *data, int64_t n = 1) {
-        const char *end = (const char *)(data + n);
-        for (const char *line = (const char *)data; line < end; line += 64) will_read(line);
+        const char *begin = (const char *)data, *end = (const char *)(data + n);
+        for (const char *line = begin; line < end; line += 64) will_read(line);
+        if (n > 1) will_read(end - 1);  // data need not begin where a line of the cache does
     }
 };
 

@@ -182,6 +182,7 @@ EXPORT void saffu_score(const Model *model, const Token *ids, const int64_t *sta
         int rank = model->rank[ids[p]], k = model->class_of_rank[rank];
         out[p - lo] = 0;
         for (const Outputs &outputs : {Outputs::classes(*model), Outputs::tokens(*model, k)}) {
+            if (outputs.level && outputs.n() == 1) continue;  // its probability is 1
             reader.score(outputs);
             out[p - lo] += reader.normalized(outputs.n(), outputs.place(*model, (Token)rank));
             if (certain && !outputs.level) reader.certainty(certain + 2 * (p - lo));
