@@ -506,9 +506,11 @@ def test_samples_as_json(saffu, model):
 
 
 def test_prompts_that_end_with_a_space(saffu, model):
+    assert "ends with a space" in saffu("explain model 'the small '").err
     for command in ("generate", "explain"):
-        assert "ends with a space" in saffu(f"{command} model 'the small '").err
         assert saffu(f"{command} model 'the small'").err == saffu(f"{command} model").err == ""
+    greedy = [saffu(f"generate model '{prompt}' --temperature 0") for prompt in ("the small", "the small ")]
+    assert greedy[0].out == greedy[1].out and greedy[1].err == ""
     assert saffu(f"train train.txt --dev dev.txt.gz --out w --words-as-tokens {QUICK}").status == 0
     assert saffu("generate w 'the small '").err == ""
 

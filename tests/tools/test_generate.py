@@ -112,6 +112,17 @@ def test_tokens_without_probability_are_never_drawn():
         assert set(draw(rows, sampling, rng)) == {4, 6}
 
 
+def test_a_space_at_the_end_of_a_prompt_belongs_to_the_next_word(fitted):
+    lm = fitted("calibrated")
+    greedy = lm.generate("the dog", temperature=0)
+    assert greedy.startswith(" ") and lm.generate("the dog ", temperature=0) == greedy[1:]
+    assert "".join(lm.stream("the dog ", temperature=0)) == greedy[1:]
+    prompts = ["the dog ", "the dog", "the ", ""]
+    samples = lm.generate_batch(prompts, seed=3)
+    for prompt, text in zip(prompts, samples, strict=True):
+        assert not (prompt + text).count("  "), "no word begins after two spaces in this text"
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"max_tokens": 0}, {"temperature": -1.0}, {"top_k": -1}, {"top_p": -0.1}, {"top_p": 1.5}, {"seed": -1}],

@@ -18,7 +18,7 @@ from saffu.cli.options import (
     integer,
     require_utf8,
 )
-from saffu.cli.output import print_json, warn_of_space
+from saffu.cli.output import print_json
 from saffu.format import escape_controls
 
 
@@ -41,7 +41,6 @@ def run(options: argparse.Namespace) -> None:
     require_utf8(options.prompt)
     sampling = Sampling(**given_settings(options, Sampling))  # checked before the model is read
     lm = load(options.model, device_of(options))
-    warn_of_space(options.prompt, lm.tokenizer_)
     samples = []
     for number in range(options.samples):
         settings = sampling.to_dict()

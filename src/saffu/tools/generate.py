@@ -14,6 +14,7 @@ from saffu.errors import SaffuError
 from saffu.interface import Array, Model, State
 from saffu.settings import Settings, setting
 from saffu.text.tokenizer import EOD, Tokenizer
+from saffu.tools.words import beginning_with
 
 COLD = 0.05  # a temperature below which models do not sample by themselves
 COLDEST = 1e-5  # a temperature below which float32 leaves only the most likely token
@@ -97,10 +98,11 @@ def generate_tokens(
     sampling: Sampling,
     lines: int = 1,
     tokenizer: Tokenizer | None = None,
+    spaced: Sequence[bool] = (),
 ) -> Iterator[list[int | None]]:
     """Yield the next token of each prompt, step by step; None for those that have reached their last `<eod>`.
 
-    With a `tokenizer`, tokens spell valid UTF-8.
+    With a `tokenizer`, tokens spell valid UTF-8, and the first one begins with a space where `spaced` says so.
     """
     if not isinstance(lines, int | np.integer) or lines < 1:
         raise SaffuError(f"`lines` is {lines!r}; it must be an integer of at least 1")
@@ -113,9 +115,13 @@ def generate_tokens(
         if not states:
             return
         tokens: list[int | None] = [None] * len(prompts)
-        never = [
+        never: list[tuple[Array, ...]] = [
             (uncounted_tokens, misspelled(tokenizer, begun[row]) if tokenizer else uncounted_tokens) for row in states
         ]
+        if tokenizer and any(spaced):
+            unspaced = np.flatnonzero(~beginning_with(tokenizer, b" "))
+            never = [(*own, unspaced) if spaced[row] else own for row, own in zip(states, never, strict=True)]
+            spaced = ()
         for (row, _), (token, state) in zip(states.items(), _step(model, states, sampling, rng, never), strict=True):
             tokens[row] = token
             states[row] = state
@@ -131,7 +137,7 @@ def _step(
     states: dict[int, State],
     sampling: Sampling,
     rng: np.random.Generator,
-    never: Sequence[tuple[Array, Array]],
+    never: Sequence[tuple[Array, ...]],
 ) -> list[tuple[int, State]]:
     """The next token of every text, which is none of its sorted tokens `never`, and its state after that token."""
     if sampling.takes_all and model.can_sample:
@@ -170,16 +176,28 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
     return first + [token for line in others for token in (EOD, *line)]
 
 
+def without_open_space(tokenizer: Tokenizer, prompt: str) -> tuple[list[int], bool]:
+    """Token ids of a prompt without the space at its end, which belongs to the next word, and whether it had one."""
+    ids = encode_prompt(tokenizer, prompt)
+    if not prompt.endswith(" "):
+        return ids, False
+    closed = encode_prompt(tokenizer, prompt[:-1])
+    return closed, closed != ids  # equal if tokens do not depend on spaces
+
+
 def stream_text(model: Model, tokenizer: Tokenizer, prompt: str, sampling: Sampling, lines: int = 1) -> Iterator[str]:
     """Generate a continuation of the prompt, up to the end of its line, in pieces as they are sampled."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     ended = 0
-    for (token,) in generate_tokens(model, [encode_prompt(tokenizer, prompt)], sampling, lines, tokenizer):
+    ids, spaced = without_open_space(tokenizer, prompt)
+    for (token,) in generate_tokens(model, [ids], sampling, lines, tokenizer, [spaced]):
         if token == EOD:
             ended += 1
             yield decoder.decode(b"", final=True) + ("\n" if ended < lines else "")
         elif token is not None:
-            yield decoder.decode(tokenizer.decode_bytes([token]))
+            text = decoder.decode(tokenizer.decode_bytes([token]))
+            yield text.removeprefix(" ") if spaced else text
+        spaced = False
     # A character that the last token leaves unfinished is left out.
 
 
@@ -189,9 +207,11 @@ def complete(
     """Generate a continuation of each prompt, up to the end of its line, as one batch."""
     if isinstance(prompts, str):
         raise SaffuError("`prompts` is one string; pass a list of prompts, such as [prompt]")
-    encoded = [encode_prompt(tokenizer, prompt) for prompt in prompts]
-    steps = list(generate_tokens(model, encoded, sampling, lines, tokenizer))
-    return [_text(tokenizer, [step[row] for step in steps], lines) for row in range(len(prompts))]
+    encoded = [without_open_space(tokenizer, prompt) for prompt in prompts]
+    spaced = [had_space for _, had_space in encoded]
+    steps = list(generate_tokens(model, [ids for ids, _ in encoded], sampling, lines, tokenizer, spaced))
+    texts = [_text(tokenizer, [step[row] for step in steps], lines) for row in range(len(prompts))]
+    return [text.removeprefix(" ") if had_space else text for text, had_space in zip(texts, spaced, strict=True)]
 
 
 def _text(tokenizer: Tokenizer, tokens: Sequence[int | None], lines: int) -> str:
