@@ -40,6 +40,16 @@ def test_words_are_those_between_white_space(fitted, text):
         assert rows == []
 
 
+def test_punctuation_is_known_apart(fitted):
+    lm = fitted("calibrated")
+    plain, dotted, alone, end = lm.surprisals("the dog, .")
+    assert plain.punctuation == 0 and end.punctuation == 0
+    (tokens,) = lm.scorer_.without_memory().tokens(["the dog, ."])
+    bits = dict(zip(["the", "dog", ",", ".", "<eod>"], (row.bits for row in tokens), strict=True))
+    assert dotted.punctuation == pytest.approx(bits[","]) and alone.punctuation == pytest.approx(bits["."])
+    assert 0 < dotted.punctuation < dotted.bits
+
+
 def test_every_kind_of_model(lm, dev_text):
     for text in dev_text[:5]:
         rows = lm.surprisals(text)

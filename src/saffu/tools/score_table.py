@@ -24,7 +24,7 @@ from saffu.tools.scores import Condition, Scorer
 
 COLUMNS = {
     "lines": ["bits", "tokens", "bytes", "bits_per_byte", "perplexity"],
-    "words": ["position", "word", "tokens", "bits"],
+    "words": ["position", "word", "tokens", "bits", "punctuation"],
     "tokens": ["position", "token", "bits"],
 }
 RATIO = "log_ratio_per_byte"

@@ -43,6 +43,7 @@ class WordScore:
     word: str
     tokens: int
     bits: float  # surprisal: −log2 p(word and its ending | all words before it)
+    punctuation: float  # how many of these bits are of tokens without a letter or digit
 
 
 @lru_cache(maxsize=8)
@@ -50,6 +51,12 @@ def boundaries(tokenizer: Tokenizer) -> Array:
     """Which tokens end a word that stands before them, (N,) bool: `<eod>`, and what begins with white space."""
     pieces = [tokenizer.decode_bytes([token]) for token in range(len(tokenizer))]
     return np.array([token == EOD or piece[:1] in _FIRST_BYTES for token, piece in enumerate(pieces)])
+
+
+def is_punctuation(tokenizer: Tokenizer, token: int) -> bool:
+    """Whether a token is text without a letter, a digit, or a part of a character."""
+    text = tokenizer.decode_bytes([token]).decode("utf-8", "surrogateescape").strip()
+    return token != EOD and text.isprintable() and text != "" and not any(c.isalnum() for c in text)
 
 
 @dataclass(frozen=True)
@@ -139,7 +146,8 @@ def word_scores(
     for position, (lo, hi, word) in enumerate(spans, 1):
         nats = -math.fsum(log_p[lo.token : hi.token]) + log_ended.get(lo, 0.0) - log_ended.get(hi, 0.0)
         tokens = hi.token + bool(hi.begun) - lo.token - bool(lo.begun)  # that begin in it
-        rows.append(WordScore(position, word, tokens, nats / math.log(2)))
+        marks = -math.fsum(log_p[place] for place in range(lo.token, hi.token) if is_punctuation(tokenizer, ids[place]))
+        rows.append(WordScore(position, word, tokens, nats / math.log(2), marks / math.log(2)))
     return rows
 
 
