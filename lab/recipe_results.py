@@ -1,4 +1,4 @@
-"""The tables of docs/recipes.md, from what benchmarks/filtering.py and benchmarks/mixing.py measured."""
+"""The tables of docs/recipes.md, from what benchmarks/ measured: filtering.py, mixing.py, logs.py, suggestions.py."""
 
 from __future__ import annotations
 
@@ -15,11 +15,42 @@ def parts(results: Path) -> dict[str, str]:
     """The computed parts of the page."""
     measured = json.loads((results / "filtering.json").read_text("utf-8"))
     mixed = json.loads((results / "mixing.json").read_text("utf-8"))
+    logs = json.loads((results / "logs.json").read_text("utf-8"))
+    suggestions = json.loads((results / "suggestions.json").read_text("utf-8"))
     return {
         "filtering": filtering_table(measured["filtering"]),
         "selection": selection_table(measured["selection"]),
         "mixing": mixing_table(mixed),
+        "logs": logs_table(logs),
+        "typing": typing_table(suggestions["typing"]),
+        "drafts": drafts_table(suggestions["drafts"]),
     }
+
+
+def logs_table(facts: Mapping[str, Any]) -> str:
+    """How many planted lines each method found, of all and of each kind."""
+    kinds = {"new": "new messages", "odd": "odd values", "misplaced": "wrong component"}
+    heads = [f"{name} ({facts['by_kind'][kind]})" for kind, name in kinds.items()]
+    lines = [f"| | all ({facts['planted']}) | {' | '.join(heads)} |", "| --- | --- | --- | --- | --- |"]
+    for method, row in facts["methods"].items():
+        numbers = [row["top_50"], *(row["by_kind"][kind] for kind in kinds)]
+        lines.append(f"| {method} | {' | '.join(map(str, numbers))} |")
+    return "\n".join(lines) + "\n"
+
+
+def typing_table(facts: Mapping[str, Any]) -> str:
+    lines = ["| | first suggestion | one of three | keystrokes saved |", "| --- | --- | --- | --- |"]
+    for name in ("this model", "most frequent words"):
+        shares = [facts[name][share] for share in ("top_1", "top_3", "keystrokes_saved")]
+        lines.append(f"| {name} | {' | '.join(f'{share:.1%}' for share in shares)} |")
+    return "\n".join(lines) + "\n"
+
+
+def drafts_table(facts: Mapping[str, Any]) -> str:
+    lines = ["| draft | sampled tokens accepted | same best token |", "| --- | --- | --- |"]
+    for name, title in {"model": "default", "small": "`--order 3 --slots 2`"}.items():
+        lines.append(f"| {title} | {facts[name]['accepted']:.1%} | {facts[name]['same_best']:.1%} |")
+    return "\n".join(lines) + "\n"
 
 
 def mixing_table(texts: Mapping[str, Any]) -> str:

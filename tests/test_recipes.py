@@ -35,6 +35,10 @@ def folder(tmp_path_factory):
         (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
     records = "".join(json.dumps({"url": n, "text": line}) + "\n" for n, line in enumerate(texts["crawl"]))
     (folder / "crawl.jsonl.gz").write_bytes(gzip.compress(records.encode()))
+    items = [f"{n}\t{'ab'[n % 2]}\t{line}" for n, line in enumerate(sentences(3, 4))]
+    (folder / "items.tsv").write_text("\n".join(["item\tcondition\tsentence", *items]) + "\n")
+    (folder / "code").mkdir()
+    (folder / "code" / "names.py").write_text("for name in self.names:\n    print(name)\n" * 200)
     for name, lines in {
         "yesterday": sentences(1, 300),
         "today": [*sentences(8, 30), "kernel panic: not syncing"],
@@ -59,8 +63,12 @@ def test_commands(folder):
     assert len(ratios) == 50 and np.mean(ratios) > 1
     assert (folder / "unusual.txt").read_text().splitlines() == ["kernel panic: not syncing"]
     header, *rows = [line.split("\t") for line in (folder / "surprisals.tsv").read_text().splitlines()]
-    assert header == ["id", "position", "word", "tokens", "bits"]
+    assert header == ["id", "position", "word", "tokens", "bits", "punctuation"]
     assert [row[2] for row in rows if row[0] == "7" and row[2] != "<eod>"] == texts["stories"][6].split()
+    header, *rows = [line.split("\t") for line in (folder / "items-surprisals.tsv").read_text().splitlines()]
+    assert header[:3] == ["id", "item", "condition"] and {tuple(row[1:3]) for row in rows} == {
+        ("0", "a"), ("1", "b"), ("2", "a"), ("3", "b")
+    }  # fmt: skip
 
 
 @pytest.mark.slow
@@ -94,6 +102,8 @@ def test_python(folder, monkeypatch, block):
     if "log10" in names:
         counted = KneserNey(lm.references_, 4).log_probabilities(lm.tokenize(["the old king saw the sea ."]))
         assert names["log10"] == pytest.approx(counted.sum() / math.log(10), abs=1e-4)
+    if "accepted" in names:
+        assert 0.5 < names["accepted"] <= 1
     if "more" in names:
         assert names["more"] > 0.5
     if "personal" in names:
