@@ -237,18 +237,20 @@ class TableWriter:
         self.several_files = several_files
         self.tally = tally
         self.fields: list[str] | None = None
+        self.line = io.StringIO()  # one for all rows, which saves time
+        self.writer = csv.writer(self.line, delimiter="\t", lineterminator="\n")
 
     def text(self, record: Record, row: Row) -> str:
-        out = io.StringIO()
-        writer = csv.writer(out, delimiter="\t", lineterminator="\n")
+        self.line.seek(0)
         if self.fields is None:
             self.tally.replaced |= record.fields.keys() & row.keys()
             self.fields = [name for name in record.fields if name != "id" and name not in row]
-            writer.writerow([*place(record, self.several_files), *map(cell, self.fields), *self.columns])
+            self.writer.writerow([*place(record, self.several_files), *map(cell, self.fields), *self.columns])
         places = place(record, self.several_files).values()
         fields = [record.fields.get(name) for name in self.fields]
-        writer.writerow(map(cell, [*places, *fields, *(row[column] for column in self.columns)]))
-        return out.getvalue()
+        self.writer.writerow(map(cell, [*places, *fields, *(row[column] for column in self.columns)]))
+        self.line.truncate()
+        return self.line.getvalue()
 
 
 class JsonWriter:
@@ -297,7 +299,8 @@ def cell(value: Any) -> Any:
     ('1.5000', '0.0000', 'naïve\\x1b', 7, '', '[1, "ä"]')
     """
     if isinstance(value, float):
-        return f"{round(value, 4) + 0.0:.4f}"
+        text = f"{value:.4f}"
+        return "0.0000" if text == "-0.0000" else text
     if isinstance(value, list | dict):
         value = to_json(value)
     if isinstance(value, str) and not value.isprintable():
