@@ -329,7 +329,7 @@ def test_a_row_comes_when_its_line_has(tmp_path, fitted):
 def test_other_columns_of_tables_are_kept(saffu, tmp_path):
     (tmp_path / "items.tsv").write_text("item\tcondition\ttext\tbits\n7\ta\tthe dog\t0\n8\tb\tthe cat\t0\n")
     table = [line.split("\t") for line in saffu("score model items.tsv --words").out.splitlines()]
-    assert table[0] == ["id", "item", "condition", "position", "word", "tokens", "bits"]
+    assert table[0] == ["id", "item", "condition", "position", "word", "tokens", "bits", "punctuation"]
     assert [row[:5] for row in table[1:3]] == [["1", "7", "a", "1", "the"], ["1", "7", "a", "2", "dog"]]
     head, first, _ = [line.split("\t") for line in saffu("score model items.tsv").out.splitlines()]
     assert head[:4] == ["id", "item", "condition", "bits"] and first[:3] == ["1", "7", "a"]
