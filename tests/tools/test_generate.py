@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from conftest import sentences
 from saffu import CalibratedConfig, SaffuError, SaffuLM, Sampling
 from saffu.text.tokenizer import EOD
-from saffu.tools.generate import draw, encode_prompt, generate_tokens
+from saffu.tools.generate import draw, encode_prompt, generate_tokens, open_end
 
 P = np.log(np.array([[0.3, 0.3, 0.3, 0.05, 0.5, 0.25, 0.15, 0.1]]))
 
@@ -121,6 +122,37 @@ def test_a_space_at_the_end_of_a_prompt_belongs_to_the_next_word(fitted):
     samples = lm.generate_batch(prompts, seed=3)
     for prompt, text in zip(prompts, samples, strict=True):
         assert not (prompt + text).count("  "), "no word begins after two spaces in this text"
+
+
+def test_a_word_at_the_end_of_a_prompt_may_go_on(fitted):
+    lm = fitted("calibrated")
+    greedy = lm.generate("the", temperature=0)
+    word = greedy.split()[0]
+    for letters in range(1, len(word) + 1):
+        assert lm.generate(f"the {word[:letters]}", temperature=0).startswith(word[letters:])
+    prompt = f"the {word[:1]}"
+    assert "".join(lm.stream(prompt, temperature=0)) == lm.generate(prompt, temperature=0)
+    words = {word for line in sentences(1, 400) for word in line.split()}
+    for text in lm.generate_batch([prompt] * 20, seed=1):
+        assert (word[:1] + text).split()[0] in words
+
+
+def test_the_end_of_a_prompt_is_kept_where_no_counted_token_spells_it(fitted):
+    lm = fitted("calibrated")
+    for prompt in ("the qzx", "x 東京", "a(b", "näï", "the dog\nthe", "!"):
+        text = lm.generate(prompt, max_tokens=3, seed=1)
+        assert "".join(lm.stream(prompt, max_tokens=3, seed=1)) == text and "\ufffd" not in text
+        ids, end = open_end(lm.tokenizer_, prompt)
+        assert (
+            lm.tokenizer_.decode_bytes(token for token in ids if token != EOD) + end
+            == prompt.replace("\n", "").encode()
+        )
+    assert [open_end(lm.tokenizer_, prompt)[1] for prompt in ("a dog.", "the ", "f(dog", "")] == [
+        b"",
+        b" ",
+        b"dog",
+        b"",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from saffu.errors import SaffuError
 from saffu.interface import Array, Model, State
 from saffu.settings import Settings, setting
 from saffu.text.tokenizer import EOD, Tokenizer
-from saffu.tools.words import beginning_with
+from saffu.tools.segments import is_spaceless
 
 COLD = 0.05  # a temperature below which models do not sample by themselves
 COLDEST = 1e-5  # a temperature below which float32 leaves only the most likely token
@@ -92,44 +92,70 @@ def misspelled(tokenizer: Tokenizer, begun: bytes) -> Array:
     return np.array([EOD, *bad] if begun else bad, dtype=np.int64)
 
 
+@lru_cache(maxsize=256)
+def misfits(tokenizer: Tokenizer, end: bytes) -> Array:
+    """The tokens that neither begin with some bytes nor are a beginning of them, sorted."""
+    pieces = (tokenizer.decode_bytes([token]) for token in range(len(tokenizer)))
+    fits = [bool(piece) and (piece.startswith(end) or end.startswith(piece)) for piece in pieces]
+    return np.flatnonzero(~np.array(fits))
+
+
 def generate_tokens(
     model: Model,
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     lines: int = 1,
     tokenizer: Tokenizer | None = None,
-    spaced: Sequence[bool] = (),
+    open_ends: Sequence[bytes] = (),
 ) -> Iterator[list[int | None]]:
     """Yield the next token of each prompt, step by step; None for those that have reached their last `<eod>`.
 
-    With a `tokenizer`, tokens spell valid UTF-8, and the first one begins with a space where `spaced` says so.
+    With a `tokenizer`, tokens spell valid UTF-8, and those of each text begin with its open end (see `open_end`).
     """
     if not isinstance(lines, int | np.integer) or lines < 1:
         raise SaffuError(f"`lines` is {lines!r}; it must be an integer of at least 1")
     rng = np.random.default_rng(sampling.seed)
-    states = {row: model.start(prompt) for row, prompt in enumerate(prompts)}  # of the texts that have not ended
-    left = [lines] * len(prompts)
-    begun = dict.fromkeys(states, b"")  # the unfinished last character of each text
+    texts = {
+        row: _Text(model.start(prompt), lines, sampling.max_tokens, open_ends[row] if open_ends else b"")
+        for row, prompt in enumerate(prompts)
+    }
     uncounted_tokens = uncounted(model)
-    for _ in range(sampling.max_tokens):
-        if not states:
-            return
+    while texts:
         tokens: list[int | None] = [None] * len(prompts)
-        never: list[tuple[Array, ...]] = [
-            (uncounted_tokens, misspelled(tokenizer, begun[row]) if tokenizer else uncounted_tokens) for row in states
-        ]
-        if tokenizer and any(spaced):
-            unspaced = np.flatnonzero(~beginning_with(tokenizer, b" "))
-            never = [(*own, unspaced) if spaced[row] else own for row, own in zip(states, never, strict=True)]
-            spaced = ()
-        for (row, _), (token, state) in zip(states.items(), _step(model, states, sampling, rng, never), strict=True):
+        states = {row: text.state for row, text in texts.items()}
+        never = [(uncounted_tokens, *(text.refused(tokenizer) if tokenizer else ())) for text in texts.values()]
+        for (row, text), (token, state) in zip(texts.items(), _step(model, states, sampling, rng, never), strict=True):
+            if tokenizer and text.open_end and is_among(token, misfits(tokenizer, text.open_end)):
+                token = tokenizer.encode_bytes(text.open_end)[0]  # no counted token spells it
+                state = model.advance(text.state, token)
             tokens[row] = token
-            states[row] = state
-            left[row] -= token == EOD
-            if tokenizer:
-                begun[row] = unfinished_character(begun[row] + tokenizer.decode_bytes([token])) or b""
+            text.append(token, state, tokenizer.decode_bytes([token]) if tokenizer else b"")
         yield tokens
-        states = {row: state for row, state in states.items() if left[row]}
+        texts = {row: text for row, text in texts.items() if text.lines_left and text.tokens_left}
+
+
+@dataclass
+class _Text:
+    """A text that is being generated."""
+
+    state: State
+    lines_left: int
+    tokens_left: int
+    open_end: bytes  # what is left of it
+    begun: bytes = b""  # the unfinished last character
+
+    def refused(self, tokenizer: Tokenizer) -> tuple[Array, ...]:
+        """The tokens that do not spell its open end, or valid UTF-8."""
+        spelling = misspelled(tokenizer, self.begun)
+        return (spelling, misfits(tokenizer, self.open_end)) if self.open_end else (spelling,)
+
+    def append(self, token: int, state: State, piece: bytes) -> None:
+        """Tokens within the open end belong to the prompt, so that they are not counted."""
+        self.state = state
+        self.lines_left -= token == EOD
+        self.tokens_left -= len(piece) > len(self.open_end) or not self.open_end
+        self.open_end = self.open_end[len(piece) :]
+        self.begun = unfinished_character(self.begun + piece) or b""
 
 
 def _step(
@@ -176,28 +202,44 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
     return first + [token for line in others for token in (EOD, *line)]
 
 
-def without_open_space(tokenizer: Tokenizer, prompt: str) -> tuple[list[int], bool]:
-    """Token ids of a prompt without the space at its end, which belongs to the next word, and whether it had one."""
+def open_end(tokenizer: Tokenizer, prompt: str) -> tuple[list[int], bytes]:
+    """Token ids of a prompt without its open end, and the open end, with which the next tokens must begin.
+
+    That is a space, which belongs to the next word, or the last word, which may go on: its tokens as they are would
+    say that it ends here, or that it goes on with another token.
+    """
     ids = encode_prompt(tokenizer, prompt)
-    if not prompt.endswith(" "):
-        return ids, False
-    closed = encode_prompt(tokenizer, prompt[:-1])
-    return closed, closed != ids  # equal if tokens do not depend on spaces
+    line = ids[len(ids) - ids[::-1].index(EOD) :] if EOD in ids else ids
+    text = prompt.rpartition("\n")[2]
+    if tokenizer.decode_bytes(line) != text.encode():  # words as tokens
+        return ids, b""
+    if text.endswith(" "):
+        return encode_prompt(tokenizer, prompt[:-1]), b" "
+    pieces = [tokenizer.decode_bytes([token]) for token in line]
+    number = 0  # of the tokens of the last word
+    while number < len(pieces) and pieces[-number - 1].decode("utf-8", "replace").strip().isalnum():
+        number += 1
+        if pieces[-number][:1].isspace() or is_spaceless(text):
+            break
+    else:
+        number += number > 0 and pieces[-number - 1 :][:1] == [b" "]  # a space of its own, before rare letters
+    kept = len(ids) - number
+    return ids[:kept], tokenizer.decode_bytes(ids[kept:])
 
 
 def stream_text(model: Model, tokenizer: Tokenizer, prompt: str, sampling: Sampling, lines: int = 1) -> Iterator[str]:
     """Generate a continuation of the prompt, up to the end of its line, in pieces as they are sampled."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     ended = 0
-    ids, spaced = without_open_space(tokenizer, prompt)
-    for (token,) in generate_tokens(model, [ids], sampling, lines, tokenizer, [spaced]):
+    ids, end = open_end(tokenizer, prompt)
+    for (token,) in generate_tokens(model, [ids], sampling, lines, tokenizer, [end]):
         if token == EOD:
             ended += 1
             yield decoder.decode(b"", final=True) + ("\n" if ended < lines else "")
         elif token is not None:
-            text = decoder.decode(tokenizer.decode_bytes([token]))
-            yield text.removeprefix(" ") if spaced else text
-        spaced = False
+            piece = tokenizer.decode_bytes([token])
+            yield decoder.decode(piece[len(end) :])
+            end = end[len(piece) :]
     # A character that the last token leaves unfinished is left out.
 
 
@@ -207,11 +249,11 @@ def complete(
     """Generate a continuation of each prompt, up to the end of its line, as one batch."""
     if isinstance(prompts, str):
         raise SaffuError("`prompts` is one string; pass a list of prompts, such as [prompt]")
-    encoded = [without_open_space(tokenizer, prompt) for prompt in prompts]
-    spaced = [had_space for _, had_space in encoded]
-    steps = list(generate_tokens(model, [ids for ids, _ in encoded], sampling, lines, tokenizer, spaced))
+    encoded = [open_end(tokenizer, prompt) for prompt in prompts]
+    ends = [end for _, end in encoded]
+    steps = list(generate_tokens(model, [ids for ids, _ in encoded], sampling, lines, tokenizer, ends))
     texts = [_text(tokenizer, [step[row] for step in steps], lines) for row in range(len(prompts))]
-    return [text.removeprefix(" ") if had_space else text for text, had_space in zip(texts, spaced, strict=True)]
+    return [text.removeprefix(end.decode()) for text, end in zip(texts, ends, strict=True)]
 
 
 def _text(tokenizer: Tokenizer, tokens: Sequence[int | None], lines: int) -> str:
