@@ -288,10 +288,13 @@ def broken(place: Path) -> str:
     return ""
 
 
+NOT_USED = ("saffu.cluster", "saffu.model.transformers", "saffu.pipelines", "saffu.__main__")  # by these commands
+
+
 def trials(place: Path, names: Sequence[str]) -> Callable[[str], Trial]:
     """How to try each of these commands: a function of its name."""
     for module in pkgutil.walk_packages(saffu.__path__, "saffu."):  # once instead of in every process
-        if not module.name.startswith(("saffu.cluster", "saffu.model.transformers", "saffu.__main__")):
+        if not module.name.startswith(NOT_USED):
             importlib.import_module(module.name)
     prepare(place / "made", names)
     every = writers()
