@@ -28,6 +28,7 @@ from saffu.threads import cores
 CHUNK = 1 << 20  # entries converted at a time
 SMALL = 1 << 18  # bytes up to which an array stays in memory
 PARTS = 4  # ranges of buckets for each thread: they bound memory, and even out the work
+SMALL_PART = 1 << 15  # rows that take about as long as starting threads for them
 FILLED = 0.7  # fraction of the limit that may be allocated; pages of mapped files take the rest
 SWEPT = 0.86  # fraction of the limit at which these pages are given back
 SECONDS = 0.01  # between checks of the memory in use, where kernels do not check it themselves
@@ -110,7 +111,7 @@ def plan(rows: Array, bytes_per_row: int, scratch: int = 0) -> tuple[list[int], 
     `rows` is, for each bucket, the maximum number of its rows. A range takes `bytes_per_row` for each of its rows, and
     `scratch` for each row of its largest bucket.
     """
-    parts = even_cuts(rows + 1, PARTS * cores())
+    parts = even_cuts(rows + 1, min(PARTS * cores(), 1 + int(rows.sum()) // SMALL_PART))
     if _limit is None:
         return parts, len(parts)
     library.saffu_trim()
