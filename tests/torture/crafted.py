@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from torture.harness import Attempt, command, prepared
+from torture.harness import Attempt, command, prepared, resumed
 
 NUMBERS = [-1, 0, 1, 2, 3, 5, 255, 2**16 - 1, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**62, 2**63 - 1, 10**30]
 VALUES: list[Any] = [*NUMBERS, None, "", "x", [], {}, [1], {"a": 1}, True, 1.5, -0.5, 1e308, "paper", "calibrated"]
@@ -30,7 +30,6 @@ COMMANDS = [
     "export {0} --out {4} --force",
     "export {0} --to arpa --out {5} --force",
 ]
-RESUME = "train --resume {0}"
 MODELS = ("model", "mixture", "network", "companion", "int8")
 CHECKED = ("info", "update", "forget", "merge", "train")  # commands that verify the checksums of all files
 
@@ -46,8 +45,8 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
                 shutil.rmtree(folder, ignore_errors=True)
                 shutil.copytree(made[model], folder)
                 what = craft(rng, folder)
-                line = RESUME if what.startswith("checkpoint") else rng.choice(COMMANDS)
-                line = line.format(folder, *others)
+                is_checkpoint = what.startswith("checkpoint")
+                line = resumed(made, folder) if is_checkpoint else rng.choice(COMMANDS).format(folder, *others)
                 ended = command(line, limit=30)
                 wrong = ended.problem(megabytes=300)
                 if not wrong and name in ("bytes_flipped", "cut") and ended.status == 0 and line.startswith(CHECKED):

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from torture.harness import COMPANION, PAPER, QUICK, Attempt, command, documents, prepared
+from torture.harness import COMPANION, PAPER, QUICK, Attempt, command, documents, prepared, resumed
 from torture.kills import absent_or, failed, left_behind
 
 
@@ -31,7 +31,7 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
                 "train bounded": (f"train {text} --out {out} {QUICK} --memory-limit 4G", None, 300),
                 "train companion": (f"train {text} --out {out} {COMPANION}", None, 300),
                 "train paper": (f"train {text} --out {out} {PAPER}", None, 300),
-                "resume": (f"train --resume {out}", made["stopped"], 300),
+                "resume": (resumed(made, out), made["stopped"], 300),
                 "update": (f"update {out} {made['more.txt']}", made["model"], 340),
                 "forget": (f"forget {out} {made['more.txt']}", made["both"], 300),
                 "merge": (f"merge {made['model']} {made['other']} --out {out}", None, 340),

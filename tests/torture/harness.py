@@ -209,6 +209,11 @@ def prepared(place: Path) -> dict[str, Path]:
     return made
 
 
+def resumed(made: dict[str, Path], copy: Path) -> str:
+    """How to resume a copy of `stopped`: a folder says where its text is as seen from itself, so that it is passed."""
+    return f"train {made['train.txt']} --dev {made['dev.txt']} --resume {copy}"
+
+
 def documents(folder: Path) -> int:
     """How many documents a model counts, after verifying all of its files."""
     from saffu import load

@@ -21,6 +21,7 @@ from torture.harness import (
     contents,
     documents,
     prepared,
+    resumed,
 )
 
 LIMITED = "--memory-limit 2G"
@@ -59,7 +60,7 @@ def victims(made: dict[str, Path], out: Path) -> list[Victim]:
             "companion", f"train {text} --out {out} --force {COMPANION}", None, fresh, changed(300),
             f"train --resume {out}",
         ),
-        Victim("resume", f"train --resume {out}", made["stopped"], changed(300), changed(300)),
+        Victim("resume", resumed(made, out), made["stopped"], changed(300), changed(300)),
         Victim(
             "minutes", f"train {text} --out {out} --force {SMALL} --minutes 0.05", None, fresh, changed(300),
             f"train --resume {out}", exact=False,

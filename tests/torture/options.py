@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from torture.harness import COMPANION, PAPER, QUICK, Attempt, command, documents, examples, prepared
+from torture.harness import COMPANION, PAPER, QUICK, Attempt, command, documents, examples, prepared, resumed
 from torture.kills import failed
 
 VALUES = [
@@ -48,7 +48,7 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
         "explain": [f"explain {made[kind]} the" for kind in KINDS],
         "embed": [f"embed {made[kind]} the" for kind in KINDS],
         "info": [f"info {made['model']}"],
-        "resume": [f"train --resume {copy}"],
+        "resume": [resumed(made, copy)],
         "update": [f"update {copy} {made['more.txt']} --epochs 1 --dev {made['dev.txt']}"],
         "forget": [f"forget {copy} {made['part.txt']} --drop-network"],
         "merge": [f"merge {made['model']} {made['other']} --out {out} --force"],

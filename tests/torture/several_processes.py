@@ -79,8 +79,8 @@ def on_ray(words: list[str], how: str, moment: float, out: Path, model: Path) ->
     if first not in STATUSES[how] or "Traceback" in err:
         return f"after {moment:.1f} s: {first}, {err[-1000:]}"
     if first != 0:
-        if out.exists():
-            return f"after {moment:.1f} s: a model that is not complete"
+        if out.exists() and (wrong := failed(is_whole, out)):  # it may have been stopped after it was written
+            return f"after {moment:.1f} s: {wrong}"
         again, err = on_ray_until(words, patience(120), signal.SIGKILL)
         if again != 0:
             return f"after {moment:.1f} s, run again: {again}, {err[-1000:]}"
