@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
     noise = [" ".join(reversed(line.split())) for line in sentences(9, 300)]
     texts = {"text": sentences(1, 600), "good": sentences(2, 400), "average": noise, "stories": sentences(3, 300)}
     texts |= {"talk": noise, "unknown": sentences(4, 50), "crawl": [*sentences(5, 60), *noise[:60]]}
-    texts |= {"mine": sentences(6, 30), "letter": sentences(7, 5)}
+    texts |= {"mine": sentences(6, 30), "letter": sentences(7, 5), "unseen": sentences(8, 60)}
     for name, lines in texts.items():
         (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
     records = "".join(json.dumps({"url": n, "text": line}) + "\n" for n, line in enumerate(texts["crawl"]))

@@ -105,7 +105,7 @@ class Capabilities(Protocol):
         return {"": self.log_probabilities(corpus, progress)}
 
     def without_cache(self) -> Model | None:
-        """The same model without its recency cache; None if it has no use for one."""
+        """The same model without its memory of the document; None if it has none."""
         return None
 
     def online(self) -> Model:

@@ -143,7 +143,7 @@ def test_conditions(saffu, tmp_path):
     for wrong in ("bits", "bits<", "bits<x", "bits<1e", "__import__('os')<1", "bits<1<2", "word<1", "id<3"):
         result = saffu(["score", "model", "lines.txt", "--words", "--keep", wrong])
         assert result.status == 2 and result.err.count("\n") == 1, wrong
-    assert "unknown column 'bits_per_byte'" in saffu("score model lines.txt --words --below 2").err
+    assert "with --words, use --keep 'bits>X'" in saffu("score model lines.txt --words --below 2").err
 
 
 def test_models_are_compared_by_byte(saffu, fitted, tmp_path):
@@ -213,7 +213,7 @@ def test_quantiles(saffu):
     assert shown["quantiles"]["50%"] == pytest.approx(scored[149], abs=6e-4)
     assert shown["quantiles"]["95%"] == pytest.approx(scored[284], abs=6e-4)
     head, *lines = saffu("score model lines.txt --quantiles").out.splitlines()
-    assert head.split() == ["bits_per_byte", "quantile"]
+    assert head.split() == ["quantile", "bits_per_byte"]
     assert lines[4].split() == ["50%", f"{shown['quantiles']['50%']:.3f}"]
     assert lines[10] == "bits per byte: 300 lines"
 

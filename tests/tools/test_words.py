@@ -44,10 +44,13 @@ def test_punctuation_is_known_apart(fitted):
     lm = fitted("calibrated")
     plain, dotted, alone, end = lm.surprisals("the dog, .")
     assert plain.punctuation == 0 and end.punctuation == 0
+    assert str(plain.punctuation) == "0.0", "not −0.0"
+    assert alone.punctuation == pytest.approx(alone.bits)
     (tokens,) = lm.scorer_.without_memory().tokens(["the dog, ."])
     bits = dict(zip(["the", "dog", ",", ".", "<eod>"], (row.bits for row in tokens), strict=True))
-    assert dotted.punctuation == pytest.approx(bits[","]) and alone.punctuation == pytest.approx(bits["."])
-    assert 0 < dotted.punctuation < dotted.bits
+    assert bits[","] < dotted.punctuation < dotted.bits, "the comma ends the word"
+    for row in lm.surprisals('the dog , the " house . cat.', memory=True):
+        assert -1e-9 <= row.punctuation <= row.bits + 1e-9, row
 
 
 def test_every_kind_of_model(lm, dev_text):

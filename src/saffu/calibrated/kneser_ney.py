@@ -7,7 +7,8 @@ n-gram counts the distinct tokens that precede it. Unigrams back off to the unif
 predicted.
 
 Tables are solved from rows in two phases over ranges of buckets: first the statistics of every range, whose sum gives
-the discounts and the space that each range needs; then the levels, each range written to its own place.
+the discounts and the space that each range needs; then the levels, each range written to its own place. The masses and
+back-offs themselves are computed in native/tables.cpp.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ Levels = Sequence[Mapping[str, Array]]
 
 
 def discounts(counts_of_counts: Sequence[int] | Array) -> tuple[float, float, float] | None:
-    """The discounts of counts of 1, 2, and 3 or more, from the numbers of n-grams with count 1, 2, 3, and 4 (eq. 26).
+    """The discounts of counts of 1, 2, and 3 or more, from the numbers of n-grams with count 1, 2, 3, and 4.
 
-    None if they cannot be estimated: too little text, or text whose counts do not fall.
+    Chen & Goodman's equation 26. None if they cannot be estimated: too little text, or text whose counts do not fall.
 
     >>> discounts([100, 40, 20, 12])
     (0.5555555555555556, 1.1666666666666665, 1.6666666666666665)

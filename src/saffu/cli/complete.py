@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from saffu.cli.options import Command, Parser, add_device, add_model, device_of, integer, require_utf8
 from saffu.cli.output import print_json, table
 
+LEAST = 0.001  # a probability that is worth showing
+
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
     add_model(parser)
@@ -35,7 +37,8 @@ def run(options: argparse.Namespace) -> None:
         if options.json:
             print_json({"prompt": prompt, "words": words})
         elif one:
-            print(table(["word", "probability"], [[word, f"{share:.3f}"] for word, share in words.items()]))
+            likely = {word: share for word, share in words.items() if share >= LEAST} or words
+            print(table(["word", "probability"], [[word, f"{share:.3f}"] for word, share in likely.items()]))
         else:
             print("".join(f"{number}\t{word}\t{share:.4f}\n" for word, share in words.items()), end="", flush=True)
 

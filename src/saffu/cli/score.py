@@ -128,7 +128,7 @@ def print_quantiles(options: argparse.Namespace, measure: str, tally: Tally) -> 
     if options.json:
         print_json({"measure": measure, options.unit: tally.rows, "quantiles": quantiles})
         return
-    print(table([measure, "quantile"], [[name, f"{value:.3f}"] for name, value in quantiles.items()]))
+    print(table(["quantile", measure], [[name, f"{value:.3f}"] for name, value in quantiles.items()]))
     if not options.quiet:
         print(f"\n{histogram(options, measure, tally)}")
 

@@ -67,6 +67,8 @@ def scorers_of(options: argparse.Namespace, load: Callable[[Path], Scorer]) -> l
 def measures_of(options: argparse.Namespace) -> Measures:
     """The columns and conditions that the options ask for. Fails before any work if rows will not have them."""
     conditions = [Condition.parse(text) for text in options.keep]
+    if options.unit != "lines" and (options.below, options.above) != (None, None):
+        raise SaffuError(f"--below and --above are for lines; with --{options.unit}, use --keep 'bits>X'")
     conditions += [Condition("bits_per_byte", "<", options.below)] if options.below is not None else []
     conditions += [Condition("bits_per_byte", ">", options.above)] if options.above is not None else []
     names = [Path(model).resolve().name for model in (options.model, *options.against)]

@@ -4,10 +4,10 @@
     g_k = σ(w_k · [h_k, entropy, largest log-probability, ln(1 + age)] + a_k)
 
 where h_k is the network's state, the next two numbers measure how certain the counted model is, for any target, and the
-last says how much of the document it remembers. A gate
-starts at w = 0 and the constant that fits the untrained network best (`constant_gate`). The loss of each network is
-−log(g_k·p_k + (1 − g_k)·p_counted) − ½ log p_k: the second term keeps it learning where the counted model is already
-right. Networks are trained as if each were alone; only their predictions are averaged.
+last says how much of the document it remembers. A gate starts at w = 0 and the constant that fits the untrained network
+best (`constant_gate`). The loss of each network is −log(g_k·p_k + (1 − g_k)·p_counted) − ½ log p_k: the second term
+keeps it learning where the counted model is already right. Networks are trained as if each were alone; only their
+predictions are averaged. Without torch, `networks.py` mixes in the same way.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class CompanionModel(Capabilities):
         return None if self.networks is None else self.with_networks(self.networks.rounded())
 
     def without_cache(self) -> CompanionModel:
-        """The same model, whose counted part does not use its recency cache."""
+        """The same model, whose counted part has no memory of the document."""
         config = replace(self.config, cache=0)
         return CompanionModel(config, self.counted.without_cache(), self.networks, self.device)
 

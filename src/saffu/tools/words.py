@@ -146,7 +146,12 @@ def word_scores(
     for position, (lo, hi, word) in enumerate(spans, 1):
         nats = -math.fsum(log_p[lo.token : hi.token]) + log_ended.get(lo, 0.0) - log_ended.get(hi, 0.0)
         tokens = hi.token + bool(hi.begun) - lo.token - bool(lo.begun)  # that begin in it
-        marks = -math.fsum(log_p[place] for place in range(lo.token, hi.token) if is_punctuation(tokenizer, ids[place]))
+        marks = 0.0
+        for place in range(lo.token, hi.token):
+            if is_punctuation(tokenizer, ids[place]):  # the first token begins the word, and the last one ends it
+                marks -= log_p[place]
+                marks += log_ended.get(lo, 0.0) if place == lo.token else 0.0
+                marks -= log_ended.get(hi, 0.0) if place == hi.token - 1 else 0.0
         rows.append(WordScore(position, word, tokens, nats / math.log(2), marks / math.log(2)))
     return rows
 
