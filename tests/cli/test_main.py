@@ -12,6 +12,7 @@ import pytest
 
 from saffu.cli import commands
 from saffu.cli.main import as_typed, main, run
+from saffu.cli.signals import exit_if_received
 from saffu.errors import SaffuError
 
 
@@ -209,3 +210,13 @@ def test_version(capsys):
     with pytest.raises(SystemExit) as exit:
         main(["--version"])
     assert (exit.value.code, capsys.readouterr().out) == (0, f"saffu {saffu.__version__}\n")
+
+
+def test_a_signal_whose_exception_vanished_still_ends_a_server(monkeypatch):
+    for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        monkeypatch.setattr("saffu.cli.signals.received", [number])
+        with pytest.raises(SystemExit) as ended:
+            exit_if_received()
+        assert ended.value.code == status
+    monkeypatch.setattr("saffu.cli.signals.received", [])
+    exit_if_received()

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn, TextIO, cast
 
+from saffu.cli.signals import received
+
 if TYPE_CHECKING:
     import argparse
 
@@ -21,7 +23,6 @@ INTERRUPTED = "interrupted; no partial output was left behind"
 NO_MEMORY = "out of memory|allocate memory|size calculation overflow|start new thread|thread pool|map segment"
 INSTALL = {"torch": "torch", "matplotlib": "matplotlib", "transformers": "transformers", "tensorboard": "tensorboard"}
 INSTALL |= {"starlette": "starlette uvicorn", "uvicorn": "starlette uvicorn"}
-received: list[int] = []  # signals that end the command; what they raise may end up as another error, or vanish
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from saffu.cli.options import Command, Parser, integer, named_path
+from saffu.cli.signals import exit_if_received
 from saffu.errors import SaffuError
 
 LOOPBACK = "127.0.0.1"
@@ -48,6 +49,7 @@ def run(options: argparse.Namespace) -> None:
         config = uvicorn.Config(
             app(studio, token, port), log_level="warning", lifespan="off", ws="none", timeout_graceful_shutdown=1
         )
+        exit_if_received()
         sys.setswitchinterval(SWITCH)
         try:
             uvicorn.Server(config).run([listener])
