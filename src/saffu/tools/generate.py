@@ -15,6 +15,7 @@ from saffu.interface import Array, Model, State
 from saffu.settings import Settings, setting
 from saffu.text.tokenizer import EOD, Tokenizer
 from saffu.tools.segments import is_spaceless
+from saffu.tools.words import beginning_with
 
 COLD = 0.05  # a temperature below which models do not sample by themselves
 COLDEST = 1e-5  # a temperature below which float32 leaves only the most likely token
@@ -94,10 +95,10 @@ def misspelled(tokenizer: Tokenizer, begun: bytes) -> Array:
 
 @lru_cache(maxsize=256)
 def misfits(tokenizer: Tokenizer, end: bytes) -> Array:
-    """The tokens that neither begin with some bytes nor are a beginning of them, sorted."""
-    pieces = (tokenizer.decode_bytes([token]) for token in range(len(tokenizer)))
-    fits = [bool(piece) and (piece.startswith(end) or end.startswith(piece)) for piece in pieces]
-    return np.flatnonzero(~np.array(fits))
+    """The tokens that do not begin with some bytes, sorted, but for the one that the tokenizer begins them with."""
+    fits = beginning_with(tokenizer, end).copy()
+    fits[tokenizer.encode_bytes(end)[0]] = True
+    return np.flatnonzero(~fits)
 
 
 def generate_tokens(
