@@ -8,7 +8,8 @@ import pytest
 from conftest import corpus_of, sentences
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.fit import fit
-from saffu.companion.cross_fit import FOLDS, cross_fitted, lead, stretches, with_context
+from saffu.calibrated.views import CalibratedSums
+from saffu.companion.cross_fit import FOLDS, cross_fitted, stretches, with_context
 from saffu.text.corpus import TokenCorpus
 
 CONFIG = CalibratedConfig(order=4, slots=4, word_classes=20, output_classes=8)
@@ -61,18 +62,23 @@ def test_a_tenth_of_running_text_is_read_line_by_line():
     assert np.isfinite(log_p).all() and seen[:, 2].max() > 3
 
 
-@pytest.mark.parametrize("cache", [0, 300])
-def test_stretches_of_running_text_are_scored_with_their_context(cache):
+def test_stretches_of_running_text_are_documents_whose_memory_was_not_counted():
     running = corpus_of([tokens(900), tokens(300)])
-    (stage,) = fit(running, int(running.ids.max()) + 1, replace(CONFIG, cache=cache))
+    (stage,) = fit(running, int(running.ids.max()) + 1, replace(CONFIG, cache=300))
     ranges = stretches(running)
     assert len(ranges) > 150
     assert ranges[0, 0] == 0 and ranges[-1, 1] == running.targets
     assert (ranges[1:, 0] == ranges[:-1, 1]).all()
-    parts, where = with_context(running, ranges[1::FOLDS], lead(stage.model))
-    expected = stage.model.log_probabilities(running)
-    found = stage.model.log_probabilities(parts)
-    if cache:  # other exponents were learned from a shorter past
-        assert found[where >= 0].mean() == pytest.approx(expected[where[where >= 0]].mean(), abs=0.05)
-    else:
-        np.testing.assert_allclose(found[where >= 0], expected[where[where >= 0]], atol=1e-6)
+    assert np.isin(ranges[:, 0], running.line_starts()).all()
+    corpus, log_p, _ = cross_fitted(stage.model, running)
+    assert np.isin(ranges[:, 0], corpus.starts).all()
+    own = ranges[1::FOLDS]
+    fold, where = with_context(corpus, own, 0)
+    counts = CalibratedSums.count(running, stage.model.config, stage.model.vocabulary, own)
+    expected = stage.model.solved(stage.model.sums - counts).log_probabilities(fold)
+    np.testing.assert_allclose(log_p[where], expected, rtol=1e-6)
+
+
+def test_a_line_without_end_is_still_divided():
+    endless = corpus_of([[[7, 8, 9] * 400]])
+    assert len(stretches(endless)) > 100

@@ -373,14 +373,16 @@ def test_the_rule_decides_by_text_time_and_device():
     assert (small.depth, small.class_first, small.network_dropout) == (2, True, 0.0)
     large = resolved(CompanionConfig(minutes=1), 2_000_000, "cuda:0")
     assert (large.depth, large.class_first, large.decay, large.networks) == (6, False, 3.0, 1)
-    assert large.network_dropout == pytest.approx(0.17) and large.rate == pytest.approx(0.25, abs=0.01)
+    assert large.network_dropout == pytest.approx(0.19) and large.rate == pytest.approx(0.25, abs=0.01)
     several = resolved(CompanionConfig(minutes=5), 2_000_000, "cuda")
-    assert (several.networks, several.network_dropout) == (4, pytest.approx(0.2, abs=0.01))
+    assert (several.networks, several.network_dropout) == (4, pytest.approx(0.21, abs=0.01))
+    assert resolved(CompanionConfig(minutes=5), 900_000, "cuda").networks == 8
     assert resolved(CompanionConfig(minutes=5, networks=2), 2_000_000, "cuda").networks == 2
     assert resolved(CompanionConfig(epochs=8), 2_000_000, "cuda").networks == 1
     assert resolved(CompanionConfig(minutes=0.2), 20_000_000, "cuda").depth == 4
     long = resolved(CompanionConfig(minutes=10), 20_000_000, "cuda")
     assert (long.depth, long.networks, long.network_dropout, long.decay) == (8, 1, 0.0, pytest.approx(0.3))
+    assert (long.batch_tokens, several.batch_tokens) == (16_384, 8192)
     assert resolved(CompanionConfig(minutes=1, depth=3), 2_000_000, "cuda").depth == 3
 
 

@@ -49,8 +49,11 @@ MOST_EPOCHS = {"cpu": 16.0, "cuda": 30.0}  # of each network; more does not help
 MANY_EPOCHS = 8  # after which weight decay keeps a text from being memorized
 MIN_TOKENS = {6: 15e6, 8: 60e6}  # read in a run, for this many layers to pay off on a GPU …
 LONG_TEXT = 5e6  # … eight only for a text of this many tokens
-MIN_EPOCHS, MIN_STEPS = 12, 3000  # of each network, for several to pay off
-MOST_NETWORKS = 4
+MIN_EPOCHS, MIN_STEPS = 12, 3000  # of each network, for several to pay off …
+MIN_EPOCHS_OF_MANY = 24  # … and for more than four
+MOST_NETWORKS = 8
+BATCH_TOKENS = {"cpu": 4096, "cuda": 8192}
+LONG_RUN = 20_000  # steps; a run that would take more reads twice as many tokens per step, a quarter faster
 MOST_DROPOUT = 0.4
 DECAY, DECAY_TOKENS = 3.0, 6e6  # weight decay over many epochs, and its product with the tokens of a longer text
 FEW_EPOCHS_DECAY = 0.5
@@ -61,12 +64,13 @@ def resolved(config: CompanionConfig, tokens: int, device: str) -> CompanionConf
     """The settings, with everything chosen that follows from text, time, and device.
 
     On a CPU there is one network of 2 layers. On a GPU, a network has 6 layers, fewer or more if the time is too short
-    or the text is long; time for more than 12 epochs and 3,000 steps goes into more networks, up to four. Learning
-    rates fall with the width and slowly with the number of steps. What keeps a text from being memorized, dropout and
-    weight decay, follows from how often it is read and how long it is. Measured in docs/companion.md.
+    or the text is long; time for more than 12 epochs and 3,000 steps goes into more networks, up to four, and up to
+    eight if each gets 24 epochs. Learning rates fall with the width and slowly with the number of steps. What keeps a
+    text from being memorized, dropout and weight decay, follows from how often it is read and how long it is. Measured
+    in docs/companion.md.
     """
     kind = device.split(":")[0]
-    batch_tokens = config.batch_tokens or (4096 if kind == "cpu" else 8192)
+    batch_tokens = config.batch_tokens or BATCH_TOKENS[kind]
 
     def epochs_of_all(depth: int) -> float:
         """The number of epochs, added up over networks, that the time allows."""
@@ -79,10 +83,13 @@ def resolved(config: CompanionConfig, tokens: int, device: str) -> CompanionConf
     if not networks:
         available = epochs_of_all(depth) if kind != "cpu" and config.minutes else 1.0
         pays_off = min(available / MIN_EPOCHS, available * tokens / batch_tokens / MIN_STEPS)
-        networks = int(min(max(1.0, pays_off), MOST_NETWORKS))
+        networks = int(min(max(1.0, pays_off), max(4.0, available / MIN_EPOCHS_OF_MANY), MOST_NETWORKS))
     epochs = min(limit, epochs_of_all(depth) / networks)
     decay = min(DECAY, DECAY_TOKENS / tokens) if epochs >= MANY_EPOCHS else FEW_EPOCHS_DECAY
     steps = max(1.0, epochs * tokens / batch_tokens)
+    if kind != "cpu" and steps > LONG_RUN and not config.batch_tokens:
+        batch_tokens = 2 * batch_tokens
+        steps = steps / 2
     return replace(
         config,
         depth=depth,
@@ -110,10 +117,10 @@ def chosen_depth(kind: str, tokens: int, epochs_of_all: Callable[[int], float]) 
 def chosen_dropout(epochs: float, tokens: int, depth: int) -> float:
     """Dropout: more for a text that is short and read often, none for small networks.
 
-    >>> [chosen_dropout(epochs, tokens, 6) for epochs, tokens in ((12, 1.9e6), (28, 1.9e6), (27, 0.93e6), (7, 15e6))]
-    [0.12, 0.21, 0.29, 0.0]
+    >>> [chosen_dropout(epochs, tokens, 6) for epochs, tokens in ((12, 1.9e6), (27, 0.93e6), (7, 15e6), (30, 15e6))]
+    [0.15, 0.28, 0.0, 0.07]
     """
-    dropout = 0.115 * math.log2(1 + epochs * 1e6 / tokens / 6) * min(1.0, depth / 6)
+    dropout = 0.072 * math.log2(1 + epochs * 1e6 / tokens / 2) * min(1.0, depth / 6)
     return round(min(MOST_DROPOUT, dropout), 2) if dropout >= 0.05 else 0.0
 
 

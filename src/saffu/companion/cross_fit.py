@@ -2,12 +2,14 @@
 
 The gate learns from the training text, where plain counts look far better than they are, because they include each
 target. So the text is divided into ten folds, or three, of short stretches, and each fold is scored by the model made
-from all counts except those of the fold: count, subtract, solve. A tenth of running text is read line by
-line, so that the gate sees documents of every age.
+from all counts except those of the fold: count, subtract, solve. Each stretch is read as a document of its own: its
+memory, like that of new text, holds only what was not counted. A tenth of running text is read line by line, so that
+the gate sees documents of every age.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,15 +26,13 @@ from saffu.text.tokenizer import EOD
 FOLDS = 10
 FEW_FOLDS, LARGE = 3, 5_000_000  # for a text this long: ten would take minutes, and two thirds of the counts are enough
 STRETCHES = 200  # of a text: many, so that every fold is a sample of all its parts
-REMEMBERED = 2048  # tokens before a stretch that the memory of its document holds; they are counted, the stretch is not
-
 LINES_ALONE, PASSAGE = 0.1, 10_000  # this share of every such number of tokens is read line by line
 
 
 class CrossFit(NamedTuple):
     """What the counts say of their own text."""
 
-    corpus: TokenCorpus  # the text as it was read: some of its lines are documents of their own
+    corpus: TokenCorpus  # the text as it was read: stretches and some of the lines are documents of their own
     log_p: Floats  # ln p of every target (targets,)
     certainty: Array  # what the gate sees of the model (targets, CERTAINTIES)
 
@@ -49,17 +49,15 @@ def cross_fitted(
     ranges = stretches(corpus)
     folds = FEW_FOLDS if corpus.targets > LARGE else FOLDS
     divided = with_lines_alone(corpus)
+    divided = replace(divided, starts=np.union1d(divided.starts, ranges[:, 0]))
     with progress_bar(progress, total=corpus.targets) as bar:
         for fold in range(group.rank, min(folds, len(ranges)), group.size):
             own = ranges[fold::folds]
             seen = CalibratedSums.count(corpus, model.config, model.vocabulary, own)
-            parts, where = with_context(divided, own, lead(model))
+            parts, where = with_context(divided, own, 0)
             assert model.sums is not None
-            scores, sure = model.solved(model.sums - seen).log_probabilities_and_certainty(parts)
-            is_target = where >= 0
-            log_p[where[is_target]] = scores[is_target]
-            certainty[where[is_target]] = sure[is_target]
-            bar.update(int(is_target.sum()))
+            log_p[where], certainty[where] = model.solved(model.sums - seen).log_probabilities_and_certainty(parts)
+            bar.update(len(where))
     return CrossFit(divided, group.sum(log_p), gate_inputs(group.sum(certainty), ages_of(divided)))
 
 
@@ -78,22 +76,18 @@ def with_lines_alone(corpus: TokenCorpus, passage: int = PASSAGE) -> TokenCorpus
 
 
 def stretches(corpus: TokenCorpus) -> Array:
-    """Consecutive ranges (n, 2) of about equal length; they end where documents end, unless documents are long.
+    """Consecutive ranges (n, 2) of about equal length, which end with documents or, if those are long, with lines.
 
     >>> stretches(TokenCorpus(np.full(1200, 3), np.array([0, 9, 1200]), np.ones(1200)))[:4].tolist()
     [[0, 9], [9, 12], [12, 18], [18, 24]]
     """
     length = -(-corpus.targets // STRETCHES)
     cuts = np.arange(length, corpus.targets, length)
-    ends = corpus.starts[np.searchsorted(corpus.starts, cuts)]
-    cuts = np.where(ends - cuts <= length, ends, cuts)
+    for ends in (corpus.line_starts(), corpus.starts):  # documents take precedence
+        following = ends[np.searchsorted(ends, cuts)]
+        cuts = np.where(following - cuts <= length, following, cuts)
     bounds = np.unique(np.concatenate([[0], cuts, [corpus.targets]]))
     return np.stack([bounds[:-1], bounds[1:]], axis=1).astype(np.int64)
-
-
-def lead(model: CalibratedModel) -> int:
-    """The number of tokens to read before a stretch: what the views see and, with a memory, some text to remember."""
-    return max(model.lookback, REMEMBERED) if model.config.cache else model.lookback
 
 
 def with_context(corpus: TokenCorpus, ranges: Array, before: int) -> tuple[TokenCorpus, Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from saffu.interface import Array
+from saffu.interface import Array, Floats
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 
@@ -99,16 +99,24 @@ def scoring_rows(corpus: TokenCorpus, context: int) -> tuple[Integers, npt.NDArr
     return positions, scored
 
 
-def held_out(targets: int, most: int) -> Integers:
-    """Evenly spaced ranges (n, 2) of targets to hold out of training: `most` in total, or a twentieth of the text.
+def held_out(log_p: Floats, most: int) -> Integers:
+    """Ranges (n, 2) of targets to hold out of training: `most` in total, or a twentieth of the text.
 
-    >>> held_out(100_000, 8000)[:2]
-    array([[ 5938,  6563],
-           [18438, 19063]])
+    There is one in each eighth of the text: the piece that is about as hard as the eighth, by the counted ln p of its
+    targets. Pieces at fixed places may all be hard or all be easy, and a gate fitted to them is wrong for other text.
+
+    >>> hard, easy, usual = -9.0, -1.0, -5.0
+    >>> held_out(np.repeat([hard, easy, usual, hard, easy] * 8, 4), 64)[:2]
+    array([[ 8, 12],
+           [28, 32]])
     """
-    length = min(most, targets // 20) // PIECES
-    begins = (2 * np.arange(PIECES if length else 0) + 1) * targets // (2 * PIECES) - length // 2
-    return np.stack([begins, begins + length], axis=1)
+    length = min(most, len(log_p) // 20) // PIECES
+    ranges = []
+    for part in np.array_split(np.arange(len(log_p)), PIECES) if length else []:
+        pieces = log_p[part[: len(part) // length * length]].reshape(-1, length).mean(1)
+        begin = int(part[0]) + length * int(np.abs(pieces - log_p[part].mean()).argmin())
+        ranges.append((begin, begin + length))
+    return np.array(ranges, dtype=np.int64).reshape(-1, 2)
 
 
 def excerpt(corpus: TokenCorpus, targets: int) -> TokenCorpus:

@@ -96,7 +96,7 @@ class Division:
 
     def __init__(self, cross_fit: CrossFit, context: int, device: torch.device) -> None:
         corpus, counted, certainty = cross_fit
-        ranges = held_out(corpus.targets, GATE_TARGETS[device.type])
+        ranges = held_out(counted, GATE_TARGETS[device.type])
         is_held_out = np.zeros(corpus.targets, dtype=bool)
         for begin, end in ranges:
             is_held_out[begin:end] = True
