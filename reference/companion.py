@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from saffu.companion import neural_cache as cache
 from saffu.companion.weights import HEAD, Weights
 from saffu.interface import Array
 from saffu.text.tokenizer import EOD
@@ -121,3 +122,25 @@ def mixture(logits: Array, trained: Array, counted: Array) -> Array:
     """
     g = 1 / (1 + np.exp(-logits))
     return np.asarray(np.log(np.mean(g * np.exp(trained) + (1 - g) * np.exp(counted), axis=0)))
+
+
+def with_neural_cache(log_p: Array, states: Array, targets: Sequence[int]) -> Array:
+    """ln p (n,) of the targets of one document with a neural cache, from ln p without it and the states (n, K, d)."""
+    share = cache.START
+    out = []
+    for t, target in enumerate(targets):
+        before = range(max(0, t - cache.WINDOW), t)
+        similar = [np.mean([cosine(*both) for both in zip(states[t], states[i], strict=True)]) for i in before]
+        weights = np.exp(cache.SHARPNESS * np.array(similar))
+        known = len(before) / (len(before) + cache.FEW)
+        cached = weights @ [targets[i] == target for i in before] / weights.sum() if before else 0.0
+        p = (1 - share * known) * np.exp(log_p[t]) + share * known * cached
+        out.append(np.log(p))
+        gain = share * known * cached / p - share * known
+        share = min(max(cache.LEAST, share + cache.RATE * known * gain), cache.MOST)
+    return np.array(out)
+
+
+def cosine(one: Array, other: Array) -> float:
+    """The cosine of the angle between two states."""
+    return float(one @ other / np.sqrt((one @ one) * (other @ other)))

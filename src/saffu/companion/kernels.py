@@ -65,17 +65,20 @@ class NativeNetwork:
         for name, array in self._kept.items():
             setattr(self.structure, name, pointer(array, array.dtype))
 
-    def score(self, inputs: Array, begin: Array, wanted: Array, targets: Array) -> tuple[Array, Array]:
+    def score(
+        self, inputs: Array, begin: Array, wanted: Array, targets: Array, states: Array | None = None
+    ) -> tuple[Array, Array]:
         """ln p of targets (rows, T) and what the states add to the gate's logit, where `wanted`; all are (rows, T).
 
         `begin`, int32, is the place in the row where the window of each token begins; a window sees nothing else.
+        `states` (rows, T, d), if given, receives the states.
         """
         log_p = np.zeros(inputs.shape, dtype=np.float32)
         logit = np.zeros(inputs.shape, dtype=np.float32)
         library.saffu_network_score(
             self.structure, *inputs.shape, pointer(inputs, TOKEN), pointer(begin, np.int32),
             pointer(wanted, np.bool_), pointer(targets, TOKEN), pointer(log_p, np.float32),
-            pointer(logit, np.float32),
+            pointer(logit, np.float32), None if states is None else pointer(states, np.float32),
         )  # fmt: skip
         return log_p, logit
 
@@ -172,7 +175,7 @@ def _declare() -> None:
     network = POINTER(NetworkStructure)
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "saffu_network_level": (None, [i32]),
-        "saffu_network_score": (None, [network, i64, i32, p, p, p, p, p, p]),
+        "saffu_network_score": (None, [network, i64, i32, p, p, p, p, p, p, p]),
         "saffu_network_read": (None, [network, p, i32, i32, p, i64]),
         "saffu_network_step": (None, [network, i32, i32, p, i64]),
         "saffu_network_distribution": (None, [network, p, i64, p]),

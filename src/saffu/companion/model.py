@@ -72,6 +72,7 @@ class CompanionModel(Capabilities):
         self.vocabulary = counted.vocabulary
 
     can_sample = True
+    has_neural_cache = False
 
     @property
     def has_network(self) -> bool:
@@ -134,6 +135,14 @@ class CompanionModel(Capabilities):
         model.counted = self.counted.online()
         return model
 
+    def with_neural_cache(self) -> CompanionModel | None:
+        """The same model, which scores with a cache of its networks' states; None without a network."""
+        if self.networks is None:
+            return None
+        model = copy.copy(self)
+        model.has_neural_cache = True
+        return model
+
     def log_probabilities(self, corpus: TokenCorpus, progress: str | None = None) -> Floats:
         """ln p of every target, (targets,). Each sees at least half a window of its document, or all before it."""
         return self.scores_by_part(corpus, progress)[""]
@@ -144,8 +153,8 @@ class CompanionModel(Capabilities):
             return {"": self.counted.log_probabilities(corpus, progress)}
         counted, certainty = self.counted.log_probabilities_and_certainty(corpus, progress)
         certainty = gate_inputs(certainty, ages_of(corpus))
-        if self.device == "cpu":
-            scores = self.networks.score(corpus, counted, certainty, progress)
+        if self.device == "cpu" or self.has_neural_cache:
+            scores = self.networks.score(corpus, counted, certainty, progress, self.has_neural_cache)
         else:
             from saffu.companion.torch_networks import score_on_device
 

@@ -9,7 +9,9 @@ So a prediction is a mixture of K + 1 distributions, the counted one first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -19,6 +21,7 @@ from saffu.calibrated.kernels import TOKEN
 from saffu.calibrated.layout import Ranks
 from saffu.calibrated.ngrams import checked_ids
 from saffu.companion.kernels import LAST, NativeNetwork
+from saffu.companion.neural_cache import cached_probabilities, with_cache
 from saffu.companion.rows import documents_of, inputs_of, scoring_rows
 from saffu.companion.weights import PREFIX, Weights, stored, weights_of
 from saffu.interface import Array, Floats
@@ -80,17 +83,27 @@ class Networks:
         """The logits (K, n) of the gates, from what states add to them (K, n) and what they see of the counts."""
         return np.asarray(from_states + self.of_certainty @ certainty.T + self.of_gates[:, None])
 
-    def score(self, corpus: TokenCorpus, counted: Floats, certainty: Array, progress: str | None = None) -> Scores:
+    def score(
+        self,
+        corpus: TokenCorpus,
+        counted: Floats,
+        certainty: Array,
+        progress: str | None = None,
+        neural_cache: bool = False,
+    ) -> Scores:
         """Score a corpus together with the counted model, whose ln p (targets,) and certainty are given.
 
-        Each target sees at least half a window, or everything before it.
+        Each target sees at least half a window, or everything before it. With `neural_cache`, the mixture includes one.
         """
         targets = checked_ids(corpus, self.vocabulary)
         inputs = inputs_of(corpus).astype(TOKEN)
         documents = documents_of(corpus)
         positions, scored = scoring_rows(corpus, self.context)
         log_p, from_states = np.zeros((2, len(self.natives), corpus.targets), dtype=np.float32)
-        with progress_bar(progress, total=corpus.targets) as bar:
+        with (
+            progress_bar(progress, total=corpus.targets) as bar,
+            temporary_states(self, corpus, neural_cache) as states,
+        ):
 
             def work(first: int) -> None:
                 places = positions[first : first + ROWS]
@@ -98,15 +111,32 @@ class Networks:
                 begin = window_begins(places, documents)
                 own = places[wanted]
                 for k, native in enumerate(self.natives):
-                    own_log_p, logit = native.score(inputs[places], begin, wanted, targets[places])
+                    hidden = None if states is None else np.zeros((*places.shape, native.width), dtype=np.float32)
+                    own_log_p, logit = native.score(inputs[places], begin, wanted, targets[places], hidden)
                     log_p[k, own] = own_log_p[wanted]
                     from_states[k, own] = logit[wanted]
+                    if states is not None and hidden is not None:
+                        states[own, k] = hidden[wanted] / np.linalg.norm(hidden[wanted], axis=1, keepdims=True)
                 bar.update(len(own))
 
             in_parallel(work, range(0, len(positions), ROWS))
+            cached = None if states is None else cached_probabilities(states, targets, corpus.starts)
         parts = np.concatenate([counted[None], log_p])  # (1 + K, targets) float64
         mixture = np.logaddexp.reduce(log_weights(self.gate_logits(from_states, certainty)) + parts, axis=0)
+        if cached is not None:
+            mixture = with_cache(mixture, cached, corpus.starts)
         return Scores(mixture, np.logaddexp.reduce(parts[1:], axis=0) - np.log(len(self.natives)))
+
+
+@contextmanager
+def temporary_states(networks: Networks, corpus: TokenCorpus, wanted: bool) -> Iterator[Array | None]:
+    """Room for the states of all targets (targets, K, d), in a temporary file; or None."""
+    if not wanted:
+        yield None
+        return
+    shape = (corpus.targets, len(networks.natives), networks.natives[0].width)
+    with tempfile.TemporaryFile() as file:
+        yield np.memmap(file, dtype=np.float16, mode="w+", shape=shape)
 
 
 def log_weights(logits: Array) -> Array:

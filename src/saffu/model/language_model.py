@@ -305,13 +305,19 @@ class SaffuLM:
             return documents
         return TokenCorpus.build(documents_from(documents), self.tokenizer_, progress=progress)
 
-    def score(self, documents: Text, y: None = None, *, online: bool = False) -> Score:
+    def score(self, documents: Text, y: None = None, *, online: bool = False, neural_cache: bool = False) -> Score:
         """Score documents: negative log-likelihood (`nll`), targets, bytes, perplexity, bits per byte.
 
-        With `online`, the memory continues from one document to the next; the model does not change.
+        With `online`, the memory continues from one document to the next; with `neural_cache`, a network also looks for
+        similar states earlier in the document. The model does not change.
         `y`, which scikit-learn's pipelines pass, is ignored.
         """
         model = self.model_.online() if online else self.model_
+        if neural_cache:
+            cached = model.with_neural_cache()
+            if cached is None:
+                raise SaffuError("`neural_cache` needs a network; train one (`minutes`) or omit it")
+            model = cached
         return evaluate.evaluate(model, self.tokenize(documents))
 
     def score_lines(self, texts: Iterable[str], memory: bool = False) -> list[LineScore]:

@@ -68,10 +68,10 @@ extern "C" {
 // Uses vector instructions of at most this level (0: portable, 1: AVX2, 2: AVX-512, 3: with VNNI; −1: no limit), for tests.
 EXPORT void saffu_network_level(int32_t at_most) { level = at_most; }
 
-// For the wanted places of rows (n, length): ln p of their targets, and what their states add to the gate's logit. Windows
-// are as `Row` describes them.
+// For the wanted places of rows (n, length): ln p of their targets, what their states add to the gate's logit, and, unless
+// `hidden` is null, these states (n, length, width). Windows are as `Row` describes them.
 EXPORT void saffu_network_score(const Network *network, int64_t n, int32_t length, const Token *inputs, const int32_t *begin,
-                         const uint8_t *wanted, const Token *targets, float *log_p, float *logit) KERNEL {
+                         const uint8_t *wanted, const Token *targets, float *log_p, float *logit, float *hidden) KERNEL {
     const Arithmetic &use = arithmetic();
     Floats scratch(std::max(row_scratch(*network), score_scratch(*network)));
     Floats states(panels_of(length) * PANEL * network->width);
@@ -84,6 +84,11 @@ EXPORT void saffu_network_score(const Network *network, int64_t n, int32_t lengt
             if (std::find(wanted + at + first, wanted + at + first + panel, 1) == wanted + at + first + panel) continue;
             use.score(*network, states.data() + first * network->width, panel, targets + at + first, log_p + at + first,
                       logit + at + first, scratch.data());
+        }
+        for (int64_t place = 0; hidden && place < used; place++) {
+            const float *panel = states.data() + place / PANEL * PANEL * network->width + place % PANEL;
+            float *out = hidden + (at + place) * network->width;
+            for (int64_t d = 0; d < network->width; d++) out[d] = panel[d * PANEL];
         }
     }
 } OR_FAIL()
