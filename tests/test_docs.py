@@ -16,8 +16,8 @@ import pytest
 
 import saffu
 from lab.transcripts import FACTS, fingerprint, same
-from saffu.cli.commands import COMMANDS, parse
-from saffu.cli.main import run
+from saffu.cli.commands import COMMANDS
+from saffu.cli.main import parse, run
 from saffu.cli.options import Parser
 
 ROOT = Path(__file__).parent.parent
@@ -106,7 +106,7 @@ def test_every_command_shows_examples_that_parse(monkeypatch):
 def text_folder(tmp_path, monkeypatch):
     """A folder with small texts under all names that the pages use; the demo's text is small too."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("saffu.progress._hidden", True)
+    monkeypatch.setattr("saffu.format._hidden", True)
 
     def lines(seed: int, number: int = 120) -> list[str]:
         places = [(seed * 7919 + step * step * 31 + step) % 9973 for step in range(6 * number)]

@@ -96,6 +96,12 @@ def are_counts(array: Array, size: int) -> bool:
     return sound and int(array.min(initial=0)) >= 0 and float(array.sum(dtype=np.float64)) < 2.0**62
 
 
+def require(condition: bool, what: str) -> None:
+    """Raise SaffuError, which says `what` is wrong, unless a condition holds."""
+    if not condition:
+        raise SaffuError(what)
+
+
 def open_regular(path: Path) -> io.BufferedReader:
     """Open a file for reading if it is a regular one: a pipe might never answer and a device might never end."""
     flag = getattr(os, "O_NONBLOCK", 0)  # so that opening a pipe without a writer returns

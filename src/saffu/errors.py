@@ -10,9 +10,3 @@ class SaffuError(ValueError):
 
 class NotFittedError(SaffuError, AttributeError):
     """A learned attribute was requested from a model that has not been fitted."""
-
-
-def require(condition: bool, what: str) -> None:
-    """Raise SaffuError, which says `what` is wrong, unless a condition holds."""
-    if not condition:
-        raise SaffuError(what)

@@ -1,9 +1,17 @@
-"""Numbers, tokens, and facts as people and programs read them."""
+"""What people and programs read: numbers, tokens, facts, warnings, and progress bars."""
+
+from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+_hidden = False  # whether progress bars are
 
 
 def plural(count: int, name: str) -> str:
@@ -52,3 +60,27 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int):
         return value
     return _plain(value.tolist()) if hasattr(value, "tolist") else str(value)
+
+
+def warn(text: str) -> None:
+    """Report what the user should know but what stops nothing; the command line prints it on standard error."""
+    logging.getLogger("saffu").warning(text)
+
+
+def hide_progress(hidden: bool = True) -> None:
+    """Show no bars from now on, or show them again."""
+    global _hidden
+    _hidden = hidden
+
+
+def progress_bar(title: str | None, total: int | None = None, unit: str = " tokens", **options: Any) -> tqdm[Any]:
+    """A bar that disappears when it is done; none at all without a title, or unless standard error is a terminal.
+
+    >>> with progress_bar(None, total=2) as bar:
+    ...     _ = bar.update(2)
+    """
+    from tqdm.auto import tqdm
+
+    tqdm.monitor_interval = 0  # no monitoring thread, which would outlive the bars
+    disable = True if title is None or _hidden else None
+    return tqdm(desc=title, total=total, unit=unit, unit_scale=True, leave=False, disable=disable, **options)

@@ -121,7 +121,7 @@ def test_termination_is_143_and_unwinds(status_of):
 
 
 def test_ctrl_c_while_parsing(capsys, monkeypatch):
-    monkeypatch.setattr(commands, "parse", lambda words: raising(KeyboardInterrupt())())
+    monkeypatch.setattr("saffu.cli.main.parse", lambda words: raising(KeyboardInterrupt())())
     with pytest.raises(SystemExit) as exit:
         main(["train", "--help"])
     assert exit.value.code == 130
@@ -181,7 +181,7 @@ def test_closed_streams(monkeypatch):
 
 
 def test_help_is_quick_to_import():
-    code = "import sys; from saffu.cli.commands import parse; parse(['--help']); print(*sys.modules, file=sys.stderr)"
+    code = "import sys; from saffu.cli.main import parse; parse(['--help']); print(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert not {"torch", "numpy", "tokenizers", "matplotlib"} & set(done.stderr.split())
 

@@ -8,7 +8,8 @@ from typing import Literal
 import pytest
 
 from saffu.calibrated.config import CalibratedConfig
-from saffu.cli.commands import COMMANDS, parse
+from saffu.cli.commands import COMMANDS
+from saffu.cli.main import parse
 from saffu.cli.options import Command, Parser, add_set_option, add_settings, count, given_settings, integer, rare_help
 from saffu.errors import SaffuError
 from saffu.model.solutions import offered_presets

@@ -22,13 +22,14 @@ from operator import add
 
 import numpy as np
 
+from saffu.arrays import require
 from saffu.calibrated import kernels, storage
 from saffu.calibrated.kernels import TOKEN, Array, library, pointer
 from saffu.calibrated.ngrams import NgramCounts, Rows, checked_ids, key_width
 from saffu.calibrated.storage import CHUNK
-from saffu.errors import SaffuError, require
+from saffu.errors import SaffuError
+from saffu.format import progress_bar
 from saffu.interface import Floats
-from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 from saffu.threads import cores, in_parallel, run_in_threads

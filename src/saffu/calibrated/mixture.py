@@ -19,13 +19,13 @@ from operator import add
 
 import numpy as np
 
-from saffu.arrays import part_of
+from saffu.arrays import part_of, require
 from saffu.calibrated.config import MixtureConfig
 from saffu.calibrated.kernels import Array
 from saffu.calibrated.model import CalibratedModel, DocumentState
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.views import CalibratedSums
-from saffu.errors import SaffuError, require
+from saffu.errors import SaffuError
 from saffu.interface import Arrays, Capabilities, Explanation, Floats, Term
 from saffu.text.corpus import TokenCorpus
 

@@ -27,7 +27,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from saffu.arrays import are_counts, part_of
+from saffu.arrays import are_counts, part_of, require
 from saffu.calibrated.classes import token_vectors
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.explain import explain
@@ -39,7 +39,7 @@ from saffu.calibrated.ngrams import NgramCounts, checked_ids
 from saffu.calibrated.reading import Reader, Readers, initial_learning, read_corpus
 from saffu.calibrated.tempered import Prediction, sample_at
 from saffu.calibrated.views import CalibratedSums, View, fits, stored_views, views_array
-from saffu.errors import SaffuError, require
+from saffu.errors import SaffuError
 from saffu.interface import Arrays, Capabilities, Explanation, Floats
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD

@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from saffu.arrays import require
 from saffu.calibrated import storage
 from saffu.calibrated.kernels import TOKEN, TOO_OFTEN, Array, Buffer, library, pointer
 from saffu.calibrated.storage import CHUNK
-from saffu.errors import SaffuError, require
+from saffu.errors import SaffuError
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD, PAD
 from saffu.threads import in_parallel

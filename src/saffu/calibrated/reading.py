@@ -19,8 +19,8 @@ import numpy as np
 from saffu.calibrated.kernels import TOKEN, Array, library, pointer
 from saffu.calibrated.layout import NativeModel
 from saffu.calibrated.ngrams import checked_ids
+from saffu.format import progress_bar
 from saffu.interface import Floats
-from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
 from saffu.threads import cores, run_in_threads
 

@@ -29,13 +29,13 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu import load
     from saffu.model.checking import check_model, left_behind
+    from saffu.model.language_model import SaffuLM
     from saffu.text.corpus import TokenCorpus
     from saffu.text.selection import Text
 
     try:
-        lm = load(options.model, device_of(options), check=True)
+        lm = SaffuLM.load(options.model, device_of(options), check=True)
         corpus = None
         if options.text:
             with Text(options.text, reading_of(options, lm.source_)) as text:

@@ -23,13 +23,13 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print words and their probabilities, most likely first; with several prompts, rows with their numbers."""
-    from saffu import load
+    from saffu.model.language_model import SaffuLM
 
     one = options.prompt is not None
     prompts: Iterable[str] = [options.prompt] if one else (line.removesuffix("\n") for line in sys.stdin)
     if one:
         require_utf8(options.prompt)
-    lm = load(options.model, device_of(options))
+    lm = SaffuLM.load(options.model, device_of(options))
     if not one and not options.json:
         print("id\tword\tprobability", flush=True)
     for number, prompt in enumerate(prompts, 1):

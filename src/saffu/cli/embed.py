@@ -38,9 +38,9 @@ def run(options: argparse.Namespace) -> None:
 
         require_new_file(options.out, options.force, ours=r"\d+ \d+\n")
 
-    from saffu import load
+    from saffu.model.language_model import SaffuLM
 
-    lm = load(options.model)
+    lm = SaffuLM.load(options.model)
     vectors = lm.word_vectors_ if options.kind is None else lm.word_vectors_.of(options.kind)
     facts = [
         {

@@ -30,13 +30,13 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu import load
+    from saffu.model.language_model import SaffuLM
     from saffu.tools.explain import candidate, explanation_facts, most_likely
 
     if not (options.top or options.target):
         raise SaffuError("--top must be at least 1 without --target; pass one of them")
     require_utf8(options.prompt, *options.target)
-    lm = load(options.model)
+    lm = SaffuLM.load(options.model)
     warn_of_space(options.prompt, lm.tokenizer_)
     explanation = lm.explain(options.prompt)
     named = [candidate(lm.tokenizer_, options.prompt, word) for word in options.target]

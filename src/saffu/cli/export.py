@@ -63,7 +63,7 @@ def sizes(text: str) -> list[int]:
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu import load
+    from saffu.model.language_model import SaffuLM
 
     require_original(options.model, "export the original model")
     if options.to == "web":
@@ -72,22 +72,22 @@ def run(options: argparse.Namespace) -> None:
     if options.text:
         raise SaffuError("--text needs --to web; add it, or remove --text")
     if options.to == "arpa":
-        export_arpa(load(options.model), options)
+        export_arpa(SaffuLM.load(options.model), options)
         return
     if options.order is not None or options.prune is not None:
         raise SaffuError("--order and --prune need --to arpa; add it, or remove those options")
     if options.to == "int8" and (options.checkpoints or options.sizes):
         raise SaffuError("--checkpoints and --sizes need --to hf; remove --to int8, or those options")
     if options.checkpoints:
-        export_checkpoints(load(options.model), options)
+        export_checkpoints(SaffuLM.load(options.model), options)
         return
     if options.sizes:
         raise SaffuError("--sizes needs the training text; pass --checkpoints TEXT")
     require_output(options, options.model)
     if options.to == "int8":
-        export_int8(load(options.model), options)
+        export_int8(SaffuLM.load(options.model), options)
         return
-    lm = load(options.model)
+    lm = SaffuLM.load(options.model)
     lm.export_hf(options.out)
     size = sum(path.stat().st_size for path in options.out.iterdir())
     if options.json:
@@ -127,8 +127,8 @@ def export_arpa(lm: SaffuLM, options: argparse.Namespace) -> None:
 
 def export_web(options: argparse.Namespace) -> None:
     """Write a page that shows the counted model."""
-    from saffu import load
     from saffu.model.checking import counted_text
+    from saffu.model.language_model import SaffuLM
     from saffu.play.web_page import MODEL, export_web
     from saffu.text.corpus import TokenCorpus
     from saffu.text.selection import Text
@@ -136,7 +136,7 @@ def export_web(options: argparse.Namespace) -> None:
     if options.checkpoints or options.sizes or options.order is not None or options.prune is not None:
         raise SaffuError("--checkpoints and --sizes need --to hf, --order and --prune --to arpa; remove them")
     require_output(options, options.model, *(options.text or ()))
-    lm = load(options.model)
+    lm = SaffuLM.load(options.model)
     counted = None
     if options.text:
         with Text(options.text, reading_of(options, lm.source_)) as text:

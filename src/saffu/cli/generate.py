@@ -35,12 +35,12 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu import load
+    from saffu.model.language_model import SaffuLM
     from saffu.tools.generate import Sampling
 
     require_utf8(options.prompt)
     sampling = Sampling(**given_settings(options, Sampling))  # checked before the model is read
-    lm = load(options.model, device_of(options))
+    lm = SaffuLM.load(options.model, device_of(options))
     samples = []
     for number in range(options.samples):
         settings = sampling.to_dict()

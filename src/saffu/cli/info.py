@@ -24,10 +24,10 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu import load
+    from saffu.model.language_model import SaffuLM
     from saffu.model.living import fingerprints
 
-    lm = load(options.model, check=options.check)
+    lm = SaffuLM.load(options.model, check=options.check)
     encoder = fingerprints(lm)["encoder"]
     sizes = {path.name: path.stat().st_size for path in sorted(options.model.iterdir()) if path.is_file()}
     facts = model_facts(lm) | {"source": lm.source_, "encoder": encoder, "changeable": lm.ledger_ is not None}

@@ -186,9 +186,9 @@ def described(removal: Removal) -> str:
 
 
 def merge(options: argparse.Namespace) -> None:
-    from saffu import load
     from saffu.files import changing
     from saffu.model import living
+    from saffu.model.language_model import SaffuLM
 
     if len({folder.resolve() for folder in options.models}) < len(options.models):
         raise SaffuError(
@@ -201,7 +201,7 @@ def merge(options: argparse.Namespace) -> None:
     require_output(options, *options.models)
     in_memory = options.memory_limit is None
     with changing(options.out, wait=False), bounded(options):
-        lm = living.merge(load(folder, check=in_memory) for folder in options.models)
+        lm = living.merge(SaffuLM.load(folder, check=in_memory) for folder in options.models)
         lm.save(options.out)
     if shared := lm.log_[-1].get("shared", 0):
         are = "document is" if shared == 1 else "documents are"
@@ -215,15 +215,15 @@ def merge(options: argparse.Namespace) -> None:
 
 
 def mix(options: argparse.Namespace) -> None:
-    from saffu import load
     from saffu.files import changing
+    from saffu.model.language_model import SaffuLM
     from saffu.text.selection import Text
 
     if len({folder.resolve() for folder in options.models}) < len(options.models):
         raise SaffuError("the same model is listed twice; list each model once")
     require_output(options, *options.models, *options.dev)
     with changing(options.out, wait=False):
-        first, *others = [load(folder, check=True) for folder in options.models]
+        first, *others = [SaffuLM.load(folder, check=True) for folder in options.models]
         with Text(options.dev, reading_of(options, first.source_)) as text:
             lm = first.mix(*others, dev=list(text))
             text.warn_of_skipped()
@@ -251,14 +251,14 @@ def require_original(model: Path, remedy: str) -> None:
 @contextmanager
 def changed_model(options: argparse.Namespace) -> Iterator[tuple[SaffuLM, TokenCorpus]]:
     """The model to change and the documents named; saved at the end. Other writers wait."""
-    from saffu import load
     from saffu.files import changing
+    from saffu.model.language_model import SaffuLM
     from saffu.text.corpus import TokenCorpus
     from saffu.text.selection import Text
 
     require_original(options.model, "change the original model and export it again")
     with changing(options.model, wait=True):
-        lm = load(options.model, device_of(options), check=True)
+        lm = SaffuLM.load(options.model, device_of(options), check=True)
         with Text(options.text, reading_of(options, lm.source_)) as text:
             # In memory: tokens of documents to be forgotten are not left on a disk if this process is killed.
             corpus = TokenCorpus.build(text, lm.tokenizer_, progress="tokenize")

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn, TextIO, cast
 
+from saffu import __version__
 from saffu.cli.signals import received
 
 if TYPE_CHECKING:
@@ -64,7 +65,6 @@ def run(words: Sequence[str]) -> int:
             encoding = "utf-8" if sys.platform == "win32" else None  # where pipes would get another encoding
             stream.reconfigure(encoding=encoding, errors="backslashreplace")
 
-    from saffu.cli.commands import parse
     from saffu.cli.output import Harmless
     from saffu.errors import SaffuError
 
@@ -109,6 +109,51 @@ def run(words: Sequence[str]) -> int:
             raise
         return fail("not enough memory for threads; raise the limit on memory or processes")
     return 0
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace | None:
+    """Parse a command line, including its command; return None after printing help or the version."""
+    from difflib import get_close_matches
+
+    from saffu.cli.commands import COMMANDS
+    from saffu.cli.options import Parser
+    from saffu.errors import SaffuError
+
+    if not words:
+        raise SaffuError("missing command; run `saffu --help` for a list")
+    name, *rest = words
+    if name in ("-h", "--help", "help"):
+        print(top_help())
+        return None
+    if name in ("-V", "--version"):
+        print(f"saffu {__version__}")
+        return None
+    if name not in COMMANDS:
+        near = get_close_matches(name, COMMANDS, 1)
+        raise SaffuError(f"unknown command {name!r}; " + (f"did you mean {near[0]}?" if near else "see `saffu --help`"))
+    parser = Parser(COMMANDS[name])
+    parser.set_defaults(commands=COMMANDS.values())
+    COMMANDS[name].add_options(parser, rest)
+    if {"-h", "--help"} & set(rest):
+        print(parser.format_help(), end="")
+        return None
+    return parser.parse(rest)
+
+
+def top_help() -> str:
+    """What `saffu --help` prints."""
+    from saffu.cli.commands import GROUPS
+
+    lines = [
+        "usage: saffu COMMAND [options]",
+        "",
+        "Small language models of your own text: counted first and, if you like, then trained.",
+    ]
+    for title, commands in GROUPS.items():
+        lines += ["", f"{title}:", *(f"  {command.name:<11} {command.purpose}" for command in commands)]
+    return "\n".join(
+        [*lines, "", "Run `saffu COMMAND --help` for options and examples; `saffu --version` for the version."]
+    )
 
 
 @contextmanager

@@ -98,6 +98,6 @@ def score_file(asked: Mapping[str, Any], place: tuple[str, str, bool], path: str
 @lru_cache(maxsize=8)
 def loaded_scorer(path: Path) -> Scorer:
     """Loaded once in each worker; all workers of a node share the pages of a model."""
-    from saffu import load
+    from saffu.model.language_model import SaffuLM
 
-    return load(path).scorer_
+    return SaffuLM.load(path).scorer_

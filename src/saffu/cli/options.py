@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             self.error(self._advice([word.split("=")[0] for word in unknown]))
         if "quiet" in options:
-            from saffu.progress import hide_progress
+            from saffu.format import hide_progress
 
             hide_progress(options.quiet)
         return options

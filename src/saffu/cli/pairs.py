@@ -22,11 +22,11 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu import load
+    from saffu.model.language_model import SaffuLM
     from saffu.tools import minimal_pairs
 
     files = minimal_pairs.find_pairs(options.files)
-    lm = load(options.model, device_of(options))
+    lm = SaffuLM.load(options.model, device_of(options))
     rows = minimal_pairs.evaluate_pairs(lm.model_, lm.tokenizer_, files, lm.references_, options.include_eod)
     facts = minimal_pairs.overall(rows)
     if options.json:

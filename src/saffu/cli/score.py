@@ -91,9 +91,9 @@ def run(options: argparse.Namespace) -> None:
 
         tally = on_ray.score(options)
     else:
-        from saffu import load
+        from saffu.model.language_model import SaffuLM
 
-        scorer, *others = scoring.scorers_of(options, lambda path: load(path, device_of(options)).scorer_)
+        scorer, *others = scoring.scorers_of(options, lambda path: SaffuLM.load(path, device_of(options)).scorer_)
         with scoring.chosen_sources(options) as (sources, live):
             tally = scoring.write_scores(options, sources, scorer, others, sys.stdout, live)
         if options.update:

@@ -260,11 +260,11 @@ def executor(options: argparse.Namespace, recipe: Recipe, text: TrainingText) ->
 
 def read_encoder(options: argparse.Namespace, group: ProcessGroup) -> SaffuLM:
     """The model that --encoder names."""
-    from saffu import load
+    from saffu.model.language_model import SaffuLM
 
     if group.size > 1:
         raise SaffuError("--encoder does not work with torchrun; fit each shard separately and merge the models")
-    encoder = load(options.encoder, device_of(options))
+    encoder = SaffuLM.load(options.encoder, device_of(options))
     if options.preset_given and encoder.config.preset != options.preset:
         raise SaffuError(f"{options.encoder} has the preset {encoder.config.preset}; remove --preset")
     return encoder

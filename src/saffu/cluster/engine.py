@@ -28,7 +28,7 @@ from uuid import uuid4
 import saffu
 from saffu.arrays import Array, to_safetensors
 from saffu.errors import SaffuError
-from saffu.progress import progress_bar
+from saffu.format import progress_bar
 from saffu.threads import cores
 
 LOCAL = "local"  # instead of the address of a cluster: this machine, for as long as it is needed

@@ -17,9 +17,9 @@ import numpy as np
 from saffu.calibrated.model import CalibratedModel
 from saffu.calibrated.views import CalibratedSums
 from saffu.companion.rows import ages_of, gate_inputs
+from saffu.format import progress_bar
 from saffu.interface import Array, Floats
 from saffu.processes import SINGLE, ProcessGroup
-from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 

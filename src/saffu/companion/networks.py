@@ -24,8 +24,8 @@ from saffu.companion.kernels import LAST, NativeNetwork
 from saffu.companion.neural_cache import cached_probabilities, with_cache
 from saffu.companion.rows import documents_of, inputs_of, scoring_rows
 from saffu.companion.weights import PREFIX, Weights, stored, weights_of
+from saffu.format import progress_bar
 from saffu.interface import Array, Floats
-from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
 from saffu.threads import in_parallel
 

@@ -12,9 +12,9 @@ from saffu.companion.cross_fit import CrossFit, with_context
 from saffu.companion.gate import Gates, averaged, mixed
 from saffu.companion.network import NetworkStack
 from saffu.companion.rows import documents_of, held_out, inputs_of, scoring_rows, training_rows
+from saffu.format import progress_bar
 from saffu.interface import Array, Floats
 from saffu.processes import SINGLE, ProcessGroup
-from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
 
 if TYPE_CHECKING:

@@ -26,10 +26,9 @@ from saffu.companion.rows import ages_of, excerpt, gate_inputs
 from saffu.companion.scoring import DeviceCorpus, Division, score
 from saffu.companion.torch_networks import TorchNetworks
 from saffu.errors import SaffuError
-from saffu.format import plural
+from saffu.format import plural, progress_bar
 from saffu.interface import Array, Score
 from saffu.processes import SINGLE, ProcessGroup
-from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
 from saffu.training import run
 from saffu.training.checkpoint import Checkpoint

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from saffu.errors import SaffuError
 from saffu.files import write_file
-from saffu.progress import progress_bar
+from saffu.format import progress_bar
 
 MANIFEST = "babylm.json"
 ENCRYPTED = 1  # the flag of a member of a zip file

@@ -23,9 +23,9 @@ from saffu.errors import SaffuError
 from saffu.experiments.grid import SWEPT, UnitKey, block_unit, document_unit, radius_unit, through_blocks, units_of
 from saffu.experiments.results import SAMPLES, Cell, Losses, Results, cell_key
 from saffu.experiments.units import Decoder, FittedUnits, fit_memory, outputs, parameter_count
+from saffu.format import progress_bar
 from saffu.interface import Score
 from saffu.paper.config import PaperConfig
-from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD, Tokenizer
 from saffu.tools.evaluate import count_references, evaluate_references

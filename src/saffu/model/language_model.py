@@ -15,7 +15,7 @@ from saffu.model import folder as folders
 from saffu.model import living
 from saffu.model.ledger import Ledger
 from saffu.model.solutions import DEFAULT_PRESET, PRESETS, check, recount, solution, trained_tokenizer
-from saffu.model.statistics import Statistics, sums_ngrams, trained_on
+from saffu.model.statistics import Statistics, trained_on
 from saffu.processes import SINGLE, ProcessGroup
 from saffu.settings import Settings
 from saffu.text.corpus import Line, TokenCorpus
@@ -176,7 +176,7 @@ class SaffuLM:
         self.tokenizer_settings_ = settings.to_dict() if settings else {}
         corpus = self.tokenize(text, "tokenize")
         scored = None if dev is None else self.tokenize(dev, "tokenize")
-        evaluate.require_text(corpus, "fit")
+        corpus.require_text("fit")
         self.trained_on_ = trained_on(corpus)
         self.source_ = {}
         self.log_ = []
@@ -187,7 +187,7 @@ class SaffuLM:
         for stage in solving:
             self.model_ = stage.model
             if not self.log_:
-                ngrams = references and sums_ngrams(stage.model) is None
+                ngrams = references and evaluate.references_of(stage.model) is None
                 self.statistics_ = Statistics.of(corpus, len(self.tokenizer_), ngrams)
                 self.ledger_ = Ledger.of(corpus)
             if training is not None or stage.model.sums is None:  # then its counts are not those of whole documents
@@ -412,7 +412,7 @@ class SaffuLM:
     @property
     def references_(self) -> NgramCounts | None:
         """N-gram counts of the training text: those in the model's own sums, if it has any."""
-        own = sums_ngrams(self.model_)
+        own = evaluate.references_of(self.model_)
         return self.statistics_.ngrams if own is None else own
 
     def save(self, folder: str | Path, extra_files: Mapping[str, Content] | None = None) -> None:

@@ -35,7 +35,6 @@ from saffu.model.statistics import Statistics, trained_on
 from saffu.text.corpus import BEGINS, HELD_OUT, Line, TokenCorpus
 from saffu.text.documents import documents_from
 from saffu.text.tokenizer import EOD, Tokenizer, TokenizerConfig
-from saffu.tools.evaluate import require_text
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM, Text
@@ -64,7 +63,7 @@ def update(lm: SaffuLM, documents: Text) -> None:
     ledger = require_changeable(lm)
     corpus = lm.tokenize(documents)
     model = lm.model_
-    require_text(corpus, "count")
+    corpus.require_text("count")
     changed = model.solved(model.sums + model.count(corpus))
     sizes = {name: number + lm.trained_on_[name] for name, number in trained_on(corpus).items()}
     log = [*lm.log_, _row("update", corpus, began)]
@@ -94,7 +93,7 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
     ledger = require_changeable(lm)
     corpus = lm.tokenize(documents)
     model = lm.model_
-    require_text(corpus, "forget")
+    corpus.require_text("forget")
     if drop_network:
         model = model.without_network() or model
     matches = Matches.of(corpus, ledger, int(lm.source_.get("hold_out") or 0))
@@ -137,7 +136,7 @@ def retokenize(lm: SaffuLM, documents: Text) -> None:
     if not lm.tokenizer_settings_:
         raise SaffuError("the tokenizer of this model was not learned from its own text; there is nothing to fit again")
     corpus = lm.tokenize(lines)
-    require_text(corpus, "retokenize")
+    corpus.require_text("retokenize")
     matches = Matches.of(corpus, ledger, int(lm.source_.get("hold_out") or 0))
     matches.require_exact(decode=lm.tokenizer_.decode)
     _, left = matches.left()

@@ -11,7 +11,7 @@ from saffu.errors import SaffuError
 from saffu.model.ledger import PAGES
 from saffu.model.living import require_changeable
 from saffu.model.solutions import check, solution
-from saffu.tools.evaluate import dev_facts, evaluate, require_text
+from saffu.tools.evaluate import dev_facts, evaluate
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM, Text
@@ -31,7 +31,7 @@ def mix(models: Sequence[SaffuLM], dev: Text) -> SaffuLM:
         raise SaffuError("there is nothing to mix; list at least two models")
     ledgers = [require_changeable(lm) for lm in models]
     corpus = first.tokenize(dev)
-    require_text(corpus, "mix")
+    corpus.require_text("mix")
     mixed = copy.copy(first)
     mixed.encoder = None
     model = fitted_mixture([lm.model_.counted_part for lm in models], corpus)

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from saffu.arrays import are_counts, part_of
 from saffu.errors import SaffuError
-from saffu.interface import Array, Model
+from saffu.interface import Array
 from saffu.text.corpus import TokenCorpus
-from saffu.tools.evaluate import REFERENCE_ORDER, count_references
+from saffu.tools.evaluate import count_references
 
 if TYPE_CHECKING:
     from saffu.calibrated.ngrams import NgramCounts
@@ -69,9 +69,3 @@ def trained_on(corpus: TokenCorpus) -> dict[str, int]:
     """The size of a corpus."""
     sizes = {"documents": corpus.documents, "lines": corpus.lines, "tokens": corpus.targets, "bytes": corpus.bytes}
     return {name: int(size) for name, size in sizes.items()}
-
-
-def sums_ngrams(model: Model) -> NgramCounts | None:
-    """The n-gram counts in a model's own sums, if it has any that the baselines can be estimated from."""
-    ngrams: NgramCounts | None = model.ngrams
-    return ngrams if ngrams is not None and ngrams.order >= REFERENCE_ORDER else None

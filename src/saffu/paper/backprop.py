@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from saffu.errors import SaffuError
-from saffu.format import plural
+from saffu.format import plural, progress_bar
 from saffu.interface import Array, Score
 from saffu.paper.batches import ShuffledFold, folds_per_epoch
 from saffu.paper.config import TrainingConfig
@@ -21,7 +21,6 @@ from saffu.paper.model import PaperModel
 from saffu.paper.step import AdamStep, copy_weights
 from saffu.paper.windows import Targets
 from saffu.processes import SINGLE, ProcessGroup
-from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
 from saffu.training import cuda_graph, run
 from saffu.training.run import Diverged, OnCheck, Row, Save

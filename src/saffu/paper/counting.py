@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
+from saffu.format import progress_bar
 from saffu.paper import equations
 from saffu.paper.devices import run_workers, workers_for
 from saffu.paper.document_model import shard_of
@@ -25,7 +26,6 @@ from saffu.paper.network import Network
 from saffu.paper.sums import Counts, SumsByTarget
 from saffu.paper.unit import Unit, UnitTables
 from saffu.paper.windows import Targets, Window, unit_windows
-from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import PAD
 

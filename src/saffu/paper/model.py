@@ -14,6 +14,7 @@ import torch
 
 from saffu.arrays import are_counts
 from saffu.errors import SaffuError
+from saffu.format import progress_bar
 from saffu.interface import Array, Arrays, Capabilities, Explanation, Floats, State
 from saffu.paper import explain
 from saffu.paper.config import PaperConfig
@@ -23,7 +24,6 @@ from saffu.paper.network import Network, Tables
 from saffu.paper.solving import solve_final, stored
 from saffu.paper.unit import Unit
 from saffu.paper.windows import Targets
-from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD, PAD
 

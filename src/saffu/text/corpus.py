@@ -19,8 +19,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from saffu.format import plural
-from saffu.progress import progress_bar
+from saffu.errors import SaffuError
+from saffu.format import plural, progress_bar
 from saffu.text.tokenizer import EOD, PIECE, Tokenizer, WordTokenizer, pieces
 
 Integers = npt.NDArray[Any]
@@ -107,6 +107,11 @@ class TokenCorpus:
     @property
     def bytes(self) -> int:
         return int(self.sizes.sum())
+
+    def require_text(self, purpose: str) -> None:
+        """Raise SaffuError if there is none to score, to fit, or for any other purpose."""
+        if not self.targets:
+            raise SaffuError(f"there is no text to {purpose}; pass at least one document that is not blank")
 
     def described(self) -> str:
         """How the text is divided: into documents of one line, or running text."""

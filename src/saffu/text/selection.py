@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from saffu.errors import SaffuError
-from saffu.format import plural
-from saffu.progress import warn
+from saffu.format import plural, warn
 from saffu.text.corpus import Line, TokenCorpus, lines_of
 from saffu.text.default_corpus import default_corpus
 from saffu.text.documents import bad_sources, hold_out, read_lines

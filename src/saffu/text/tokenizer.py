@@ -18,7 +18,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from saffu.errors import SaffuError
-from saffu.progress import progress_bar
+from saffu.format import progress_bar
 from saffu.settings import Settings, setting
 
 PAD, SOD, FRG, EOD = 0, 1, 2, 3

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, TextIO
 import numpy as np
 
 from saffu.errors import SaffuError
+from saffu.format import progress_bar
 from saffu.interface import Array
-from saffu.progress import progress_bar
 from saffu.text.tokenizer import EOD, UNKNOWN, Tokenizer, WordTokenizer
 from saffu.writing import replacing, require_new_file
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from saffu.errors import SaffuError
 from saffu.interface import Floats, Model, Score
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
@@ -24,7 +23,7 @@ PROGRESS_BAR_FROM = 100_000  # targets from which on a progress bar is shown
 
 def evaluate(model: Model, corpus: TokenCorpus, progress: str | None = "evaluate") -> Score:
     """Score a corpus; long ones show a progress bar with the title `progress`."""
-    require_text(corpus)
+    corpus.require_text("score")
     log_p = model.log_probabilities(corpus, progress if corpus.targets >= PROGRESS_BAR_FROM else None)
     return Score(-float(log_p.sum()), corpus.targets, corpus.bytes)
 
@@ -41,11 +40,17 @@ def count_references(corpus: TokenCorpus, vocabulary: int, order: int = REFERENC
     return NgramCounts.count(corpus, order, vocabulary)
 
 
+def references_of(model: Model) -> NgramCounts | None:
+    """The n-gram counts in a model's own sums, if it has any that the baselines can be estimated from."""
+    ngrams: NgramCounts | None = model.ngrams
+    return ngrams if ngrams is not None and ngrams.order >= REFERENCE_ORDER else None
+
+
 def evaluate_references(counts: NgramCounts, corpus: TokenCorpus) -> dict[str, Score]:
     """Score a unigram model and interpolated Kneser–Ney models, up to the order that was counted."""
     from saffu.calibrated.kneser_ney import KneserNey
 
-    require_text(corpus)
+    corpus.require_text("score")
     scores = {}
     for name in [name for name, order in REFERENCES.items() if order <= counts.order]:
         log_p = KneserNey(counts, REFERENCES[name]).log_probabilities(corpus)
@@ -84,9 +89,3 @@ def recency_shares(corpus: TokenCorpus, frequencies: npt.NDArray[np.int64], half
                 counts = {known: count / scale for known, count in counts.items()}
                 scale = 1.0
     return np.array(out)
-
-
-def require_text(corpus: TokenCorpus, purpose: str = "score") -> None:
-    """Raise SaffuError if a corpus is empty."""
-    if corpus.targets == 0:
-        raise SaffuError(f"there is no text to {purpose}; pass at least one document that is not blank")

@@ -14,8 +14,8 @@ from typing import cast
 import numpy as np
 
 from saffu.errors import SaffuError
+from saffu.format import progress_bar
 from saffu.interface import Array, Capabilities, Model, State
-from saffu.progress import progress_bar
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD, Tokenizer
 from saffu.tools.decoding import word_completions
