@@ -12,9 +12,8 @@ from saffu.calibrated import memory
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.exponents import Moments
 from saffu.calibrated.fit import Calibration, fit, held_out_ranges
-from saffu.calibrated.layout import exponent_slices
 from saffu.calibrated.model import CalibratedModel
-from saffu.calibrated.views import CalibratedSums
+from saffu.calibrated.views import CalibratedSums, exponent_slices
 from saffu.errors import SaffuError
 from saffu.text.corpus import TokenCorpus, lines_of
 from saffu.text.tokenizer import EOD, Tokenizer, TokenizerConfig

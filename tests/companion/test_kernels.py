@@ -8,7 +8,7 @@ from network_data import CLASS_OF, CONTEXT, DEPTH, VOCABULARY, random_weights
 from reference import companion as reference
 from saffu import SaffuError
 from saffu.calibrated.kernels import library
-from saffu.calibrated.layout import Ranks
+from saffu.calibrated.kneser_ney import Ranks
 from saffu.companion.kernels import LAST, NativeNetwork, mixture
 from saffu.companion.network import NetworkStack
 from saffu.companion.weights import Weights, stored, stored_name, weights_of

@@ -7,7 +7,7 @@ import pytest
 
 from network_data import CLASS_OF, VOCABULARY, random_weights
 from reference import companion as reference
-from saffu.calibrated.layout import Ranks
+from saffu.calibrated.kneser_ney import Ranks
 from saffu.companion.kernels import NativeNetwork
 from saffu.companion.networks import Networks
 from saffu.companion.rows import window_start

@@ -12,11 +12,10 @@ from saffu.calibrated.classes import Neighbors, context_classes, near_pairs, out
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.exponents import Moments, fit_exponents
 from saffu.calibrated.kernels import TOKEN, Array, library, pointer
-from saffu.calibrated.layout import exponent_slices
 from saffu.calibrated.memory import memory_parts, memory_slices, unfitted_exponents
 from saffu.calibrated.model import CalibratedModel, Encoder
 from saffu.calibrated.ngrams import NgramCounts, checked_ids
-from saffu.calibrated.views import NGRAM, CalibratedSums, views_of
+from saffu.calibrated.views import NGRAM, CalibratedSums, exponent_slices, views_of
 from saffu.errors import SaffuError
 from saffu.interface import Floats, Stage
 from saffu.text.corpus import TokenCorpus

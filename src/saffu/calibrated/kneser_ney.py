@@ -323,6 +323,34 @@ def adjusted_counts(levels: Levels, vocabulary: int) -> Array:
     return total
 
 
+class Ranks:
+    """The order of tokens: class by class, by id within a class, the three markers last."""
+
+    def __init__(self, classes: Array):
+        """`classes` (N,): the output class of each token; those of the markers do not matter."""
+        order = np.lexsort((np.arange(EOD, len(classes)), classes[EOD:])) + EOD
+        self.tokens = np.concatenate([order, np.arange(EOD)]).astype(TOKEN)  # by rank
+        self.ranks = np.empty(len(classes), dtype=TOKEN)  # by token
+        self.ranks[self.tokens] = np.arange(len(classes))
+        self.classes = np.concatenate([classes[order], np.zeros(EOD)]).astype(TOKEN)  # by rank
+        self.number = int(classes[EOD:].max()) + 1
+        self.predicted = len(classes) - EOD
+        bounds = np.searchsorted(self.classes[: self.predicted], np.arange(self.number + 1))
+        self.first = bounds.astype(np.int32)  # (classes + 1,) rank at which each class begins
+        self.sizes = np.diff(bounds)  # (classes,)
+
+    def by_class(self, shares: Array) -> Array:
+        """Sums over classes (…, classes) of what is given by rank (…, ≥ predicted)."""
+        return np.add.reduceat(shares[..., : self.predicted].astype(np.float64), self.first[:-1], axis=-1)
+
+
+def log_prior(frequencies: Array, ranks: Ranks) -> Array:
+    """ln f by rank, (N,) float64: relative frequencies, with half a count for what never occurred."""
+    prior = (frequencies + 0.5)[ranks.tokens].astype(np.float64)
+    prior[ranks.predicted :] = 1e-30
+    return np.asarray(np.log(prior / prior[: ranks.predicted].sum()))
+
+
 def ranks_in_order(vocabulary: int) -> Array:
     """Tokens ranked by id, the three markers last: (N,) uint16."""
     return ((np.arange(vocabulary) - EOD) % vocabulary).astype(TOKEN)

@@ -1,57 +1,21 @@
-"""The memory layout of a solved model for the kernels: tokens ranked by class, tables, priors, and exponents."""
+"""The layout of a solved model for the kernels: ranks, tables, priors, exponents, and how a memory is made."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import c_void_p
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from saffu.calibrated import kernels, memory, storage
 from saffu.calibrated.config import CalibratedConfig
-from saffu.calibrated.kernels import EVIDENCE, TOKEN, Array, library, pointer
-from saffu.calibrated.kneser_ney import Table
+from saffu.calibrated.kernels import TOKEN, Array, library, pointer
+from saffu.calibrated.kneser_ney import Ranks, Table, log_prior
 from saffu.calibrated.views import View
-from saffu.text.tokenizer import EOD
 
 MOST_TOKENS = 2**31 - 1  # that a memory can hold
 CLASS_SUMS_ABOVE = 64  # followers from which on sums by class are stored for a context
-
-
-class Ranks:
-    """The order of tokens: class by class, by id within a class, the three markers last."""
-
-    def __init__(self, classes: Array):
-        """`classes` (N,): the output class of each token; those of the markers do not matter."""
-        order = np.lexsort((np.arange(EOD, len(classes)), classes[EOD:])) + EOD
-        self.tokens = np.concatenate([order, np.arange(EOD)]).astype(TOKEN)  # by rank
-        self.ranks = np.empty(len(classes), dtype=TOKEN)  # by token
-        self.ranks[self.tokens] = np.arange(len(classes))
-        self.classes = np.concatenate([classes[order], np.zeros(EOD)]).astype(TOKEN)  # by rank
-        self.number = int(classes[EOD:].max()) + 1
-        self.predicted = len(classes) - EOD
-        bounds = np.searchsorted(self.classes[: self.predicted], np.arange(self.number + 1))
-        self.first = bounds.astype(np.int32)  # (classes + 1,) rank at which each class begins
-        self.sizes = np.diff(bounds)  # (classes,)
-
-    def by_class(self, shares: Array) -> Array:
-        """Sums over classes (…, classes) of what is given by rank (…, ≥ predicted)."""
-        return np.add.reduceat(shares[..., : self.predicted].astype(np.float64), self.first[:-1], axis=-1)
-
-
-def exponent_slices(views: Sequence[View]) -> list[slice]:
-    """Where the exponents of the prior, one, and of each view, EVIDENCE for each of its levels, are."""
-    ends = np.cumsum([1, *(EVIDENCE * len(view.distances) for view in views)])
-    return [slice(0, 1), *(slice(int(a), int(b)) for a, b in pairwise(ends))]
-
-
-def log_prior(frequencies: Array, ranks: Ranks) -> Array:
-    """ln f by rank, (N,) float64: relative frequencies, with half a count for what never occurred."""
-    prior = (frequencies + 0.5)[ranks.tokens].astype(np.float64)
-    prior[ranks.predicted :] = 1e-30
-    return np.asarray(np.log(prior / prior[: ranks.predicted].sum()))
 
 
 class NativeModel:

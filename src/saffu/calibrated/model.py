@@ -32,13 +32,13 @@ from saffu.calibrated.classes import token_vectors
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.explain import explain
 from saffu.calibrated.kernels import TOKEN, Array, library, pointer
-from saffu.calibrated.kneser_ney import Table, in_chunks
-from saffu.calibrated.layout import NativeModel, Ranks, exponent_slices, log_prior
+from saffu.calibrated.kneser_ney import Ranks, Table, in_chunks, log_prior
+from saffu.calibrated.layout import NativeModel
 from saffu.calibrated.memory import first_remembered, memory_contexts, memory_slices
 from saffu.calibrated.ngrams import NgramCounts, checked_ids
 from saffu.calibrated.reading import Reader, Readers, initial_learning, read_corpus
 from saffu.calibrated.tempered import Prediction, sample_at
-from saffu.calibrated.views import CalibratedSums, View, fits, stored_views, views_array
+from saffu.calibrated.views import CalibratedSums, View, exponent_slices, fits, stored_views, views_array
 from saffu.errors import SaffuError
 from saffu.interface import Arrays, Capabilities, Explanation, Floats
 from saffu.text.corpus import TokenCorpus

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from saffu.arrays import part_of
 from saffu.calibrated.config import CalibratedConfig
-from saffu.calibrated.kernels import Array
+from saffu.calibrated.kernels import EVIDENCE, Array
 from saffu.calibrated.ngrams import NgramCounts, Rows
 from saffu.errors import SaffuError
 from saffu.text.corpus import TokenCorpus
@@ -71,6 +72,12 @@ def views_of(config: CalibratedConfig) -> list[View]:
 def far_distances(views: Iterable[View], order: int) -> list[int]:
     """The distances of slots that are counted as pairs, because n-grams of this order do not reach them."""
     return [view.distances[0] for view in views if view.is_slot and view.distances[0] >= order]
+
+
+def exponent_slices(views: Sequence[View]) -> list[slice]:
+    """Where the exponents of the prior, one, and of each view, EVIDENCE for each of its levels, are."""
+    ends = np.cumsum([1, *(EVIDENCE * len(view.distances) for view in views)])
+    return [slice(0, 1), *(slice(int(a), int(b)) for a, b in pairwise(ends))]
 
 
 def views_array(views: Iterable[View]) -> Array:

@@ -13,6 +13,7 @@ from saffu.arrays import Array, map_arrays
 from saffu.calibrated.kneser_ney import (
     LEVEL_ARRAYS,
     Draft,
+    Ranks,
     Table,
     TableStatistics,
     adjusted_counts,
@@ -20,9 +21,9 @@ from saffu.calibrated.kneser_ney import (
     close_levels,
     empty_levels,
     level_lengths,
+    log_prior,
     table_statistics,
 )
-from saffu.calibrated.layout import Ranks, log_prior
 from saffu.calibrated.model import CalibratedModel, Encoder
 from saffu.calibrated.ngrams import Rows, regroup_rows
 from saffu.calibrated.views import View, rows_for_view

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from saffu.calibrated.kernels import TOKEN, declare, library, pointer
-from saffu.calibrated.layout import Ranks
+from saffu.calibrated.kneser_ney import Ranks
 from saffu.calibrated.tempered import Prediction
 from saffu.companion.weights import HEAD, ROUNDED, Weights, require
 from saffu.interface import Array

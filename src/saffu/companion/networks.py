@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from saffu.calibrated.kernels import TOKEN
-from saffu.calibrated.layout import Ranks
+from saffu.calibrated.kneser_ney import Ranks
 from saffu.calibrated.ngrams import checked_ids
 from saffu.companion.kernels import LAST, NativeNetwork
 from saffu.companion.neural_cache import cached_probabilities, with_cache

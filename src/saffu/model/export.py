@@ -23,10 +23,10 @@ from saffu.errors import SaffuError
 from saffu.files import Content, require_writable
 from saffu.model import folder as folders
 from saffu.model.solutions import solution
-from saffu.model.statistics import Statistics
 from saffu.text.corpus import Line
 from saffu.text.documents import Lines
 from saffu.text.tokenizer import EOD, FRG, PAD, SOD, SPECIAL_TOKENS, Tokenizer, WordTokenizer
+from saffu.tools.evaluate import Statistics
 from saffu.tools.generate import uncounted
 
 if TYPE_CHECKING:

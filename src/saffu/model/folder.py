@@ -29,9 +29,9 @@ from saffu.interface import Array
 from saffu.model.formats import migrated_arrays, migrated_manifest
 from saffu.model.ledger import Ledger
 from saffu.model.solutions import solution
-from saffu.model.statistics import Statistics
 from saffu.text.corpus import SPLITS
 from saffu.text.tokenizer import Tokenizer
+from saffu.tools.evaluate import Statistics
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM

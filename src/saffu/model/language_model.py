@@ -15,7 +15,6 @@ from saffu.model import folder as folders
 from saffu.model import living
 from saffu.model.ledger import Ledger
 from saffu.model.solutions import DEFAULT_PRESET, PRESETS, check, recount, solution, trained_tokenizer
-from saffu.model.statistics import Statistics, trained_on
 from saffu.processes import SINGLE, ProcessGroup
 from saffu.settings import Settings
 from saffu.text.corpus import Line, TokenCorpus
@@ -54,7 +53,7 @@ class SaffuLM:
     model_: Model
     tokenizer_: Tokenizer
     tokenizer_settings_: dict[str, Any]
-    statistics_: Statistics
+    statistics_: evaluate.Statistics
     trained_on_: dict[str, int]
     ledger_: Ledger | None
     log_: list[dict[str, Any]]
@@ -177,7 +176,7 @@ class SaffuLM:
         corpus = self.tokenize(text, "tokenize")
         scored = None if dev is None else self.tokenize(dev, "tokenize")
         corpus.require_text("fit")
-        self.trained_on_ = trained_on(corpus)
+        self.trained_on_ = corpus.totals()
         self.source_ = {}
         self.log_ = []
         if stages is None:
@@ -188,7 +187,7 @@ class SaffuLM:
             self.model_ = stage.model
             if not self.log_:
                 ngrams = references and evaluate.references_of(stage.model) is None
-                self.statistics_ = Statistics.of(corpus, len(self.tokenizer_), ngrams)
+                self.statistics_ = evaluate.Statistics.of(corpus, len(self.tokenizer_), ngrams)
                 self.ledger_ = Ledger.of(corpus)
             if training is not None or stage.model.sums is None:  # then its counts are not those of whole documents
                 self.ledger_ = None

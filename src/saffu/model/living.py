@@ -31,10 +31,10 @@ from saffu.model.folder import verify_and_load
 from saffu.model.ledger import PAGES, Ledger
 from saffu.model.matching import Matches
 from saffu.model.solutions import check
-from saffu.model.statistics import Statistics, trained_on
 from saffu.text.corpus import BEGINS, HELD_OUT, Line, TokenCorpus
 from saffu.text.documents import documents_from
 from saffu.text.tokenizer import EOD, Tokenizer, TokenizerConfig
+from saffu.tools.evaluate import Statistics
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM, Text
@@ -65,7 +65,7 @@ def update(lm: SaffuLM, documents: Text) -> None:
     model = lm.model_
     corpus.require_text("count")
     changed = model.solved(model.sums + model.count(corpus))
-    sizes = {name: number + lm.trained_on_[name] for name, number in trained_on(corpus).items()}
+    sizes = {name: number + lm.trained_on_[name] for name, number in corpus.totals().items()}
     log = [*lm.log_, _row("update", corpus, began)]
     _replace(lm, changed, lm.statistics_ + _statistics(lm, corpus), ledger.with_added(corpus), sizes, log)
 
@@ -107,7 +107,7 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
     if not left.documents:
         raise SaffuError("this would remove every document in the model; delete its folder instead")
     changed = model.solved(_sums_without(lm, ledger, model, parts))
-    sizes = {name: lm.trained_on_[name] - number for name, number in trained_on(parts).items()}
+    sizes = {name: lm.trained_on_[name] - number for name, number in parts.totals().items()}
     # Earlier samples may repeat the forgotten text.
     rows = [{key: value for key, value in row.items() if key != "sample"} for row in lm.log_]
     log = [*rows, _row("forget", parts, began)]

@@ -108,6 +108,10 @@ class TokenCorpus:
     def bytes(self) -> int:
         return int(self.sizes.sum())
 
+    def totals(self) -> dict[str, int]:
+        """The numbers of documents, lines, tokens, and bytes."""
+        return {"documents": self.documents, "lines": self.lines, "tokens": self.targets, "bytes": self.bytes}
+
     def require_text(self, purpose: str) -> None:
         """Raise SaffuError if there is none to score, to fit, or for any other purpose."""
         if not self.targets:
