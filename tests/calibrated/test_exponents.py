@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saffu.calibrated.exponents import Moments, fit_exponents, newton_step
+from saffu.calibrated.fit import Moments, fit_exponents, newton_step
 
 seeds = st.integers(0, 2**32 - 1)
 

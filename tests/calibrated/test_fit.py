@@ -10,8 +10,7 @@ from conftest import corpus_of, sentences
 from saffu.calibrated import fit as fitting
 from saffu.calibrated import memory
 from saffu.calibrated.config import CalibratedConfig
-from saffu.calibrated.exponents import Moments
-from saffu.calibrated.fit import Calibration, fit, held_out_ranges
+from saffu.calibrated.fit import Calibration, Moments, fit, held_out_ranges
 from saffu.calibrated.model import CalibratedModel
 from saffu.calibrated.views import CalibratedSums, exponent_slices
 from saffu.errors import SaffuError
