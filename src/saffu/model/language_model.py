@@ -13,8 +13,9 @@ from saffu.files import Content
 from saffu.interface import Array, Explanation, Model, Score, Stage, State
 from saffu.model import folder as folders
 from saffu.model import living
+from saffu.model.backprop import finish, new_run, with_network
 from saffu.model.ledger import Ledger
-from saffu.model.solutions import DEFAULT_PRESET, PRESETS, check, recount, solution, trained_tokenizer
+from saffu.model.solutions import DEFAULT_PRESET, PRESETS, check, next_to_counts, recount, solution, trained_tokenizer
 from saffu.processes import SINGLE, ProcessGroup
 from saffu.settings import Settings
 from saffu.text.corpus import Line, TokenCorpus
@@ -221,10 +222,14 @@ class SaffuLM:
         `minutes` include counting. `dev`, text that is not trained on, decides which weights are kept. With a `folder`,
         the model and the state of the run are saved there regularly. `on_row` is called with each new row of `log_`.
         """
-        from saffu.model.backprop import train
-
-        train(self, documents, dev, {"minutes": minutes, "epochs": epochs}, folder, on_row)
-        return self
+        config = with_network(self.config, minutes=minutes, epochs=epochs)
+        if not self.__sklearn_is_fitted__():
+            self.set_params(config=config).fit(documents, dev)
+        elif config.preset != self.config.preset:
+            folders.verify_and_load(self)
+            self.model_ = next_to_counts(self.model_, config, self.device)
+        self.config = config
+        return self.backprop(documents, dev, folder=folder, on_fold=on_row)
 
     def backprop(
         self,
@@ -242,9 +247,11 @@ class SaffuLM:
         With a `folder`, the model and the state of the run are saved there regularly, and `source`, anything JSON can
         hold, is kept for resuming it. `on_fold` is called with each new row of `log_`.
         """
-        from saffu.model.backprop import backprop
-
-        backprop(self, documents, dev, training, folder, source, on_fold, group)
+        folders.verify_and_load(self)
+        seconds = self.log_[-1].get("seconds", 0.0) if self.log_ else 0.0
+        corpora = self.tokenize(documents, "tokenize"), self.tokenize(dev, "tokenize")
+        run = new_run(self, training, *corpora, source=source, seconds=seconds, group=group)
+        finish(self, run, folder, on_fold)
         return self
 
     @classmethod
@@ -260,9 +267,21 @@ class SaffuLM:
         group: ProcessGroup = SINGLE,
     ) -> SaffuLM:
         """Resume a `backprop` run on the same text, with its own settings unless `training` replaces them."""
-        from saffu.model.backprop import resume
+        from saffu.training.checkpoint import read_checkpoint
 
-        return resume(cls, folder, documents, dev, training, device, on_fold, group)
+        checkpoint = read_checkpoint(Path(folder))
+        lm = cls.load(folder, device or checkpoint.device, check=True)
+        corpora = lm.tokenize(documents, "tokenize"), lm.tokenize(dev, "tokenize")
+        if checkpoint.text != {"corpus": corpora[0].fingerprint(), "dev": corpora[1].fingerprint()}:
+            raise SaffuError("this run was trained on different text; pass the original text or start a new run")
+        own: Any = solution(lm.config.preset).training
+        if training is None and own is not None and checkpoint.settings is not None:
+            training = own.from_dict(dict(checkpoint.settings))
+        run = new_run(lm, training, *corpora, source=checkpoint.source, group=group)
+        run.restore(checkpoint)
+        folders.verify_and_load(lm)
+        finish(lm, run, folder, on_fold)
+        return lm
 
     def update(self, documents: Text) -> SaffuLM:
         """Count these documents too; the encoder is left unchanged. Returns self."""
