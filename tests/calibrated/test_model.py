@@ -316,7 +316,7 @@ def test_ids_of_another_vocabulary_are_rejected():
 
 def test_size_and_vectors():
     model = random_model(SMALL, random_corpus(16), 16)
-    distinct = model.sums.memory.distinct + sum(pairs.distinct for pairs in model.sums.pairs.values())
+    distinct = model.sums.ngrams.distinct + sum(pairs.distinct for pairs in model.sums.pairs.values())
     arrays = random_encoder(SMALL, 16).arrays()
     encoder = sum(array.size for name, array in arrays.items() if name != "views")
     assert model.size == distinct + encoder + VOCABULARY

@@ -18,14 +18,14 @@ CANDIDATES = 32  # nearest classes that a token may move to
 SWEEPS = 4  # of such moves over all tokens
 
 
-def near_pairs(memory: NgramCounts) -> list[NgramCounts]:
-    """Pairs of tokens one apart and, if the memory reaches as far, two apart."""
-    return [memory.marginal([distance]) for distance in range(1, min(3, memory.order))]
+def near_pairs(ngrams: NgramCounts) -> list[NgramCounts]:
+    """Pairs of tokens one apart and, if the n-grams reach as far, two apart."""
+    return [ngrams.marginal([distance]) for distance in range(1, min(3, ngrams.order))]
 
 
-def token_vectors(memory: NgramCounts, dimensions: int = DIMENSIONS) -> Array:
+def token_vectors(ngrams: NgramCounts, dimensions: int = DIMENSIONS) -> Array:
     """A unit vector for each token, by the company it keeps: (N, dimensions) float32."""
-    return vectors_of_pairs(near_pairs(memory), dimensions)
+    return vectors_of_pairs(near_pairs(ngrams), dimensions)
 
 
 def vectors_of_pairs(near: Sequence[NgramCounts], dimensions: int = DIMENSIONS) -> Array:

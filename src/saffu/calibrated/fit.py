@@ -62,8 +62,8 @@ def fit_encoder(
     """
     held_out = held_out_ranges(corpus)
     sums = CalibratedSums.count(corpus, config, vocabulary, complement(held_out, corpus.targets))
-    encoder = class_encoder(config, near_pairs(sums.memory), sums.memory.frequencies())
-    measurable = len(held_out) > 0 and sums.memory.distinct > 0
+    encoder = class_encoder(config, near_pairs(sums.ngrams), sums.ngrams.frequencies())
+    measurable = len(held_out) > 0 and sums.ngrams.distinct > 0
     if measurable:
         encoder = calibrated_encoder(CalibratedModel.from_sums(config, encoder, sums), corpus, held_out)
     if len(held_out):

@@ -55,7 +55,7 @@ class MixtureSums:
     def of(self, parts: Iterable[int]) -> CalibratedSums:
         """The counts of some parts together."""
         numbers = list(parts)
-        counts = [own for part in numbers if (own := self.parts[part]) is not None and own.memory.distinct]
+        counts = [own for part in numbers if (own := self.parts[part]) is not None and own.ngrams.distinct]
         if len(counts) < len(numbers):
             raise SaffuError("a part of the mixture would have no text; make the mixture again without it")
         return reduce(add, counts)

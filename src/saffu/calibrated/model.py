@@ -113,14 +113,14 @@ class CalibratedModel(Capabilities):
         """The model with this encoder that follows from these counts."""
         ranks = Ranks(encoder.output_classes)
         tables = []
-        frequencies = sums.memory.frequencies()
+        frequencies = sums.ngrams.frequencies()
         prior = np.exp(log_prior(frequencies, ranks))
         for view in reversed(encoder.views):  # the largest intermediate counts while there are few tables yet
             classes = encoder.context_classes[view.classes] if view.classes else None
             unigram = prior if view.is_slot else None  # so that an unseen slot is uninformative
             tables.append(Table.solve(sums.of(view, classes), view.distances, ranks.ranks, config.prune, unigram))
         tables.reverse()
-        counts = sums.memory.distinct + sum(pairs.distinct for pairs in sums.pairs.values())
+        counts = sums.ngrams.distinct + sum(pairs.distinct for pairs in sums.pairs.values())
         return cls(config, encoder, tables, frequencies, counts, sums)
 
     @property
@@ -332,7 +332,7 @@ class CalibratedModel(Capabilities):
             raise SaffuError(
                 "vectors are made from counts, which exports do not have; use the model that `saffu train` saved"
             )
-        return {"company": token_vectors(self.sums.memory)}
+        return {"company": token_vectors(self.sums.ngrams)}
 
     def count(self, corpus: TokenCorpus) -> CalibratedSums:
         """The counts of a corpus."""

@@ -126,9 +126,9 @@ def rows_for_view(view: View, rows: Rows) -> Rows:
 
 @dataclass(frozen=True, eq=False)
 class CalibratedSums:
-    """Raw counts: of the memory, and of pairs of tokens farther apart than it reaches. All views follow from these."""
+    """Raw counts: of n-grams, and of pairs of tokens farther apart than these reach. All views follow from them."""
 
-    memory: NgramCounts
+    ngrams: NgramCounts
     pairs: Mapping[int, NgramCounts]  # by distance
 
     @classmethod
@@ -141,43 +141,38 @@ class CalibratedSums:
         views: Iterable[View] | None = None,
     ) -> CalibratedSums:
         """What `views` follow from in a corpus, or in some `ranges` (n, 2) of its targets."""
-        memory = NgramCounts.count(corpus, config.order, vocabulary, ranges=ranges)
+        ngrams = NgramCounts.count(corpus, config.order, vocabulary, ranges=ranges)
         far = far_distances(views_of(config) if views is None else views, config.order)
-        return cls(memory, {d: NgramCounts.count(corpus, 2, vocabulary, [d], ranges) for d in far})
-
-    @property
-    def ngrams(self) -> NgramCounts:
-        """The counts that n-gram baselines can be estimated from."""
-        return self.memory
+        return cls(ngrams, {d: NgramCounts.count(corpus, 2, vocabulary, [d], ranges) for d in far})
 
     def of(self, view: View, classes: Array | None = None) -> NgramCounts:
         """What a view saw."""
         if view.is_slot:
-            near = view.distances[0] < self.memory.order
-            pairs = self.memory.marginal(view.distances) if near else self.pairs[view.distances[0]]
+            near = view.distances[0] < self.ngrams.order
+            pairs = self.ngrams.marginal(view.distances) if near else self.pairs[view.distances[0]]
             seen = rows_for_view(view, pairs)
             return NgramCounts(2, 0, seen.offsets, seen.keys, seen.counts)
-        if view.is_whole(self.memory.order):
-            return self.memory
-        return self.memory.marginal(view.distances, classes, view.exact)
+        if view.is_whole(self.ngrams.order):
+            return self.ngrams
+        return self.ngrams.marginal(view.distances, classes, view.exact)
 
     def __add__(self, other: CalibratedSums) -> CalibratedSums:
-        return CalibratedSums(self.memory + other.memory, {d: n + other.pairs[d] for d, n in self.pairs.items()})
+        return CalibratedSums(self.ngrams + other.ngrams, {d: n + other.pairs[d] for d, n in self.pairs.items()})
 
     def __sub__(self, other: CalibratedSums) -> CalibratedSums:
-        return CalibratedSums(self.memory - other.memory, {d: n - other.pairs[d] for d, n in self.pairs.items()})
+        return CalibratedSums(self.ngrams - other.ngrams, {d: n - other.pairs[d] for d, n in self.pairs.items()})
 
     def arrays(self) -> dict[str, Array]:
-        stored = {f"memory.{name}": array for name, array in self.memory.arrays().items()}
+        stored = {f"memory.{name}": array for name, array in self.ngrams.arrays().items()}
         for distance, counts in self.pairs.items():
             stored |= {f"pairs {distance}.{name}": array for name, array in counts.arrays().items()}
         return stored
 
     @classmethod
     def from_arrays(cls, order: int, views: Iterable[View], arrays: Mapping[str, Array]) -> CalibratedSums:
-        memory = NgramCounts.from_arrays(part_of(arrays, "memory."))
+        ngrams = NgramCounts.from_arrays(part_of(arrays, "memory."))
         far = far_distances(views, order)
         pairs = {distance: NgramCounts.from_arrays(part_of(arrays, f"pairs {distance}.")) for distance in far}
-        if memory.order != order or any((n.order, n.vocabulary) != (2, memory.vocabulary) for n in pairs.values()):
+        if ngrams.order != order or any((n.order, n.vocabulary) != (2, ngrams.vocabulary) for n in pairs.values()):
             raise SaffuError("the model's counts do not fit its settings; restore the folder or train again")
-        return cls(memory, pairs)
+        return cls(ngrams, pairs)

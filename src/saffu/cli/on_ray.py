@@ -47,11 +47,11 @@ def score(options: argparse.Namespace) -> Tally:
         "encoding_errors",
         "bad_records",
     )
-    asked = {name: getattr(options, name) for name in names}
-    asked |= {"model": options.model.resolve(), "against": [path.resolve() for path in options.against]}
+    settings = {name: getattr(options, name) for name in names}
+    settings |= {"model": options.model.resolve(), "against": [path.resolve() for path in options.against]}
     models = [read_manifest(path)["checksums"] for path in (options.model, *options.against)]
     with Sources(options.text or ["-"]) as sources:
-        job = {"asked": {name: str(value) for name, value in asked.items()}, "models": models}
+        job = {"settings": {name: str(value) for name, value in settings.items()}, "models": models}
         job["sources"] = described_sources(list(sources))
         if out.exists() and any(out.iterdir()) and not is_begun(out, job):
             raise SaffuError(f"{out} is not empty; choose another folder, or empty it")
@@ -59,14 +59,14 @@ def score(options: argparse.Namespace) -> Tally:
             out.mkdir(parents=True, exist_ok=True)
             ending = "jsonl" if options.json else "tsv"
             items = [
-                (asked, (str(source.path), source.name, source.spooled), str(rows_path(out, number, source, ending)))
+                (settings, (str(source.path), source.name, source.spooled), str(rows_path(out, number, source, ending)))
                 for number, source in enumerate(shared_sources(list(sources), folder))
             ]
-            found = cluster.map(
+            results = cluster.map(
                 "scores", score_file, [(*item, options.skip_bad_files) for item in items], "score", unit=" files"
             )
-    warn_of_bad_files({item[1][1]: part["bad"] for item, part in zip(items, found, strict=True) if part["bad"]})
-    return sum((Tally.from_dict(part["tally"]) for part in found), Tally())
+    warn_of_bad_files({item[1][1]: part["bad"] for item, part in zip(items, results, strict=True) if part["bad"]})
+    return sum((Tally.from_dict(part["tally"]) for part in results), Tally())
 
 
 def rows_path(out: Path, number: int, source: Source, ending: str) -> Path:
@@ -74,14 +74,14 @@ def rows_path(out: Path, number: int, source: Source, ending: str) -> Path:
     return out.resolve() / f"{number:05d}-{Path(source.name).name}.{ending}"
 
 
-def score_file(asked: Mapping[str, Any], place: tuple[str, str, bool], path: str, skip_bad: bool) -> dict[str, Any]:
+def score_file(settings: Mapping[str, Any], place: tuple[str, str, bool], path: str, skip_bad: bool) -> dict[str, Any]:
     """Score a file; a task. The file of rows appears when it is complete."""
     from saffu.cli.scoring import scorers_of, write_scores
     from saffu.cluster.engine import appearing
     from saffu.text.sources import Source
     from saffu.tools.score_table import Tally
 
-    options = argparse.Namespace(**asked)
+    options = argparse.Namespace(**settings)
     scorer, *others = scorers_of(options, loaded_scorer)
     tally = Tally()
     bad = ""

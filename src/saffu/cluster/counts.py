@@ -25,7 +25,7 @@ from saffu.cluster.corpus import PARTS, mapped, path_of
 from saffu.cluster.engine import Cluster, write_arrays
 from saffu.text.corpus import TokenCorpus
 
-NGRAM = 0  # the rows of the memory; any other number is the distance between the two tokens of a pair
+NGRAM = 0  # the rows of n-grams; any other number is the distance between the two tokens of a pair
 KNOWN, WHOLE = "known", "whole"
 LEAST_LIMIT = 64 << 20  # bytes of memory for a task
 BYTES = 64  # of memory for each row that is counted or merged; twice as many beyond order 5
@@ -42,12 +42,12 @@ class Plan:
 
     @property
     def tables(self) -> list[int]:
-        """The rows that are counted: those of the memory, and pairs at distances that it does not reach."""
+        """The rows that are counted: n-grams, and pairs at distances that these do not reach."""
         return [NGRAM, *far_distances(self.views, self.config.order)]
 
     @property
     def near(self) -> list[int]:
-        """Distances of the pairs that follow from the memory: those of slots, and those that classes are made of."""
+        """Distances of the pairs that follow from n-grams: those of slots, and those that classes are made of."""
         slots = {view.distances[0] for view in self.views if view.is_slot}
         return sorted((slots | {1, 2}) & set(range(1, self.config.order)))
 
@@ -195,32 +195,32 @@ def regrouped(
     cluster: Cluster,
     stage: str,
     plan: Plan,
-    memory: Merged,
+    ngrams: Merged,
     counts: str,
     views: Sequence[View],
     classes: Path | None,
     title: str,
 ) -> list[Path]:
-    """Coarser views of every range of the memory, each over all buckets: runs that `merge_rows` can add up.
+    """Coarser views of every range of the n-grams, each over all buckets: runs that `merge_rows` can add up.
 
     `classes`: a file that has the classes that views see, if any.
     """
-    paths = [path_of(cluster, stage, number) for number in range(len(memory.paths))]
-    items = [(plan, memory, number, counts, views, classes, path) for number, path in enumerate(paths)]
+    paths = [path_of(cluster, stage, number) for number in range(len(ngrams.paths))]
+    items = [(plan, ngrams, number, counts, views, classes, path) for number, path in enumerate(paths)]
     cluster.map(stage, regroup_range, items, title)
     return paths
 
 
 def regroup_range(
     plan: Plan,
-    memory: Merged,
+    ngrams: Merged,
     number: int,
     counts: str,
     views: Sequence[View],
     classes: Path | None,
     path: Path,
 ) -> None:
-    rows = memory.rows(number, counts)
+    rows = ngrams.rows(number, counts)
     known = map_arrays(classes) if classes else {}
     arrays: dict[str, Array] = {}
     for view in views:

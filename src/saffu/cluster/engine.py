@@ -110,11 +110,11 @@ def on_node() -> Callable[..., str | None]:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         here = f"the node {socket.gethostname()}"
         try:
-            found = importlib.import_module("saffu").__version__
+            installed = importlib.import_module("saffu").__version__
         except ImportError:
             return f"{here} has no saffu; install saffu {version} on every node"
-        if found != version:
-            return f"{here} has saffu {found}, but this is {version}; install the same version on every node"
+        if installed != version:
+            return f"{here} has saffu {installed}, but this is {version}; install the same version on every node"
         if not Path(kept).parent.is_dir():
             return f"{here} does not see {Path(kept).parent.parent}; use a folder that all nodes share"
         from saffu.cluster.engine import called, keep

@@ -89,14 +89,14 @@ class Range:
     made: Path  # rows that were made for the view
 
 
-def near_runs(cluster: Cluster, plan: Plan, memory: Merged, counts: str) -> list[Path]:
-    """The pairs of tokens within reach of the memory, for each of its ranges."""
+def near_runs(cluster: Cluster, plan: Plan, ngrams: Merged, counts: str) -> list[Path]:
+    """The pairs of tokens within reach of the n-grams, for each of their ranges."""
     views = [View(f"slot {distance}", (distance,)) for distance in plan.near]
-    return regrouped(cluster, f"{counts}-near", plan, memory, counts, views, None, "pair tokens")
+    return regrouped(cluster, f"{counts}-near", plan, ngrams, counts, views, None, "pair tokens")
 
 
 def keeps_buckets(view: View) -> bool:
-    """Whether the rows of a range of the memory make up that range of the view: both begin with the same token."""
+    """Whether the rows of a range of n-grams make up that range of the view: both begin with the same token."""
     return view.distances[0] == 1 and not view.is_slot and (not view.classes or view.exact > 0)
 
 

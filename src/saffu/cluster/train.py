@@ -171,5 +171,4 @@ def sums_of(plan: Plan, merged: Mapping[int, Merged]) -> CalibratedSums:
         )
         for distance, part in merged.items()
     }
-    memory = counts.pop(NGRAM)
-    return CalibratedSums(memory, counts)
+    return CalibratedSums(counts.pop(NGRAM), counts)

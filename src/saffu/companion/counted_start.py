@@ -45,13 +45,13 @@ def counted_start(networks: NetworkStack, counted: CalibratedModel, start: str =
     width = networks.width
     sums = sums_of(counted)
     vectors = np.zeros((counted.vocabulary, width), dtype=np.float32)
-    counted_vectors = token_vectors(sums.memory, width)
+    counted_vectors = token_vectors(sums.ngrams, width)
     vectors[:, : counted_vectors.shape[1]] = counted_vectors
     networks.embedding.copy_(torch.from_numpy(vectors) * EMBEDDING_NORM)
     if parts < 2:
         return
-    nearest = association(vectors, sums.memory.marginal([1]))
-    nearest = nearest * exponent(vectors, nearest, sums.memory.marginal([1]))
+    nearest = association(vectors, sums.ngrams.marginal([1]))
+    nearest = nearest * exponent(vectors, nearest, sums.ngrams.marginal([1]))
     scale = 1 / (width**0.5 * EMBEDDING_NORM)  # h is √d times a unit vector
     networks.output_map.copy_(torch.from_numpy(nearest * scale))
     if networks.class_map is not None:
@@ -76,7 +76,7 @@ def counted_start(networks: NetworkStack, counted: CalibratedModel, start: str =
 def pairs_at(counted: CalibratedModel, distance: int) -> NgramCounts | None:
     """Counts of pairs of tokens this far apart; None if they were not counted."""
     sums = sums_of(counted)
-    return sums.memory.marginal([distance]) if distance < sums.memory.order else sums.pairs.get(distance)
+    return sums.ngrams.marginal([distance]) if distance < sums.ngrams.order else sums.pairs.get(distance)
 
 
 def sums_of(counted: CalibratedModel) -> CalibratedSums:

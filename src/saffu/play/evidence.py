@@ -39,19 +39,19 @@ def counts_behind(
     total = int(model.frequencies.sum())
     found = {"prior": _counts([], int(model.frequencies[token]), total)}
     sums = model.sums
-    if sums is not None and sums.memory.distinct <= MOST_ROWS:
-        rows = rows_of(sums.memory)
-        counts = sums.memory.counts
+    if sums is not None and sums.ngrams.distinct <= MOST_ROWS:
+        rows = rows_of(sums.ngrams)
+        counts = sums.ngrams.counts
         for number, view in enumerate(model.views):
             seen = tokens_seen(view, context)[: len(matches(model, number, context))]
             if view.is_slot and seen[0] == PAD:
                 continue
-            if view.distances[0] >= sums.memory.order:
+            if view.distances[0] >= sums.ngrams.order:
                 often = [_pair(sums.pairs[view.distances[0]], seen[0], token)]
             else:
                 often = [
                     (int(counts[chosen][rows[chosen, -1] == token].sum()), int(counts[chosen].sum()))
-                    for chosen in _matching(model, view, rows, seen, sums.memory.offsets)
+                    for chosen in _matching(model, view, rows, seen, sums.ngrams.offsets)
                 ]
             shown = [_shown(model, tokenizer, view, place, each) for place, each in enumerate(seen)]
             gap = view.distances[0] - 1
