@@ -119,7 +119,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             facts["online_bits_per_byte"] = lm.score(held_out, online=True).bits_per_byte
             plain = saffu.SaffuLM(lm.config, tokenizer=tokenizer)
             plain.__dict__.update(lm.__dict__)
-            plain.model_ = lm.model_.without_cache()
+            plain.model_ = lm.model_.without_memory()
             score(facts, "without_cache_", plain, held_out)
         facts["generate_tokens_per_s"] = generation_speed(lm)
         for name, reference in lm.reference_scores(held_out).items():

@@ -30,7 +30,7 @@ def main() -> None:
     documents = [Path(path).read_text("utf-8") for path in find_files(options.text)]
     tokens = [lm.encode(document) for document in documents]
     sizes = np.array([len(ids) for ids in tokens])
-    models = {"with memory": lm.model_, "without": lm.model_.without_cache()}
+    models = {"with memory": lm.model_, "without": lm.model_.without_memory()}
     sums: dict[str, list[float]] = {name: [] for name in models}
     for document in rng.choice(len(tokens), size=options.places, p=sizes / sizes.sum()):
         place = int(rng.integers(sizes[document]))

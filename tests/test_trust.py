@@ -321,7 +321,7 @@ def test_a_cluster_that_does_not_answer_is_not_waited_for():
 
 def test_work_in_threads_keeps_alive_what_it_reads(fitted, monkeypatch):
     lm, kernels = fitted("calibrated"), []
-    model = lm.model_.without_cache()
+    model = lm.model_.without_memory()
     monkeypatch.setattr("saffu.calibrated.model.in_chunks", lambda kernel, *_: kernels.append(kernel))
     model.log_probabilities(lm.tokenize(["the old dog"]))
     arrays = weakref.ref(model.native)

@@ -104,7 +104,7 @@ class Capabilities(Protocol):
         """ln p of every target (targets,) by the whole model, named "", and by each of its parts."""
         return {"": self.log_probabilities(corpus, progress)}
 
-    def without_cache(self) -> Model | None:
+    def without_memory(self) -> Model | None:
         """The same model without its memory of the document; None if it has none."""
         return None
 

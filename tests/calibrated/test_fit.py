@@ -65,7 +65,7 @@ def test_calibration_helps(corpora):
         alone[:, where] = view.name == "memory"
         start[:, where] = 0.7 if view.name == "memory" else 0.1
     fitted_score = model.log_probabilities(dev).mean()
-    model = model.without_cache()
+    model = model.without_memory()
     for exponents in (alone, start):
         model.native.set_exponents(exponents, model.encoder.memory)
         assert fitted_score > model.log_probabilities(dev).mean() + 0.005

@@ -49,7 +49,7 @@ def test_memory_helps_on_running_text_and_costs_nothing_on_shuffled_lines(model)
     text = document(rng, 1200)
     lines = np.split(np.array(text), np.flatnonzero(np.array(text) == EOD)[:-1] + 1)
     shuffled = [int(token) for number in rng.permutation(len(lines)) for token in lines[number]]
-    plain = model.without_cache()
+    plain = model.without_memory()
     gain = np.mean(model.log_probabilities(corpus(text)) - plain.log_probabilities(corpus(text)))
     cost = np.mean(plain.log_probabilities(corpus(shuffled)) - model.log_probabilities(corpus(shuffled)))
     assert gain > 0.1
@@ -95,7 +95,7 @@ def test_documents_do_not_see_each_other(model):
 def test_a_first_line_without_a_past_is_no_worse(model):
     rng = np.random.default_rng(3)
     lines = corpus(*[document(rng, 1) for _ in range(300)])
-    cost = np.mean(model.without_cache().log_probabilities(lines) - model.log_probabilities(lines))
+    cost = np.mean(model.without_memory().log_probabilities(lines) - model.log_probabilities(lines))
     assert cost < 0.03
 
 
@@ -118,7 +118,7 @@ def test_online_reading_continues_from_call_to_call(model):
 
 def test_online_there_must_be_a_memory(model):
     with pytest.raises(SaffuError, match="cannot read online"):
-        model.without_cache().online()
+        model.without_memory().online()
 
 
 def test_online_distributions_sum_to_one(model):

@@ -225,7 +225,7 @@ def test_only_files_are_scored_with_memory_by_default(saffu, fitted, tmp_path):
     corpus = lm.tokenize([text])
     bits = {
         memory: -model.log_probabilities(corpus).sum() / math.log(2)
-        for memory, model in ((True, lm.model_), (False, lm.model_.without_cache()))
+        for memory, model in ((True, lm.model_), (False, lm.model_.without_memory()))
     }
     assert bits[True] != pytest.approx(bits[False])
     for options, memory in (

@@ -207,10 +207,10 @@ def test_the_terms_of_an_explanation_add_up(trained, dev):
 def test_without_its_cache(trained, dev, saffu, tmp_path):
     config = replace(trained.config, cache=50)
     lm = SaffuLM(config, tokenizer=trained.tokenizer_).fit(["\n".join(texts(1, 300))])
-    cached, alone = lm.model_.log_probabilities(dev), lm.model_.without_cache().log_probabilities(dev)
+    cached, alone = lm.model_.log_probabilities(dev), lm.model_.without_memory().log_probabilities(dev)
     assert np.abs(cached - alone).max() > 0.01
-    assert np.array_equal(alone, lm.model_.counted.without_cache().log_probabilities(dev))
-    assert np.array_equal(trained.model_.without_cache().log_probabilities(dev), trained.model_.log_probabilities(dev))
+    assert np.array_equal(alone, lm.model_.counted.without_memory().log_probabilities(dev))
+    assert np.array_equal(trained.model_.without_memory().log_probabilities(dev), trained.model_.log_probabilities(dev))
     lm.save(tmp_path / "m")
     (tmp_path / "dev.txt").write_text("\n".join(texts(2, 50)))
     shown = saffu(f"eval {tmp_path / 'm'} {tmp_path / 'dev.txt'} --no-memory")

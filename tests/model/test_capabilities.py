@@ -5,7 +5,7 @@ import pytest
 
 from conftest import corpus_of
 from saffu.tools.minimal_pairs import evaluate_pairs
-from saffu.tools.scores import without_cache
+from saffu.tools.scores import without_memory
 
 
 def test_what_a_small_model_cannot_do_has_a_default(fitted):
@@ -13,7 +13,7 @@ def test_what_a_small_model_cannot_do_has_a_default(fitted):
     assert not (model.can_sample or model.has_network or model.hidden_size)
     assert model.counted_part is None and model.ngrams is None and model.without_network() is None
     with pytest.raises(ValueError, match="no memory of a document"):
-        without_cache(model)
+        without_memory(model)
     corpus = corpus_of([[5, 6, 7]])
     assert list(model.scores_by_part(corpus)) == [""]
     np.testing.assert_array_equal(model.scores_by_part(corpus)[""], model.log_probabilities(corpus))

@@ -66,7 +66,7 @@ def test_probabilities_are_those_of_the_formula(mixed):
     np.testing.assert_allclose(total[predicted], explained.log_probabilities[predicted], atol=1e-6)
     shares = sum(term.values for term in explained.details["share of each part"])
     np.testing.assert_allclose(shares[predicted], 1, atol=1e-9)
-    without = model.without_cache()
+    without = model.without_memory()
     assert without.config.cache == 0 and np.abs(without.log_probabilities(corpus) - log_p).max() > 0
 
 

@@ -1,4 +1,4 @@
-"""Interpolated modified Kneser–Ney models (Chen & Goodman 1998, as KenLM's `lmplz`), solved into tables.
+"""Smoothing: interpolated modified Kneser–Ney models (Chen & Goodman 1998, as KenLM's `lmplz`), solved into tables.
 
     p(t | c1 … cL) = mass(c1 … cL, t) + backoff(c1 … cL) · p(t | c1 … cL−1)
 

@@ -154,8 +154,8 @@ class MixtureModel(Capabilities):
     def hidden_vectors(self) -> Array:
         return self.vectors()["company"]
 
-    def without_cache(self) -> MixtureModel:
-        return self._with_members([member.without_cache() for member in self.members], replace(self.config, cache=0))
+    def without_memory(self) -> MixtureModel:
+        return self._with_members([member.without_memory() for member in self.members], replace(self.config, cache=0))
 
     def online(self) -> MixtureModel:
         return self._with_members([member.online() for member in self.members])

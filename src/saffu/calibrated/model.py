@@ -308,7 +308,7 @@ class CalibratedModel(Capabilities):
             )  # fmt: skip
         return token, (age + 1, self._tail(np.append(tokens, TOKEN(token)), age + 1), after.tobytes())
 
-    def without_cache(self) -> CalibratedModel:
+    def without_memory(self) -> CalibratedModel:
         """The same model, not using the memory of a document."""
         config = replace(self.config, cache=0)
         return CalibratedModel(config, self.encoder, self.tables, self.frequencies, self.counts, self._sums)

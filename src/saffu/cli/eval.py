@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> None:
     from saffu.text.documents import hold_out
     from saffu.text.selection import Text
     from saffu.tools import evaluate
-    from saffu.tools.scores import without_cache
+    from saffu.tools.scores import without_memory
 
     require_online(options)
     if options.update and (not options.text or "-" in options.text or options.max_tokens):
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> None:
         raise SaffuError("no text to evaluate on; pass some: saffu eval MODEL TEXT")
     how = reading_of(options, lm.source_)
     if options.no_memory:
-        lm.model_ = without_cache(lm.model_)
+        lm.model_ = without_memory(lm.model_)
     with Text(options.text, how) as text:
 
         def tokenized(lines: Iterable[Any], max_tokens: int | None = None) -> TokenCorpus:

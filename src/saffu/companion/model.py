@@ -124,10 +124,10 @@ class CompanionModel(Capabilities):
         """The same model, the weights of whose networks are int8; None without a network."""
         return None if self.networks is None else self.with_networks(self.networks.rounded())
 
-    def without_cache(self) -> CompanionModel:
+    def without_memory(self) -> CompanionModel:
         """The same model, whose counted part has no memory of the document."""
         config = replace(self.config, cache=0)
-        return CompanionModel(config, self.counted.without_cache(), self.networks, self.device)
+        return CompanionModel(config, self.counted.without_memory(), self.networks, self.device)
 
     def online(self) -> CompanionModel:
         """The same model, whose counted part remembers all documents that it has scored."""

@@ -67,7 +67,7 @@ class Scorer:
 
     def without_memory(self) -> Scorer:
         """The same, not using what the text itself has said so far, except for the nearest tokens."""
-        return replace(self, model=self.model.without_cache() or self.model)
+        return replace(self, model=self.model.without_memory() or self.model)
 
     def online(self) -> Scorer:
         """The same, remembering all texts before each."""
@@ -130,9 +130,9 @@ class Scorer:
         return corpus, log_p, spans
 
 
-def without_cache(model: Model) -> Model:
+def without_memory(model: Model) -> Model:
     """The same model, not using its memory of a document."""
-    bare = model.without_cache()
+    bare = model.without_memory()
     if bare is None:
         raise SaffuError("this model has no memory of a document; omit --no-memory")
     return bare
