@@ -81,11 +81,13 @@ def word_cuts(pieces: Sequence[bytes]) -> list[Cut]:
     [Cut(token=0, begun=b'\\xe6\\x9d\\xb1', spaced=False), Cut(token=1, begun=b'', spaced=True)]
     """
     cuts: list[Cut] = []
-    begin, in_word = 0, False
+    begin = 0
+    in_word = False
     for number, piece in enumerate([*pieces, b" "]):
         if in_word and piece[:1] in _FIRST_BYTES:
             cuts += [*_inner_cuts(pieces, begin, number), Cut(number)]
-            begin, in_word = number, False
+            begin = number
+            in_word = False
         in_word = in_word or bool(piece.strip(WHITE_SPACE))
     return cuts
 
@@ -95,7 +97,8 @@ def _inner_cuts(pieces: Sequence[bytes], begin: int, end: int) -> Iterator[Cut]:
     text = b"".join(pieces[begin:end]).decode("utf-8", "replace")
     if not is_spaceless(text):
         return
-    token, place = begin, 0  # in bytes, from where this token begins
+    token = begin
+    place = 0  # in bytes, from where this token begins
     for segment in segments(text)[:-1]:
         place += len(segment.encode())
         while place >= len(pieces[token]):
@@ -158,7 +161,8 @@ def word_scores(
 
 def _log_ended(model: Model, tokenizer: Tokenizer, ids: Sequence[int], cuts: Sequence[Cut]) -> dict[Cut, float]:
     """ln of what stands for the end of each word: p(B), or the probability of what it has of the next token."""
-    state, place = model.start(ids[: cuts[0].token] if cuts else []), cuts[0].token if cuts else 0
+    place = cuts[0].token if cuts else 0
+    state = model.start(ids[:place])
     found: dict[Cut, float] = {}
     waiting: list[tuple[Cut, State]] = []
 
