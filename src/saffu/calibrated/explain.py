@@ -36,9 +36,8 @@ def explain(model: CalibratedModel, context: Sequence[int]) -> Explanation:
         terms.append(Term(name, level.joined(values), tuple(seen), weight, of_class=level.class_part(values)))
 
     is_slot = np.array([view.is_slot for view in model.views])
-    of_prior = exponents[0] + exponents[1 : 1 + views][~is_slot].sum(
-        0
-    )  # (2,): shares other than slots are not divided by f
+    others = exponents[1 : 1 + views][~is_slot]  # of shares that are not divided by f, as those of slots are
+    of_prior = exponents[0] + others.sum(0)  # (2,)
     plain_scores += level.spread(of_prior) * prior
     add_term("prior", gamma * plain_scores, weight=float(of_prior[0] * gamma[0]))
     for view, shares, weights in zip(model.views, features[1:], exponents[1:], strict=False):
@@ -69,7 +68,6 @@ class Levels:
     def __init__(self, model: CalibratedModel):
         self.ranks = model.ranks
         self.vocabulary = model.vocabulary
-        self.widths = np.diff(self.ranks.first)
 
     def spread(self, weights: Array) -> Floats:
         """Of two numbers, the first for each class and the second for each token."""
@@ -79,7 +77,7 @@ class Levels:
         """Both levels as one number per token, (N,)."""
         out = np.zeros(self.vocabulary)
         of_classes, of_tokens = np.split(values, [self.ranks.number])
-        out[self.ranks.tokens[: self.ranks.predicted]] = np.repeat(of_classes, self.widths) + of_tokens
+        out[self.ranks.tokens[: self.ranks.predicted]] = np.repeat(of_classes, self.ranks.sizes) + of_tokens
         return out
 
     def class_part(self, values: Floats) -> Floats:
@@ -91,7 +89,7 @@ class Levels:
         of_classes, of_tokens = np.split(scores, [self.ranks.number])
         totals = np.logaddexp.reduceat(of_tokens, self.ranks.first[:-1])
         whole = np.full(self.ranks.number, np.logaddexp.reduce(of_classes))
-        return -np.concatenate([whole, np.repeat(totals, self.widths)])
+        return -np.concatenate([whole, np.repeat(totals, self.ranks.sizes)])
 
 
 def parts_of(model: CalibratedModel, context: Sequence[int]) -> tuple[Floats, Floats]:

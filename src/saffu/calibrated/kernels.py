@@ -40,62 +40,42 @@ class Buffer(Structure):
             library.saffu_free(self.data)
 
 
+def members(kind: Any, *names: str) -> list[tuple[str, Any]]:
+    """Some members of a structure, all of one type."""
+    return [(name, kind) for name in names]
+
+
 class Level(Structure):
     """One level of a table: see native/query.h."""
 
     _fields_ = [
-        ("token", c_void_p),
-        ("child", c_void_p),
-        ("begin", c_void_p),
-        ("backoff", c_void_p),
-        ("follow", c_void_p),
-        ("mass", c_void_p),
-        ("heavy", c_void_p),
-        ("rows", c_void_p),
-        ("before", c_void_p),
-        ("many", c_uint32),
-        ("heavies", c_uint32),
+        *members(c_void_p, "token", "child", "begin", "backoff", "follow", "mass", "heavy", "rows", "before"),
+        *members(c_uint32, "many", "heavies"),
     ]
 
 
 class View(Structure):
     _fields_ = [
-        ("levels", c_int32),
-        ("exact", c_int32),
-        ("distances", c_void_p),
-        ("classes", c_void_p),
-        ("unigram", c_void_p),
-        ("class_unigram", c_void_p),
+        *members(c_int32, "levels", "exact"),
+        *members(c_void_p, "distances", "classes", "unigram", "class_unigram"),
         ("level", Level * MAX_LEVELS),
     ]
 
 
 class MemoryContext(Structure):
     _fields_ = [
-        ("length", c_int32),
-        ("exact", c_int32),
-        ("chained", c_int32),
-        ("strength", c_float),
-        ("keep", c_float),
+        *members(c_int32, "length", "exact", "chained"),
+        *members(c_float, "strength", "keep"),
         ("longest", c_int32),
-        ("distances", c_void_p),
-        ("classes", c_void_p),
+        *members(c_void_p, "distances", "classes"),
     ]
 
 
 class MemoryShape(Structure):
     _fields_ = [
-        ("window", c_int32),
-        ("decays", c_int32),
-        ("contexts", c_int32),
-        ("ages", c_int32),
-        ("strength", c_float),
-        ("rate", c_float),
-        ("smallest_share", c_float),
-        ("half_lives", c_void_p),
-        ("age_limits", c_void_p),
-        ("count_limits", c_void_p),
-        ("match_limits", c_void_p),
+        *members(c_int32, "window", "decays", "contexts", "ages"),
+        *members(c_float, "strength", "rate", "smallest_share"),
+        *members(c_void_p, "half_lives", "age_limits", "count_limits", "match_limits"),
         ("context", POINTER(MemoryContext)),
     ]
 
@@ -106,23 +86,12 @@ class Model(Structure):
     kept: list[object]
     exponents: list[Array]
     _fields_ = [
-        ("vocabulary", c_int32),
-        ("classes", c_int32),
-        ("views", c_int32),
-        ("rank", c_void_p),
-        ("token_of_rank", c_void_p),
-        ("class_of_rank", c_void_p),
-        ("class_first", c_void_p),
-        ("prior", c_void_p),
-        ("class_prior", c_void_p),
-        ("log_prior", c_void_p),
-        ("log_class_prior", c_void_p),
-        ("is_slot", c_void_p),
-        ("plain", c_void_p * 2),
-        ("remembered", c_void_p * 2),
+        *members(c_int32, "vocabulary", "classes", "views"),
+        *members(c_void_p, "rank", "token_of_rank", "class_of_rank", "class_first"),
+        *members(c_void_p, "prior", "class_prior", "log_prior", "log_class_prior", "is_slot"),
+        *members(c_void_p * 2, "plain", "remembered"),
         ("view", POINTER(View)),
-        ("memory", MemoryShape),
-        ("archive", MemoryShape),
+        *members(MemoryShape, "memory", "archive"),
     ]
 
 

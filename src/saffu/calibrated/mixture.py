@@ -43,14 +43,10 @@ class MixtureSums:
     parts: tuple[CalibratedSums | None, ...]
 
     def __add__(self, other: MixtureSums) -> MixtureSums:
-        return MixtureSums(
-            tuple(a + b if a and b else a or b for a, b in zip(self.parts, other.parts, strict=True)),
-        )
+        return MixtureSums(tuple(a + b if a and b else a or b for a, b in zip(self.parts, other.parts, strict=True)))
 
     def __sub__(self, other: MixtureSums) -> MixtureSums:
-        return MixtureSums(
-            tuple(a - b if a and b else a for a, b in zip(self.parts, other.parts, strict=True)),
-        )
+        return MixtureSums(tuple(a - b if a and b else a for a, b in zip(self.parts, other.parts, strict=True)))
 
     def of(self, parts: Iterable[int]) -> CalibratedSums:
         """The counts of some parts together."""

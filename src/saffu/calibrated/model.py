@@ -356,7 +356,6 @@ class CalibratedModel(Capabilities):
     @classmethod
     def from_arrays(cls, config: CalibratedConfig, arrays: Arrays, sums: Arrays | None = None) -> CalibratedModel:
         """The model whose `arrays()` these are, and the counts, if given, whose `arrays()` are `sums`."""
-
         try:
             encoder = Encoder.from_arrays(config, part_of(arrays, "encoder."))
             frequencies = arrays["frequencies"]

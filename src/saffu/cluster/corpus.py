@@ -20,7 +20,7 @@ import numpy as np
 from saffu.arrays import Array, map_arrays
 from saffu.calibrated.kernels import TOKEN
 from saffu.calibrated.ngrams import MAX_VOCABULARY
-from saffu.cluster.engine import Cluster, write_arrays
+from saffu.cluster.engine import Cluster, keep, write_arrays
 from saffu.errors import SaffuError
 from saffu.text.corpus import Line, TokenCorpus
 from saffu.text.documents import STRETCH, hold_out, read_lines, stretches
@@ -130,8 +130,6 @@ def path_of(cluster: Cluster, stage: str, number: int) -> Path:
 
 
 def count_shard_words(shard: Shard, config: TokenizerConfig, path: Path) -> None:
-    from saffu.cluster.engine import keep
-
     keep(path, count_training_words((text for _, text in shard.lines()), config))
 
 

@@ -22,7 +22,7 @@ from saffu.calibrated.ngrams import Rows, count_rows, merge_rows, regroup_rows
 from saffu.calibrated.storage import even_cuts
 from saffu.calibrated.views import View, far_distances
 from saffu.cluster.corpus import PARTS, mapped, path_of
-from saffu.cluster.engine import Cluster, write_arrays
+from saffu.cluster.engine import Cluster, keep, write_arrays
 from saffu.text.corpus import TokenCorpus
 
 NGRAM = 0  # the rows of n-grams; any other number is the distance between the two tokens of a pair
@@ -62,8 +62,6 @@ class Plan:
 
 def remembered(cluster: Cluster, name: str, made: Callable[[], Any]) -> Any:
     """The value chosen when a run first needed it."""
-    from saffu.cluster.engine import keep
-
     path = cluster.folder / f"{name}.json"
     if not path.exists():
         keep(path, made())

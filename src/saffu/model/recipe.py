@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -153,11 +153,6 @@ def processes(preset: str, device: str) -> Iterator[ProcessGroup]:
         yield SINGLE
 
 
-@contextmanager
-def locked(folder: Path, group: ProcessGroup = SINGLE) -> Iterator[None]:
+def locked(folder: Path, group: ProcessGroup = SINGLE) -> AbstractContextManager[None]:
     """Keep other saffu processes from writing to a folder."""
-    if not group.is_first:
-        yield
-        return
-    with changing(folder, wait=False):
-        yield
+    return changing(folder, wait=False) if group.is_first else nullcontext()
