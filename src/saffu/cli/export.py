@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from saffu.cli.living import require_original
 from saffu.cli.options import (
@@ -13,6 +14,7 @@ from saffu.cli.options import (
     Parser,
     add_model,
     add_text_options,
+    flag,
     integer,
     named_path,
     reading_of,
@@ -22,7 +24,7 @@ from saffu.cli.output import model_facts, print_json, warn
 from saffu.errors import SaffuError
 
 if TYPE_CHECKING:
-    from saffu import SaffuLM
+    from saffu.model.language_model import SaffuLM
 
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
@@ -32,7 +34,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
         "with the weights of its network rounded to int8, smaller and faster; web: a page that runs in the browser, "
         "without a server [hf]"
     )
-    parser.add_argument("--to", choices=("hf", "arpa", "int8", "web"), default="hf", metavar="FORMAT", help=help)
+    parser.add_argument("--to", choices=FORMATS, default="hf", metavar="FORMAT", help=help)
     parser.add_argument("--out", type=named_path, required=True, metavar="PATH", help="output folder, or ARPA file")
     parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -63,66 +65,70 @@ def sizes(text: str) -> list[int]:
 
 
 def run(options: argparse.Namespace) -> None:
+    require_original(options.model, "export the original model")
+    for format, names in OPTIONS_OF.items():
+        if options.to != format and any(getattr(options, name) is not None for name in names):
+            need, them = ("needs", "it") if len(names) == 1 else ("need", "them")
+            flags = " and ".join(map(flag, names))
+            raise SaffuError(f"{flags} {need} --to {format}; pass that, or remove {them}")
+    FORMATS[options.to](options)
+
+
+def report(options: argparse.Namespace, lm: SaffuLM, size: int, sentence: str, **facts: Any) -> None:
+    """Print what was written, and its size in bytes."""
+    if options.json:
+        print_json(model_facts(lm) | {"out": options.out, "bytes": size, **facts})
+    else:
+        print(sentence)
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def export_hf(options: argparse.Namespace) -> None:
+    """Write a folder for transformers, or one for each of several checkpoints."""
     from saffu.model.language_model import SaffuLM
 
-    require_original(options.model, "export the original model")
-    if options.to == "web":
-        export_web(options)
-        return
-    if options.text:
-        raise SaffuError("--text needs --to web; add it, or remove --text")
-    if options.to == "arpa":
-        export_arpa(SaffuLM.load(options.model), options)
-        return
-    if options.order is not None or options.prune is not None:
-        raise SaffuError("--order and --prune need --to arpa; add it, or remove those options")
-    if options.to == "int8" and (options.checkpoints or options.sizes):
-        raise SaffuError("--checkpoints and --sizes need --to hf; remove --to int8, or those options")
     if options.checkpoints:
         export_checkpoints(SaffuLM.load(options.model), options)
         return
     if options.sizes:
         raise SaffuError("--sizes needs the training text; pass --checkpoints TEXT")
     require_output(options, options.model)
-    if options.to == "int8":
-        export_int8(SaffuLM.load(options.model), options)
-        return
     lm = SaffuLM.load(options.model)
     lm.export_hf(options.out)
-    size = sum(path.stat().st_size for path in options.out.iterdir())
-    if options.json:
-        print_json(model_facts(lm) | {"out": options.out, "bytes": size})
-        return
-    print(f"wrote {options.out} ({size / 1e6:.1f} MB); load it with")
-    for loader in ("AutoModelForCausalLM", "AutoTokenizer"):
-        print(f'  {loader}.from_pretrained("{options.out.as_posix()}", trust_remote_code=True)')
+    size = size_of(options.out)
+    load = f'from_pretrained("{options.out.as_posix()}", trust_remote_code=True)'
+    lines = [f"wrote {options.out} ({size / 1e6:.1f} MB); load it with"]
+    lines += [f"  {loader}.{load}" for loader in ("AutoModelForCausalLM", "AutoTokenizer")]
+    report(options, lm, size, "\n".join(lines))
 
 
-def export_int8(lm: SaffuLM, options: argparse.Namespace) -> None:
+def export_int8(options: argparse.Namespace) -> None:
     """Write the same model with a network of int8 weights."""
-    lm.quantize().save(options.out)
-    size = (options.out / "model.safetensors").stat().st_size
-    if options.json:
-        print_json(model_facts(lm) | {"out": options.out, "bytes": size})
-        return
-    before = (options.model / "model.safetensors").stat().st_size
-    print(f"wrote {options.out}; without its counts, the model takes {size / 1e6:.1f} MB instead of {before / 1e6:.1f}")
+    from saffu.model.language_model import SaffuLM
+
+    require_output(options, options.model)
+    lm = SaffuLM.load(options.model).quantize()
+    lm.save(options.out)
+    before, after = ((folder / "model.safetensors").stat().st_size for folder in (options.model, options.out))
+    megabytes = f"{after / 1e6:.1f} MB instead of {before / 1e6:.1f}"
+    report(options, lm, after, f"wrote {options.out}; without its counts, the model takes {megabytes}")
 
 
-def export_arpa(lm: SaffuLM, options: argparse.Namespace) -> None:
+def export_arpa(options: argparse.Namespace) -> None:
     """Write the n-gram counts as an ARPA file."""
+    from saffu.model.language_model import SaffuLM
     from saffu.tools.arpa import write_arpa
     from saffu.writing import is_stream
 
-    if options.checkpoints or options.sizes:
-        raise SaffuError("--checkpoints and --sizes need --to hf; remove --to arpa, or those options")
-    sizes = write_arpa(lm.references_, lm.tokenizer_, options.out, options.order, options.prune or 0, options.force)
-    if is_stream(options.out):  # which may be where notes would go
-        return
-    if options.json:
-        print_json(model_facts(lm) | {"out": options.out, "bytes": options.out.stat().st_size, "ngrams": sizes})
-        return
-    print(f"wrote {options.out} ({options.out.stat().st_size / 1e6:.1f} MB): {sum(sizes):,} n-grams of tokens")
+    lm = SaffuLM.load(options.model)
+    ngrams = write_arpa(lm.references_, lm.tokenizer_, options.out, options.order, options.prune or 0, options.force)
+    if not is_stream(options.out):  # which may be where notes would go
+        size = options.out.stat().st_size
+        sentence = f"wrote {options.out} ({size / 1e6:.1f} MB): {sum(ngrams):,} n-grams of tokens"
+        report(options, lm, size, sentence, ngrams=ngrams)
 
 
 def export_web(options: argparse.Namespace) -> None:
@@ -133,8 +139,6 @@ def export_web(options: argparse.Namespace) -> None:
     from saffu.text.corpus import TokenCorpus
     from saffu.text.selection import Text
 
-    if options.checkpoints or options.sizes or options.order is not None or options.prune is not None:
-        raise SaffuError("--checkpoints and --sizes need --to hf, --order and --prune --to arpa; remove them")
     require_output(options, options.model, *(options.text or ()))
     lm = SaffuLM.load(options.model)
     counted = None
@@ -148,15 +152,13 @@ def export_web(options: argparse.Namespace) -> None:
             differs = f"saffu check {options.model} TEXT shows what differs"
             raise SaffuError(f"`text` must be all text that the model was made from; {differs}") from None
     export_web(lm, options.out, options.model.resolve().name, counted)
-    size = sum(path.stat().st_size for path in options.out.iterdir())
-    if options.json:
-        print_json(model_facts(lm) | {"out": options.out, "bytes": size})
-        return
-    if lm.model_.has_network:
+    if lm.model_.has_network and not options.json:
         warn("the page has the counted part of this model, without its network")
     holds = "the counts" if counted is None else "the counts and the text"
-    print(f"wrote {options.out} ({size / 1e6:.1f} MB); {MODEL} holds {holds} of the model. Try it with")
-    print(f"  python -m http.server --bind 127.0.0.1 --directory {shlex.quote(str(options.out))}")
+    size = size_of(options.out)
+    written = f"wrote {options.out} ({size / 1e6:.1f} MB); {MODEL} holds {holds} of the model. Try it with"
+    serve = f"  python -m http.server --bind 127.0.0.1 --directory {shlex.quote(str(options.out))}"
+    report(options, lm, size, f"{written}\n{serve}")
 
 
 def export_checkpoints(lm: SaffuLM, options: argparse.Namespace) -> None:
@@ -175,6 +177,8 @@ def export_checkpoints(lm: SaffuLM, options: argparse.Namespace) -> None:
         print(f"wrote {folder}")
 
 
+FORMATS = {"hf": export_hf, "arpa": export_arpa, "int8": export_int8, "web": export_web}
+OPTIONS_OF = {"hf": ("checkpoints", "sizes"), "arpa": ("order", "prune"), "web": ("text",)}  # which have some
 COMMAND = Command(
     "export",
     "export a model for transformers and lm_eval, for KenLM, with int8 weights, or as a page",
