@@ -32,11 +32,11 @@ def run(options: argparse.Namespace) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its matrices are small, and its threads fight for busy cores
     import uvicorn
 
-    from saffu.model.language_model import SaffuLM
+    from saffu import load
     from saffu.play.server import app, new_token
     from saffu.play.studio import Studio
 
-    studio = Studio(SaffuLM.load(options.model), options.model.resolve().name) if options.model else Studio()
+    studio = Studio(load(options.model), options.model.resolve().name) if options.model else Studio()
     with listening(options.port) as listener, TemporaryDirectory(prefix="saffu-play-") as private:
         if options.model is None:
             studio.count_demo("story")
