@@ -18,13 +18,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 from uuid import uuid4
-
-from filelock import BaseFileLock, FileLock, Timeout
 
 from saffu.arrays import Array, to_safetensors
 from saffu.errors import SaffuError
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 Content = bytes | Mapping[str, Array] | Callable[[], bytes | Mapping[str, Array]]
 """What a file holds: bytes, or arrays by name, which are written as safetensors."""
@@ -105,6 +106,8 @@ def _put(fresh: Path, path: Path, force: bool) -> None:
 @contextmanager
 def locked(path: Path, wait: bool) -> Iterator[None]:
     """Hold the lock of a folder or a file: on a file next to it, because it is replaced as a whole."""
+    from filelock import FileLock
+
     place = Path(path).resolve()
     own = place.with_name(f".{place.name}.lock")
     if own.is_symlink() or (own.exists() and (not own.is_file() or own.stat().st_size)):
@@ -133,6 +136,8 @@ def locked(path: Path, wait: bool) -> Iterator[None]:
 
 
 def _acquire(lock: BaseFileLock) -> bool:
+    from filelock import Timeout
+
     try:
         lock.acquire(timeout=0)
     except Timeout:

@@ -100,11 +100,12 @@ def token_classes(vectors: Array, frequencies: Array, number: int) -> tuple[Arra
     """
     number = max(1, min(number, len(vectors) - EOD - 1))
     centers = vectors[np.argsort(-frequencies, kind="stable")[:number]]
-    weight = np.sqrt(frequencies.astype(np.float32))[:, None]
+    weighted = vectors * np.sqrt(frequencies.astype(np.float32))[:, None]
     nearness = np.round(vectors @ centers.T * 1e5)  # rounded, so that the first of equals wins on every machine
     for _ in range(ROUNDS):
         sums = np.zeros_like(centers)
-        np.add.at(sums, nearness.argmax(1), vectors * weight)
+        places = nearness.argmax(1)[:, None] * sums.shape[1] + np.arange(sums.shape[1])
+        np.add.at(sums.reshape(-1), places.reshape(-1), weighted.reshape(-1))  # row by row, it would be much slower
         centers = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
         nearness = np.round(vectors @ centers.T * 1e5)
     candidates = np.argsort(-nearness, axis=1, kind="stable")[:, :CANDIDATES]

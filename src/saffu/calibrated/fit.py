@@ -220,7 +220,8 @@ class Calibration:
         self.ids = checked_ids(corpus, model.vocabulary)
         self.starts = np.ascontiguousarray(corpus.starts, dtype=np.int64)
         # A memory begins anew with each range, because the text around it was counted: there, it would add nothing new.
-        self.memory_starts = np.unique(np.concatenate([self.starts, np.ravel(ranges)])).astype(np.int64)
+        bounds = np.sort(np.concatenate([self.starts, np.ravel(ranges)])).astype(np.int64)
+        self.memory_starts = bounds[np.diff(bounds, prepend=-1) > 0]
 
     def solve(self, start: Floats, slices: Sequence[slice], of_memory: bool) -> Floats:
         """(2, J): first one exponent for each part, from few targets; then, from there, all of them, from many."""

@@ -78,7 +78,7 @@ class Encoder:
         for numbers in (outputs, *classes.values()):
             require(numbers.shape == (vocabulary,) and numbers.dtype == TOKEN, damaged)
             require(int(numbers.max()) < vocabulary, damaged)
-        require(set(np.unique(outputs[EOD:])) == set(range(int(outputs.max()) + 1)), damaged)
+        require(set(outputs[EOD:].tolist()) == set(range(int(outputs.max()) + 1)), damaged)
         for exponents, slices in ((encoder.plain, exponent_slices(views)), (encoder.memory, memory_slices(config))):
             require(exponents.shape == (2, slices[-1].stop) and exponents.dtype == np.float64, damaged)
             require(bool((np.abs(exponents) <= LARGEST_WEIGHT).all()), damaged)

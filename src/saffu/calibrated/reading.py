@@ -155,7 +155,7 @@ def courses_of(starts: Array, is_online: bool) -> list[Course]:
     """
     targets = int(starts[-1])
     first = np.searchsorted(starts, np.arange(0, targets, CHUNK)) if targets and not is_online else [0]
-    bounds = np.unique([*starts[first], targets]).tolist()
+    bounds = sorted({*starts[first].tolist(), targets})
     return [Course(lo, hi) for lo, hi in pairwise(bounds)]
 
 
