@@ -84,11 +84,29 @@ def test_texts_that_cannot_be_counted_give_one_line(page, content, query, messag
 
 def test_a_second_text_waits_for_the_first(page, monkeypatch):
     hold = threading.Event()
-    monkeypatch.setattr("saffu.play.studio.count", lambda *_: hold.wait() and None)
+    monkeypatch.setattr("saffu.play.counting.count", lambda *_: hold.wait() and None)
     page.client.post("api/count", content=b"one")
     answer = page.client.post("api/count", content=b"two")
     hold.set()
     assert answer.status_code == 422 and "being counted" in answer.json()["error"]
+
+
+def test_the_state_is_sent_when_the_stage_changes(page, monkeypatch):
+    begun, hold = threading.Event(), threading.Event()
+
+    def count(id, name, text, split, on_stage, on_subject):
+        on_stage(1)
+        begun.set()
+        hold.wait()
+        on_stage(2)
+
+    monkeypatch.setattr("saffu.play.studio.STAGE_SECONDS", 60)
+    monkeypatch.setattr("saffu.play.counting.count", count)
+    page.client.post("api/count", content=b"one")
+    begun.wait()
+    assert page.client.get("api/state?stage=0").json()["job"]["stage"] == 1  # at once
+    threading.Timer(0.05, hold.set).start()
+    assert page.client.get("api/state?stage=1").json()["job"]["stage"] >= 2
 
 
 def test_texts_are_cut_into_lines_or_paragraphs():

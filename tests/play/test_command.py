@@ -1,5 +1,6 @@
 """saffu play as a command: its address, its end, and its errors."""
 
+import os
 import re
 import signal
 import socket
@@ -64,6 +65,27 @@ def test_the_command_serves_a_model_until_ctrl_c(fitted, tmp_path):
         server.send_signal(signal.SIGINT)
         _, errors = server.communicate()
     assert (server.returncode, errors) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")
+def test_the_server_does_not_wait_for_the_browser(tmp_path):
+    """Python waits until some browsers have started, and until others have ended."""
+    browser = tmp_path / "browser"
+    browser.write_text("#!/bin/sh\nexec sleep 60\n")
+    browser.chmod(0o755)
+    command = [sys.executable, "-m", "saffu", "play"]
+    environment = {**os.environ, "BROWSER": str(browser)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as server:
+        address = re.search(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", server.stdout.readline())[0]
+        assert "saffu play" in httpx.get(address, timeout=30).text
+        server.send_signal(signal.SIGINT)
+    assert server.returncode == 0
+
+
+def test_the_page_is_served_before_models_are_imported():
+    code = "import sys, saffu.play.server; sys.exit('numpy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_without_a_folder_arithmetic_waits_for_the_settings_of_its_threads():

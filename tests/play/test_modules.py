@@ -37,6 +37,12 @@ def test_modules_import_only_modules_of_the_page_and_no_circles(scripts, roots):
         assert len(re.findall(r"^import ", script, re.MULTILINE)) == len(IMPORT.findall(script)), name
 
 
+def test_all_modules_are_loaded_at_once():
+    page = (STATIC / "index.html").read_text("utf-8")
+    preloaded = re.findall(r'<link rel="modulepreload" href="([\w.]+)">', page)
+    assert sorted([*preloaded, "play.js"]) == sorted(scripts_of(STATIC))
+
+
 def test_only_the_server_is_replaced_on_a_page_without_one():
     assert scripts_of(STATIC).keys() & scripts_of(WEB).keys() == {"server.js"}
 

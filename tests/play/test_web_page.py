@@ -14,7 +14,7 @@ from saffu import CalibratedConfig, SaffuLM
 from saffu.calibrated import kernels
 from saffu.errors import SaffuError
 from saffu.play import web_page
-from saffu.play.counting import story
+from saffu.play.demos import story
 from saffu.play.studio import Studio
 from saffu.play.subject import Subject
 from saffu.play.texts import Texts

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import socket
 import sys
-import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from saffu.cli.options import Command, Parser, integer, named_path
 from saffu.cli.signals import exit_if_received
 from saffu.errors import SaffuError
+
+if TYPE_CHECKING:
+    import socket
+
+    from saffu.play.studio import Studio
 
 LOOPBACK = "127.0.0.1"
 SWITCH = 5e-4  # seconds after which counting lets a keystroke through
@@ -29,30 +31,33 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Name and open the address first: the browser starts while the server does, and the page loads while it counts."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its matrices are small, and its threads fight for busy cores
-    import uvicorn
+    import shutil
+    import webbrowser
+    from importlib.util import find_spec
+    from secrets import token_urlsafe
+    from tempfile import TemporaryDirectory
+    from threading import Thread
 
     from saffu import load
-    from saffu.play.server import app, new_token
-    from saffu.play.studio import Studio
 
-    studio = Studio(load(options.model), options.model.resolve().name) if options.model else Studio()
+    for name in ("starlette", "uvicorn"):
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"there is no {name}", name=name)
+    lm = load(options.model) if options.model else None
     with listening(options.port) as listener, TemporaryDirectory(prefix="saffu-play-") as private:
-        if options.model is None:
-            studio.count_demo("story")
-        token = new_token()
-        port = listener.getsockname()[1]
-        address = f"http://{LOOPBACK}:{port}/{token}/"
+        token = token_urlsafe(24)
+        address = f"http://{LOOPBACK}:{listener.getsockname()[1]}/{token}/"
         print(f"open {address}\nKeep this address to yourself; press Ctrl-C to stop.", flush=True)
         if not options.no_browser:
-            webbrowser.open(redirect(address, Path(private)).as_uri())
-        config = uvicorn.Config(
-            app(studio, token, port), log_level="warning", lifespan="off", ws="none", timeout_graceful_shutdown=1
-        )
-        exit_if_received()
-        sys.setswitchinterval(SWITCH)
+            page = redirect(address, Path(private)).as_uri()
+            Thread(target=webbrowser.open, args=[page], daemon=True).start()  # waits for some browsers to start
+        from saffu.play.studio import Studio
+
+        studio = Studio() if lm is None else Studio(lm, options.model.resolve().name)
         try:
-            uvicorn.Server(config).run([listener])
+            serve(studio, listener, token)
         except KeyboardInterrupt:
             print()
         finally:
@@ -60,6 +65,27 @@ def run(options: argparse.Namespace) -> None:
                 sys.stdout.flush()
                 shutil.rmtree(private, ignore_errors=True)
                 os._exit(0)
+
+
+def serve(studio: Studio, listener: socket.socket, token: str) -> None:
+    """Answer the page until a signal ends it. Without a model, count a short book meanwhile."""
+    import uvicorn
+
+    from saffu.play.server import app
+
+    config = uvicorn.Config(
+        app(studio, token, listener.getsockname()[1]),
+        log_level="warning",
+        lifespan="off",
+        ws="none",
+        timeout_graceful_shutdown=1,
+    )
+    config.load()
+    exit_if_received()
+    sys.setswitchinterval(SWITCH)
+    if not studio.subjects:
+        studio.count_demo("story")
+    uvicorn.Server(config).run([listener])
 
 
 def redirect(address: str, private: Path) -> Path:
@@ -77,6 +103,8 @@ def redirect(address: str, private: Path) -> Path:
 
 def listening(port: int) -> socket.socket:
     """A socket that only this machine can reach, bound before anything is printed or opened."""
+    import socket
+
     try:
         listener = socket.create_server((LOOPBACK, port))
     except OSError as error:

@@ -2,61 +2,38 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from saffu.errors import SaffuError
 from saffu.model.language_model import SaffuLM
 from saffu.model.solutions import preset
-from saffu.play.subject import NetworkTraining, Subject
+from saffu.play.subject import Subject
 from saffu.play.texts import Texts, beginnings, split_text
-from saffu.text.default_corpus import default_corpus
 from saffu.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from saffu.play.studio import NetworkTraining
+
 EVERY = 10  # every tenth document is held out
-STAGES = (
-    "split it into documents",
-    "find its words and their pieces",
-    "count what follows what, and set some documents aside",
-    "test the model on those",
-    "count those, too",
-)
 NO_TORCH = "The paper's model needs PyTorch: pip install torch"
 TOO_SHORT = (
     "this text has fewer than ten documents, so none is held out to see whether training helps; count a longer text"
 )
 
 OnStage = Callable[[int], None]
+OnSubject = Callable[[Subject], None]
 
 
-def story() -> str:
-    """A short book that was written to try models with, a document per line."""
-    return (files("saffu.play") / "story.txt").read_text("utf-8")
+def count(id: str, name: str, text: str, split: str, on_stage: OnStage, on_subject: OnSubject) -> None:
+    """Make the model of a text, then score it.
 
-
-def english_of_python() -> str:
-    return "\n".join(default_corpus())
-
-
-DEMOS = {"story": ("The Keeper’s Log", story), "python": ("the English that ships with Python", english_of_python)}
-STORY_PROMPTS = [
-    "A whale ",
-    "The lamp was lit at ",
-    "I found a piano ",
-    "I wrote to the harbor ",
-    "The gull Bishop ",
-    "Anna says ",
-]
-
-
-def count(id: str, name: str, text: str, split: str, on_stage: OnStage) -> Subject:
-    """The model of a text.
-
-    Once the held-out documents have been scored, they are counted, too, so the model covers the whole text.
+    Documents that are held out at first are counted, too, so the model that `on_subject` gets covers the whole text.
+    They are scored by what was counted before: that takes longer, and nobody waits for it.
     """
     on_stage(0)
     documents = split_text(text, split)
@@ -68,22 +45,24 @@ def count(id: str, name: str, text: str, split: str, on_stage: OnStage) -> Subje
     began = time.perf_counter()
     tokenizer = Tokenizer.train(fitted)
     on_stage(2)
-    lm = SaffuLM(tokenizer=tokenizer).fit(fitted)
-    lm.source_ = {"split": "paragraph" if any("\n" in document for document in documents) else "line"}
-    scores = {"seconds": time.perf_counter() - began, "held_out": len(held_out), "fitted": len(fitted)}
+    trial = SaffuLM(tokenizer=tokenizer).fit(fitted)
+    trial.source_ = {"split": "paragraph" if any("\n" in document for document in documents) else "line"}
     on_stage(3)
-    if held_out:
-        scores["calibrated"] = lm.score(held_out).bits_per_byte
-        scores["kneser_ney"] = lm.reference_scores(held_out)["5-gram"].bits_per_byte
-    on_stage(4)
+    lm = copy.copy(trial)
     if held_out:
         lm.update(held_out)
+    seconds = time.perf_counter() - began
     subject = Subject(id, name, lm, Texts.of(dict(enumerate(documents)), lm))
-    subject.scores = scores
+    subject.scores = {"seconds": seconds, "held_out": len(held_out), "fitted": len(fitted)}
     subject.examples = beginnings(documents)
-    subject.fitted, subject.held_out = fitted, held_out
+    subject.fitted = fitted
+    subject.held_out = held_out
     subject.version.typist.suggest("")
-    return subject
+    on_subject(subject)
+    if held_out:
+        ours = trial.score(held_out).bits_per_byte
+        kneser_ney = trial.reference_scores(held_out)["5-gram"].bits_per_byte
+        subject.scores = {**subject.scores, "calibrated": ours, "kneser_ney": kneser_ney}
 
 
 def add_rival(subject: Subject) -> None:
@@ -102,8 +81,9 @@ def add_rival(subject: Subject) -> None:
     except SaffuError as error:
         subject.rival_note = f"The paper's model cannot be fitted to this text: {error}"
         return
-    subject.scores |= scores
-    subject.rival, subject.rival_note = rival, ""
+    subject.scores = {**subject.scores, **scores}
+    subject.rival = rival
+    subject.rival_note = ""
 
 
 def add_network(subject: Subject, training: NetworkTraining) -> Subject | None:

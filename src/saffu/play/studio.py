@@ -1,4 +1,7 @@
-"""Everything behind the page of one user: models by id, and work in the background."""
+"""Everything behind the page of one user: models by id, and work in the background.
+
+What makes models is imported by that work, so that the page need not wait for it.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,25 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from saffu.errors import SaffuError
-from saffu.files import require_writable
-from saffu.model.language_model import SaffuLM
-from saffu.play.counting import DEMOS, STAGES, STORY_PROMPTS, add_network, add_rival, count, story
-from saffu.play.subject import Change, NetworkTraining, Subject, Version, check
+from saffu.play.demos import DEMOS
 
+if TYPE_CHECKING:
+    from saffu.model.language_model import SaffuLM
+    from saffu.play.subject import Change, Subject, Version
+
+STAGES = (
+    "split it into documents",
+    "find its words and their pieces",
+    "count what follows what, but in every tenth document",
+    "count those, too",
+)
+STAGE_SECONDS = 1.0  # that an answer waits at most for the next stage
 PLAIN_NAME = re.compile(r"\w[\w.-]{0,63}")
 MOST_SHARED = 64  # snapshots with a link
 MOST_PAGES = 32  # open pages whose latest keystroke is remembered
@@ -47,6 +58,18 @@ class Job:
         }
 
 
+@dataclass
+class NetworkTraining:
+    """A network being trained next to the counts of a text, and how well held-out text was predicted along the way."""
+
+    minutes: float
+    moments: list[dict[str, float]] = field(default_factory=list)  # seconds; bits per byte of model, network, counts
+    model: str = ""  # id of the trained model, once it is ready
+    outcome: str = ""
+    failed: str = ""
+    done: bool = False
+
+
 class Studio:
     """The models and jobs of one user on one machine."""
 
@@ -56,11 +79,15 @@ class Studio:
         self.saved_in = Path.cwd() if saved_in is None else saved_in
         self.job: Job | None = None
         self.shared: dict[str, str] = {}  # snapshots by key and name
-        self._lock, self._checking = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
+        self._checking = threading.Lock()
+        self._progress = threading.Condition()  # of the job
         self._workers: list[threading.Thread] = []
         self._counted = 0
         self._newest: dict[tuple[str, str], int] = {}  # number of the latest keystroke, by page and model
         if lm is not None:
+            from saffu.play.subject import Subject
+
             self.subjects[FOLDER] = Subject(FOLDER, name, lm)
 
     def subject(self, id: str) -> Subject:
@@ -71,7 +98,11 @@ class Studio:
                 return subject.rival
         raise SaffuError("this model is no longer available; reload the page")
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, stage: int | None = None) -> dict[str, Any]:
+        """All that the page shows; once the job has left a `stage`, if it does so soon."""
+        if stage is not None:
+            with self._progress:
+                self._progress.wait_for(lambda: self.job is None or self.job.stage != stage, STAGE_SECONDS)
         subjects = [subject.facts() for subject in list(self.subjects.values())]
         return {"models": subjects, "job": None if self.job is None else self.job.facts()}
 
@@ -79,10 +110,10 @@ class Studio:
         """Start counting one of the texts that need not be brought."""
         if demo not in DEMOS:
             raise SaffuError(f"`demo` must be one of {', '.join(DEMOS)}, got {demo!r:.40}")
-        name, read = DEMOS[demo]
-        return self.count(read, "line", name)
+        text = DEMOS[demo]
+        return self.count(text.read, "line", text.name, text.prompts)
 
-    def count(self, read: Callable[[], str], split: str = "auto", name: str = "") -> Job:
+    def count(self, read: Callable[[], str], split: str = "auto", name: str = "", prompts: Sequence[str] = ()) -> Job:
         """Start reading and counting a text in the background."""
         with self._lock:
             if self.job is not None and not (self.job.subject or self.job.error):
@@ -90,26 +121,33 @@ class Studio:
             self._counted += 1
             id, job = f"text-{self._counted}", Job(name or "your text")
             self.job = job
-        self._in_background(lambda: self._count(job, id, read, split))
+        self._in_background(lambda: self._count(job, id, read, split, prompts))
         return job
 
-    def _count(self, job: Job, id: str, read: Callable[[], str], split: str) -> None:
+    def _count(self, job: Job, id: str, read: Callable[[], str], split: str, prompts: Sequence[str]) -> None:
         def on_stage(number: int) -> None:
-            job.stage = number
+            with self._progress:
+                job.stage = number
+                self._progress.notify_all()
+
+        def on_subject(subject: Subject) -> None:
+            subject.examples = list(prompts) or subject.examples
+            opened = {FOLDER: self.subjects[FOLDER]} if FOLDER in self.subjects else {}
+            self.subjects = {**opened, id: subject}
+            job.subject = id
+            on_stage(len(STAGES))
 
         try:
-            subject = count(id, job.name, read(), split, on_stage)
+            from saffu.play.counting import count
+
+            count(id, job.name, read(), split, on_stage, on_subject)
         except SaffuError as error:
             job.error = str(error)
-            return
         except BaseException:
             job.error = "counting failed unexpectedly; the terminal shows why"
             raise
-        if read is story:
-            subject.examples = STORY_PROMPTS
-        opened = {FOLDER: self.subjects[FOLDER]} if FOLDER in self.subjects else {}
-        self.subjects = {**opened, id: subject}
-        job.stage, job.subject = len(STAGES), id
+        finally:
+            on_stage(len(STAGES))
 
     def compare(self, id: str) -> None:
         """Start fitting the paper's model to the same text in the background."""
@@ -120,6 +158,8 @@ class Studio:
             if subject.rival is not None or subject.rival_note == FITTING:
                 return
             subject.rival_note = FITTING
+        from saffu.play.counting import add_rival
+
         self._in_background(lambda: add_rival(subject))
 
     def train(self, id: str, minutes: float) -> None:
@@ -136,6 +176,8 @@ class Studio:
         self._in_background(lambda: self._train(subject, training))
 
     def _train(self, subject: Subject, training: NetworkTraining) -> None:
+        from saffu.play.counting import add_network
+
         try:
             trained = add_network(subject, training)
             if trained is not None and subject.id in self.subjects:
@@ -161,6 +203,8 @@ class Studio:
 
     def change(self, id: str, work: Callable[[Subject], tuple[Change, Version]]) -> None:
         """Change a model, and check the result in the background."""
+        from saffu.play.subject import check
+
         change, after = work(self.subject(id))
 
         def check_alone() -> None:
@@ -173,6 +217,8 @@ class Studio:
         """Save a model under a plain name in the folder in which `saffu play` runs; never replaces anything."""
         if not PLAIN_NAME.fullmatch(name) or name.endswith("."):
             raise SaffuError("a model name may contain only letters, digits, and . _ -, and at most 64 characters")
+        from saffu.files import require_writable
+
         folder = self.saved_in / name
         if folder.exists() or folder.is_symlink():
             raise SaffuError(f"{name} already exists; choose another name")

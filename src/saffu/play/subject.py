@@ -6,7 +6,7 @@ import copy
 import hashlib
 import threading
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from saffu.play.texts import Texts
 from saffu.play.typist import Typist
 from saffu.text.tokenizer import Tokenizer
 from saffu.tools.generate import uncounted
+
+if TYPE_CHECKING:
+    from saffu.play.studio import NetworkTraining
 
 MOST_UNDONE, KEPT_TOKENS = 10, 3_000_000  # changes that can be undone: each keeps a model, unless those grow large
 SHOWN = 200  # characters of a document that a change shows
@@ -58,20 +61,6 @@ class Change:
     def facts(self) -> dict[str, Any]:
         shown = self.document[:SHOWN] + ("…" if len(self.document) > SHOWN else "")
         return {**vars(self), "document": shown}
-
-
-@dataclass
-class NetworkTraining:
-    """A network being trained next to the counts of a text, and how well held-out text was predicted along the way."""
-
-    minutes: float
-    moments: list[dict[str, float]] = field(
-        default_factory=list
-    )  # seconds, and bits per byte of model, network, counts
-    model: str = ""  # id of the trained model, once it is ready
-    outcome: str = ""
-    failed: str = ""
-    done: bool = False
 
 
 class Subject:
@@ -196,8 +185,8 @@ def check(change: Change, after: Version) -> None:
 
 def remaining_pieces(lm: SaffuLM, ids: Array) -> list[str]:
     """The tokens among these that only the tokenizer still knows; single bytes are in every tokenizer."""
-    tokens = np.intersect1d(uncounted(lm.model_), ids)
-    return [lm.tokenizer_.token(token) for token in tokens.tolist() if len(lm.tokenizer_.decode_bytes([token])) > 1]
+    tokens = sorted(set(uncounted(lm.model_).tolist()) & set(ids.tolist()))
+    return [lm.tokenizer_.token(token) for token in tokens if len(lm.tokenizer_.decode_bytes([token])) > 1]
 
 
 def fingerprint(lm: SaffuLM) -> str:

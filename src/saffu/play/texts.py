@@ -154,7 +154,7 @@ class Texts:
                 }
             if len(found) == most:
                 break
-        return {"documents": list(found.values()), "holding": len(np.unique(numbers[places]))}
+        return {"documents": list(found.values()), "holding": len(set(numbers[places].tolist()))}
 
 
 def _excerpt(tokenizer: Tokenizer, ids: Array, at: int, length: int, width: int) -> dict[str, str]:

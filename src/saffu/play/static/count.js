@@ -34,7 +34,7 @@ function countPasted() {
 const readFile = (file) => file && countText(file, {}, file.name);
 
 export async function refresh() {
-  const state = await ask("state", undefined, { method: "GET" });
+  const state = await ask(isCounting() ? `state?stage=${session.job.stage}` : "state", undefined, { method: "GET", replace: "state" });
   if (!state) return;
   const finished = isCounting() && state.job?.subject;
   if (state.job?.error && isCounting()) {
@@ -45,18 +45,18 @@ export async function refresh() {
   accept(state);
   const first = !subject();
   if (finished || first) session.current = session.models.at(-1)?.id ?? "";
+  const isNew = subject() && (finished || first);
+  if (isNew && isExample) write(subject().examples[0] ?? ""); // asks for suggestions, before panels are drawn
+  else if (isNew) type();
   emit("models");
   if (finished) document.title = `${subject().name} – saffu play`;
-  if (subject() && (finished || first)) {
-    if (isExample) write(subject().examples[0] ?? "");
-    else type();
-    if (!formWanted) byId("editor").focus({ preventScroll: true });
-  }
+  if (isNew && !formWanted) byId("editor").focus({ preventScroll: true });
   if (state.job?.error && formWanted) byId("source").focus();
   const waiting = subject()?.changes.some((change) => change.equal === null && !change.failed);
   const fitting = session.models.some((model) => !model.rival && model.rival_note.includes("being fitted"));
-  if (isCounting()) later("refresh", first ? 60 : 250, refresh);
-  else if (waiting || fitting || session.models.some(({ training }) => training && !training.done)) later("refresh", 600, refresh);
+  const scoring = session.models.some(({ scores }) => scores.held_out && !scores.calibrated);
+  if (isCounting()) later("refresh", 0, refresh); // the answer waits for the next stage
+  else if (scoring || waiting || fitting || session.models.some(({ training }) => training && !training.done)) later("refresh", 600, refresh);
 }
 
 function showModels() {

@@ -33,10 +33,11 @@ export async function type() {
     return;
   }
   keystroke += 1;
-  showGhost();
   const text = value.slice(0, caret);
   const ending = text.match(WITHOUT_SPACES)?.[0] ?? null;
-  const found = await ask("suggest", { model: session.current, text, ending, rest: value.slice(caret), page, number: keystroke });
+  const answer = ask("suggest", { model: session.current, text, ending, rest: value.slice(caret), page, number: keystroke });
+  showGhost();
+  const found = await answer;
   if (!found || found.outdated || editor.value !== value || editor.selectionEnd !== caret) return;
   byId("latency").textContent = `${Math.round(performance.now() - began)} ms`;
   complain("");
