@@ -139,11 +139,15 @@ def test_the_page_opens_with_a_model_and_a_prompt(open_page, address):
     page.wait_for_selector('#why-title:has-text("Why “came”?")')
     assert page.input_value("#editor") == "A whale "
     said = page.inner_text("#sentence")
-    assert re.fullmatch(r"came \(7\d%\), mostly because A whale → came occurs once in the text\.", said)
+    assert re.fullmatch(r"came is 7\d% likely here, mostly because A whale → came occurs once in the text\.", said)
     assert page.locator("#mirror .ghost").inner_text() == "came"
     page.click("#try button:last-child")
     page.wait_for_selector('#why-title:not(:has-text("Why “came”?"))')
     assert page.input_value("#editor") != "A whale "
+    page = open_page(390, height=664)  # a phone, less the bars of its browser
+    page.wait_for_selector("#documents li:first-child .danger")
+    box = page.locator("#documents li:first-child .danger").bounding_box()
+    assert box["y"] + box["height"] <= 664  # in view without scrolling
 
 
 def test_type_explain_forget_and_undo(open_page, counted):
@@ -179,7 +183,7 @@ def test_type_explain_forget_and_undo(open_page, counted):
     page.wait_for_selector('#words li:first-child .word:not(:text-is("river"))')
     assert page.locator("#documents li", has_text="zebra").count() == 0
 
-    assert "What remains: " in said and "that the tokenizer learned" in said and "never suggested" in said
+    assert "What remains: " in said and "in the tokenizer, the list of pieces" in said and "never suggested" in said
     page.click(".recount")
     page.wait_for_selector('#changes li.equal:has-text("fresh tokenizer")')
     assert page.locator(".remains").count() == 0

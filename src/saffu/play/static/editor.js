@@ -39,7 +39,7 @@ export async function type() {
   showGhost();
   const found = await answer;
   if (!found || found.outdated || editor.value !== value || editor.selectionEnd !== caret) return;
-  byId("latency").textContent = `${Math.round(performance.now() - began)} ms`;
+  byId("latency").textContent = `answered in ${Math.round(performance.now() - began)} ms`;
   complain("");
   const words = ending ? nextSegments(found.words, found.typed) : found.words;
   const typed = ending ? "" : found.typed;

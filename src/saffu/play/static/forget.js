@@ -7,9 +7,10 @@ import { ask } from "./server.js";
 import { accept, chosenWord, emit, on, session, subject } from "./session.js";
 
 const MOST_MOVED = 6;
+const MOST_SHOWN = 40; // characters of the text that suggestions follow
 const FEW = 3; // documents shown at first; as in play.css
 let before = null; // the suggestions before the last change: {value, caret, words}
-let moves = null; // how they moved: {word, from, to}; null before that is known
+let moves = null; // how they moved: {after, words: {word, from, to}}; null before that is known
 
 async function findDocuments() {
   const word = chosenWord();
@@ -25,7 +26,7 @@ function showDocuments({ documents, holding }, word) {
   byId("documents-title").replaceChildren(...(model.has_texts ? title : ["Forget a document"]));
   byId("forget-form").hidden = model.has_texts;
   byId("forget-hint").hidden = !documents.length || model.changes.length > 0;
-  byId("forget-hint").textContent = `Forget ${holding === 1 ? "it" : "one"}, as if it had never been read.`;
+  byId("forget-hint").textContent = `Forget ${holding === 1 ? "it" : "one"}, and the model is as if it had never read it.`;
   byId("drop-label").hidden = !model.has_network;
   const items = documents.map((found) => {
     const forget = element("button", { type: "button", className: "danger", textContent: "Forget" });
@@ -35,8 +36,8 @@ function showDocuments({ documents, holding }, word) {
       "p",
       { dir: "auto" },
       found.before,
-      element("mark", { textContent: found.context }),
-      element("mark", { className: "word", textContent: found.word }),
+      ...marked(found.context),
+      ...marked(found.word, "word"),
       found.after,
     );
     return element("li", {}, text, forget);
@@ -54,6 +55,13 @@ function showDocuments({ documents, holding }, word) {
   if (holding > 1) items.push(more);
   list.classList.remove("all");
   list.replaceChildren(...items);
+}
+
+// Part of a document; the space in front of it is left as it is.
+function marked(text, className = "") {
+  const word = text.trimStart();
+  if (!word) return [text];
+  return [text.slice(0, text.length - word.length), element("mark", { className, textContent: word })];
 }
 
 async function change(name, body, button = null) {
@@ -83,11 +91,12 @@ function compareWords() {
   const now = new Map(session.words.map(({ word, p }) => [word, p]));
   const then = new Map(before.words.map(({ word, p }) => [word, p]));
   const all = [...new Set([...then.keys(), ...now.keys()])];
-  moves = all
+  const words = all
     .map((word) => ({ word, from: then.get(word), to: now.get(word) }))
     .filter(({ from, to }) => percent(from ?? 0) !== percent(to ?? 0))
     .sort((a, b) => Math.abs((b.to ?? 0) - (b.from ?? 0)) - Math.abs((a.to ?? 0) - (a.from ?? 0)))
     .slice(0, MOST_MOVED);
+  moves = { after: session.place.text.trim().slice(-MOST_SHOWN), words };
   before = null;
   showChanges();
   byId("changes").scrollIntoView({ block: "nearest" }); // below the fold on a phone
@@ -115,7 +124,7 @@ function changeItem(model, made, isNewest) {
     recount: () => ["Counted the remaining documents with a fresh tokenizer."],
   }[made.kind]();
   item.append(element("p", { className: "what" }, ...what));
-  if (isNewest && moves) item.append(moves.length ? movedWords(made) : element("p", { className: "vanished" }, "No suggestion for this place moved."));
+  if (isNewest && moves) item.append(...movedWords(made));
   if (made.vanished.length) item.append(element("p", { className: "vanished" }, "Gone from the model: ", ...separated(made.vanished, 12)));
   item.append(prints(model, made, state));
   if (made.pieces.length && isNewest) item.append(remains(made.pieces));
@@ -123,16 +132,18 @@ function changeItem(model, made, isNewest) {
 }
 
 function movedWords(made) {
-  const list = element("ul", { className: "moves", ariaLabel: "Suggestions before and after" });
-  for (const { word, from, to } of moves) {
+  const after = moves.after ? [" after “", isolated(moves.after), "”"] : [];
+  if (!moves.words.length) return [element("p", { className: "vanished" }, "It changed no suggestion", ...after, ".")];
+  const list = element("ul", { className: "moves" });
+  for (const { word, from, to } of moves.words) {
     const gone = to === undefined && made.vanished.includes(word);
-    const after = gone ? "gone" : to === undefined ? "off the list" : percent(to);
+    const now = gone ? "gone" : to === undefined ? "off the list" : percent(to);
     const rises = (to ?? 0) > (from ?? 0);
     list.append(
-      element("li", { className: gone ? "gone" : rises ? "up" : "down" }, isolated(word), " ", element("span", { className: "p", textContent: `${from === undefined ? "new" : percent(from)} → ${after}` })),
+      element("li", { className: gone ? "gone" : rises ? "up" : "down" }, isolated(word), " ", element("span", { className: "p", textContent: `${from === undefined ? "new" : percent(from)} → ${now}` })),
     );
   }
-  return list;
+  return [element("p", { className: "vanished" }, "It changed what is suggested", ...after, ":"), list];
 }
 
 function separated(words, most) {
@@ -161,7 +172,7 @@ function remains(pieces) {
     change("recount", {}, again);
   });
   const named = separated(pieces.map((piece) => piece.trim() || "␣"), 8);
-  return element("div", { className: "remains" }, element("p", {}, "What remains: ", ...named, pieces.length === 1 ? ", a piece of words that the tokenizer" : ", pieces of words that the tokenizer", " learned from this document. Without counts, ", pieces.length === 1 ? "it is" : "they are", " never suggested."), again);
+  return element("div", { className: "remains" }, element("p", {}, "What remains: ", ...named, pieces.length === 1 ? ", a piece of a word" : ", pieces of words", " in the tokenizer, the list of pieces that words are spelled with. Without counts, ", pieces.length === 1 ? "it is" : "they are", " never suggested."), again);
 }
 
 export function startForget() {

@@ -98,7 +98,7 @@ export function reasons(explained, owner) {
   return [...found.values()].filter(({ bits }) => bits > SMALL).sort((a, b) => b.bits - a.bits);
 }
 
-// "pixels, mostly because the number of → pixels occurs 4 times in your text".
+// "pixels is 31% likely here, mostly because the number of → pixels occurs 4 times in your text".
 export function sentence(explained, owner, isWritten) {
   const word = quoted(explained.word);
   const found = reasons(explained, owner);
@@ -106,12 +106,12 @@ export function sentence(explained, owner, isWritten) {
   const all = found.reduce((sum, { bits }) => sum + bits, 0) + Math.max(0, network?.bits ?? 0);
   const likely = percent(explained.p);
   const surprise = explained.p < 0.01 && isWritten;
-  const begin = surprise ? [word, ` is a surprise here (${likely}); what speaks for it most: `] : [word, ` (${likely}), `];
+  const begin = surprise ? [word, ` is a surprise here (${likely}); what speaks for it most: `] : [word, ` is ${likely} likely here, `];
   if (network && network.bits > (found[0]?.bits ?? 0)) return [...begin, surprise ? "" : "mostly because ", "the trained network expects it here."];
   if (!found.length) {
     const prior = explained.parts[0].rows.find((row) => row.name === "prior")?.counts;
-    if (!prior?.count) return [word, ` (${likely}) never occurs in ${owner}; it is spelled from pieces.`];
-    return [word, ` (${likely}) occurs ${times(prior.count)} in ${owner}, but nothing right here leads to it.`];
+    if (!prior?.count) return [word, ` is ${likely} likely here: it never occurs in ${owner}, and is spelled from pieces of words.`];
+    return [word, ` is ${likely} likely here: it occurs ${times(prior.count)} in ${owner}, but nothing right before it leads to it.`];
   }
   const mostly = found[0].bits > all / 2 ? "mostly because " : "above all because ";
   return [...begin, surprise ? "" : mostly, ...found[0].phrase, "."];

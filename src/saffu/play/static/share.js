@@ -55,7 +55,7 @@ async function link() {
   const address = new URL(made.path, location.origin).href;
   byId("snapshot-address").href = address;
   byId("snapshot-address").textContent = address;
-  byId("snapshot-frame").value = `<iframe src="${address}" title="${name()}" width="100%" height="480"></iframe>`;
+  byId("snapshot-frame").value = `<iframe src="${address}" title="${name()}" width="100%" height="520" style="border: 0"></iframe>`;
   byId("snapshot-link").hidden = false;
 }
 

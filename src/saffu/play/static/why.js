@@ -81,7 +81,7 @@ function showSides({ sides, token }) {
   const [network, counts] = sides;
   byId("gate").style.width = `${100 * network.weight}%`;
   byId("gate-says").replaceChildren(
-    `The network decides ${percent(network.weight)} of the prediction here. It gives `, isolated(visible(token), "i"), ` ${percent(network.p)} of all that may come next, the counts ${percent(counts.p)}.`,
+    `Here, the trained network has a say of ${percent(network.weight)}, and the counts have the rest. Alone, the network gives `, isolated(visible(token), "i"), ` ${percent(network.p)}, the counts ${percent(counts.p)}.`,
   );
   for (const { name, favorites } of sides) {
     const items = favorites.map(({ word, p }) => element("li", {}, isolated(visible(word)), " ", element("span", { className: "p", textContent: percent(p) })));

@@ -14,6 +14,7 @@ function showWords() {
   const { words, written, place } = session;
   const title = written ? ["Instead of “", isolated(written.word), "”"] : place.typed ? ["Words that begin with “", isolated(place.typed), "”"] : ["Next word"];
   byId("words-title").replaceChildren(...title);
+  byId("words-title").classList.toggle("usual", !written && !place.typed);
   const largest = words[0]?.p ?? 1;
   byId("words").replaceChildren(
     ...words.map((each, chosen) => {
