@@ -197,15 +197,13 @@ def test_functions_fit_on_a_screen_and_take_few_arguments(path):
         assert len(arguments_of(function)) <= MOST_ARGUMENTS, f"{where} takes {', '.join(arguments_of(function))}"
 
 
-STILL_PACKED = ("play/",)
 BELONG_TOGETHER = [{"lo", "hi"}, {"low", "high"}, {"begin", "end"}, {"first", "last"}, {"one", "two"}]
 BELONG_TOGETHER += [{"left", "right"}, {"before", "after"}, {"train", "dev"}]
 
 
 @pytest.mark.parametrize("path", [*FILES, *NOT_INSTALLED], ids=lambda path: "/".join(path.parts[-2:]))
 def test_unrelated_values_are_assigned_on_lines_of_their_own(path):
-    if path in NOT_INSTALLED or not path.relative_to(ROOT).as_posix().startswith(STILL_PACKED):
-        assert not packed_assignments(ast.parse(path.read_text("utf-8")))
+    assert not packed_assignments(ast.parse(path.read_text("utf-8")))
 
 
 def packed_assignments(tree: ast.AST) -> list[str]:

@@ -67,17 +67,16 @@ def count(id: str, name: str, text: str, split: str, on_stage: OnStage, on_subje
 
 def add_rival(subject: Subject) -> None:
     """Fit the paper's model to the same text, and score it on the same held-out part."""
-    fitted, held_out = subject.fitted, subject.held_out
     if importlib.util.find_spec("torch") is None:
         subject.rival_note = NO_TORCH
         return
     try:
         began = time.perf_counter()
-        lm = SaffuLM(preset("paper")).fit(fitted, references=False)
+        lm = SaffuLM(preset("paper")).fit(subject.fitted, references=False)
         rival = Subject(f"{subject.id}-paper", "the paper's explicit solution", lm)
         scores = {"paper_seconds": time.perf_counter() - began}
-        if held_out:
-            scores["paper"] = lm.score(held_out).bits_per_byte
+        if subject.held_out:
+            scores["paper"] = lm.score(subject.held_out).bits_per_byte
     except SaffuError as error:
         subject.rival_note = f"The paper's model cannot be fitted to this text: {error}"
         return

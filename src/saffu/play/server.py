@@ -42,11 +42,10 @@ def app(studio: Studio, token: str, port: int) -> ASGIApp:
         query = request.query_params
 
         def begin() -> Any:
-            split, name = query.get("split", "auto"), query.get("name", "")[:100]
             if query.get("demo"):
                 return studio.count_demo(query["demo"]).facts()
             pasted = decoded(data)
-            return studio.count(lambda: pasted, split, name).facts()
+            return studio.count(lambda: pasted, query.get("split", "auto"), query.get("name", "")[:100]).facts()
 
         return await answered(begin)
 

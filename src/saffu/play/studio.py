@@ -119,8 +119,8 @@ class Studio:
             if self.job is not None and not (self.job.subject or self.job.error):
                 raise SaffuError("another text is being counted; wait until it is done")
             self._counted += 1
-            id, job = f"text-{self._counted}", Job(name or "your text")
-            self.job = job
+            id = f"text-{self._counted}"
+            self.job = job = Job(name or "your text")
         self._in_background(lambda: self._count(job, id, read, split, prompts))
         return job
 

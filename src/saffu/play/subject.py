@@ -30,7 +30,8 @@ class Version:
     """A model and the documents it counts; never changed."""
 
     def __init__(self, lm: SaffuLM, texts: Texts | None) -> None:
-        self.lm, self.texts = lm, texts
+        self.lm = lm
+        self.texts = texts
         self.typist = Typist(lm)
 
     def changed(self, kind: str, document: str, texts: Texts | None, drop_network: bool = False) -> Version:
@@ -67,7 +68,8 @@ class Subject:
     """A model with an undo history. Reading needs no lock: versions do not change."""
 
     def __init__(self, id: str, name: str, lm: SaffuLM, texts: Texts | None = None) -> None:
-        self.id, self.name = id, name
+        self.id = id
+        self.name = name
         self.versions = [Version(lm, texts)]
         self.changes: list[Change] = []
         self.scores: dict[str, Any] = {}
@@ -94,7 +96,8 @@ class Subject:
                 raise SaffuError("this document is no longer in the model; choose another")
             if len(now.texts.documents) == 1:
                 raise SaffuError("this is the only document, and a model needs at least one; use another text instead")
-            document, texts = now.texts.documents[number], now.texts.without(number)
+            document = now.texts.documents[number]
+            texts = now.texts.without(number)
             change, after = self._change("forget", document, texts, drop_network)
             change.vanished = texts.words_missing(document)
             change.pieces = remaining_pieces(after.lm, now.texts.ids[number])
@@ -103,9 +106,9 @@ class Subject:
     def learn(self, text: str) -> tuple[Change, Version]:
         """Count one more document."""
         with self._lock:
-            now, number = self.version, self._next
+            now = self.version
+            texts = None if now.texts is None else now.texts.with_added(text, now.lm, self._next)
             self._next += 1
-            texts = None if now.texts is None else now.texts.with_added(text, now.lm, number)
             return self._change("learn", text, texts)
 
     def recount(self) -> tuple[Change, Version]:
@@ -116,22 +119,24 @@ class Subject:
                 raise SaffuError("a model folder holds counts, not text; train again to get a fresh tokenizer")
             documents = list(now.texts.documents.values())
             lm = SaffuLM(tokenizer=Tokenizer.train(documents)).fit(documents)
-            lm.tokenizer_settings_, lm.source_ = now.lm.tokenizer_settings_, now.lm.source_
+            lm.tokenizer_settings_ = now.lm.tokenizer_settings_
+            lm.source_ = now.lm.source_
             return self._replace("recount", "", Version(lm, Texts.of(now.texts.documents, lm)), now.lm)
 
     def _change(
         self, kind: str, document: str, texts: Texts | None, drop_network: bool = False
     ) -> tuple[Change, Version]:
         changed = self.version.changed(kind, document, texts, drop_network)
-        before, model = copy.copy(self.version.lm), self.version.lm.model_
+        before = copy.copy(self.version.lm)
         if drop_network:  # a removed network is not part of the comparison
-            before.model_ = model.without_network() or model
+            before.model_ = before.model_.without_network() or before.model_
         return self._replace(kind, document, changed, before)
 
     def _replace(self, kind: str, document: str, changed: Version, before: SaffuLM) -> tuple[Change, Version]:
         change = Change(kind, document, fingerprint(before), fingerprint(changed.lm))
         kept = max(1, min(MOST_UNDONE, KEPT_TOKENS // changed.lm.trained_on_["tokens"]))
-        self.versions, self.changes = [*self.versions, changed][-1 - kept :], [*self.changes, change]
+        self.versions = [*self.versions, changed][-1 - kept :]
+        self.changes = [*self.changes, change]
         return change, changed
 
     def undo(self) -> None:
@@ -139,7 +144,8 @@ class Subject:
         with self._lock:
             if len(self.versions) == 1:
                 raise SaffuError("there is nothing to undo; forget or add a document first")
-            self.versions, self.changes = self.versions[:-1], self.changes[:-1]
+            self.versions = self.versions[:-1]
+            self.changes = self.changes[:-1]
 
     def facts(self) -> dict[str, Any]:
         """What the page shows about the model."""
@@ -171,9 +177,10 @@ def check(change: Change, after: Version) -> None:
     try:
         if after.texts is not None:
             documents = list(after.texts.documents.values())
-            scratch, model = copy.copy(after.lm), after.lm.model_
-            scratch.model_ = model.solved(model.count(after.lm.tokenize(documents)))
-            change.check, change.recounted = fingerprint(scratch), len(documents)
+            scratch = copy.copy(after.lm)
+            scratch.model_ = after.lm.model_.solved(after.lm.model_.count(after.lm.tokenize(documents)))
+            change.check = fingerprint(scratch)
+            change.recounted = len(documents)
             change.equal = change.check == change.after
         else:
             reverse = "learn" if change.kind == "forget" else "forget"

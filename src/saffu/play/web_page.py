@@ -78,8 +78,8 @@ def page_files() -> dict[str, bytes]:
 def page_arrays(lm: SaffuLM, name: str, counted: TokenCorpus | None) -> dict[str, Array]:
     """The content of the model's file."""
     model = counted_model(lm)
-    native, ranks = model.native, model.ranks
-    image = Image(native)
+    ranks = model.ranks
+    image = Image(model.native)
     about = {
         "name": name,
         "settings": model.config.to_dict(),
@@ -92,7 +92,7 @@ def page_arrays(lm: SaffuLM, name: str, counted: TokenCorpus | None) -> dict[str
         "learned": 2 * model.encoder.memory.size if model.config.cache else 0,
         "longest": LONGEST,
         "fields": {each.__name__: offsets(each) for each in (kernels.Model, kernels.View, kernels.Level)},
-        "view_at": image.address(native.views),
+        "view_at": image.address(model.native.views),
         "merges": json.loads(lm.tokenizer_.to_json())["model"]["merges"],
         "trained_on": lm.trained_on_,
         "examples": [] if counted is None else beginnings(list(texts_of(lm, counted))),
@@ -191,7 +191,8 @@ class Image:
             for number in range(len(value)):
                 self.fill_field(value._type_, value[number], place + number * step)
             return
-        there, skip = on_page(type(value)), self.skip.get(type(value), set())
+        there = on_page(type(value))
+        skip = self.skip.get(type(value), set())
         for name, kind, *_ in value._fields_:
             if name not in skip:
                 self.fill_field(kind, getattr(value, name), place + getattr(there, name).offset)

@@ -1,9 +1,8 @@
 // An explanation as a picture: an SVG of 1200 × 630, the size in which pages show pictures of links.
 
-import { percent, signed } from "./dom.js";
+import { PICTURES, drawn, percent, signed } from "./dom.js";
 import { plain, reasons } from "./reasons.js";
 
-const SPACE = "http://www.w3.org/2000/svg";
 const INK = "#1d1b18";
 const QUIET = "#655f56";
 const FOR = "#0b6e80";
@@ -14,14 +13,7 @@ export const COMMAND = "pip install 'saffu[play]' && saffu play";
 
 const measure = document.createElement("canvas").getContext("2d");
 
-function node(name, properties = {}, ...children) {
-  const made = document.createElementNS(SPACE, name);
-  for (const [key, value] of Object.entries(properties)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
-}
-
-const text = (x, y, size, words, properties = {}) => node("text", { x, y, "font-size": size, fill: INK, "font-family": SANS, ...properties }, words);
+const text = (x, y, size, words, properties = {}) => drawn("text", { x, y, "font-size": size, fill: INK, "font-family": SANS, ...properties }, words);
 
 // Words in lines of some width; a word that is too long is broken.
 function wrapped(words, font, width) {
@@ -53,7 +45,7 @@ function prompt(before, word) {
       const isLast = place === all.length - 1;
       const end = isLast && line.endsWith(word) ? word : "";
       const begin = line.slice(0, line.length - end.length);
-      return text(70, top + size * (0.95 + 1.22 * place), size, begin, { "font-family": SERIF, "xml:space": "preserve" }).appendChild(node("tspan", { fill: FOR, "font-weight": 700 }, end)).parentNode;
+      return text(70, top + size * (0.95 + 1.22 * place), size, begin, { "font-family": SERIF, "xml:space": "preserve" }).appendChild(drawn("tspan", { fill: FOR, "font-weight": 700 }, end)).parentNode;
     });
   }
 }
@@ -64,19 +56,19 @@ export function card(explained, before, owner) {
   const rows = found.flatMap(({ bits, phrase }, place) => {
     const y = 420 + 46 * place;
     return [
-      node("rect", { x: 70, y: y - 22, width: Math.max(4, (190 * bits) / most).toFixed(1), height: 26, rx: 4, fill: FOR, opacity: 0.85 }),
+      drawn("rect", { x: 70, y: y - 22, width: Math.max(4, (190 * bits) / most).toFixed(1), height: 26, rx: 4, fill: FOR, opacity: 0.85 }),
       text(280, y, 24, `${signed(bits)}`, { fill: QUIET, "font-variant-numeric": "tabular-nums" }),
       text(370, y, 26, shortened(plain(phrase), `26px ${SERIF}`, 760), { "font-family": SERIF }),
     ];
   });
   const because = found.length ? `${percent(explained.p)} likely; what speaks for it, in bits:` : `${percent(explained.p)} likely; nothing right here leads to it.`;
-  return node(
+  return drawn(
     "svg",
-    { xmlns: SPACE, viewBox: "0 0 1200 630", width: 1200, height: 630, role: "img", "aria-label": `Why ${explained.word}?` },
-    node("rect", { width: 1200, height: 630, fill: "#f7f4ee" }),
-    node("rect", { x: 28, y: 28, width: 1144, height: 574, rx: 22, fill: "#fffdf9", stroke: "#e2dccf", "stroke-width": 2 }),
-    node("circle", { cx: 82, cy: 82, r: 12, fill: FOR }),
-    node("path", { d: "M82 82 V70 A12 12 0 0 0 70 82 Z", fill: "#f0a020" }),
+    { xmlns: PICTURES, viewBox: "0 0 1200 630", width: 1200, height: 630, role: "img", "aria-label": `Why ${explained.word}?` },
+    drawn("rect", { width: 1200, height: 630, fill: "#f7f4ee" }),
+    drawn("rect", { x: 28, y: 28, width: 1144, height: 574, rx: 22, fill: "#fffdf9", stroke: "#e2dccf", "stroke-width": 2 }),
+    drawn("circle", { cx: 82, cy: 82, r: 12, fill: FOR }),
+    drawn("path", { d: "M82 82 V70 A12 12 0 0 0 70 82 Z", fill: "#f0a020" }),
     text(106, 91, 28, "saffu", { "font-family": SERIF, "font-weight": 700 }),
     ...prompt(before, explained.word),
     text(70, 372, 24, because, { fill: QUIET }),

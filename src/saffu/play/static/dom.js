@@ -1,5 +1,6 @@
 // Elements, numbers, and tokens as the page shows them. Text from outside enters the page as text nodes only.
 
+export const PICTURES = "http://www.w3.org/2000/svg";
 export const byId = (id) => document.getElementById(id);
 
 export function element(name, properties = {}, ...children) {
@@ -8,6 +9,14 @@ export function element(name, properties = {}, ...children) {
     if (key in made) made[key] = value;
     else made.setAttribute(key, value);
   }
+  made.append(...children);
+  return made;
+}
+
+// An element of a picture.
+export function drawn(name, properties = {}, ...children) {
+  const made = document.createElementNS(PICTURES, name);
+  for (const [key, value] of Object.entries(properties)) made.setAttribute(key, value);
   made.append(...children);
   return made;
 }

@@ -1,7 +1,7 @@
 // Training a network next to the counts, and the curve that falls meanwhile.
 
 import { refresh } from "./count.js";
-import { byId, element, later, submitting } from "./dom.js";
+import { byId, drawn, element, later, submitting } from "./dom.js";
 import { type } from "./editor.js";
 import { ask } from "./server.js";
 import { accept, emit, on, session, subject } from "./session.js";
@@ -9,12 +9,6 @@ import { accept, emit, on, session, subject } from "./session.js";
 const WIDTH = 640;
 const HEIGHT = 160;
 const MARGIN = 12;
-
-function drawn(name, properties) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(properties)) made.setAttribute(key, value);
-  return made;
-}
 
 // Bits per byte of held-out text over time; the counts alone are a level line.
 function curve({ minutes, moments }) {
@@ -45,7 +39,7 @@ function line({ minutes, moments, outcome, failed, done }) {
   if (done && outcome) return `${outcome[0].toUpperCase()}${outcome.slice(1)}.`;
   if (!moments.length) return "Counting most of the text, so that the rest shows what training gains…";
   const { seconds, bits, counts } = moments.at(-1);
-  return `${seconds.toFixed(0)} of ${60 * minutes} seconds: ${bits.toFixed(3)} bits per byte of text it was not trained on (lower is better); the counts alone take ${counts.toFixed(3)}.`;
+  return `${Math.min(seconds, 60 * minutes).toFixed(0)} of ${60 * minutes} seconds: ${bits.toFixed(3)} bits per byte of text it was not trained on (lower is better); the counts alone take ${counts.toFixed(3)}.`;
 }
 
 function show() {
