@@ -21,9 +21,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Browser, sync_playwright
 
@@ -89,7 +90,11 @@ def started(launch: Callable[[], Browser]) -> float:
     """Seconds from the command to the first suggestion, in a new tab of a browser that `launch` returns."""
     begin = time.time()
     with serving("saffu", "play", "--no-browser") as address:
-        return round(opened(launch(), address)[2] - begin, 2)
+        return opened(launch(), address)[2] - begin
+
+
+def median(seconds: Iterable[float]) -> float:
+    return round(statistics.median(seconds), 2)
 
 
 def spread(milliseconds: list[float]) -> dict[str, float]:
@@ -104,6 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write the results to this JSON file")
     options = parser.parse_args()
+    results: dict[str, Any] = {"load": round(os.getloadavg()[0], 1)}
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as driver:
         model, page = Path(scratch) / "model", Path(scratch) / "page"
         lm = SaffuLM().fit(list(default_corpus()))
@@ -116,15 +122,15 @@ def main() -> None:
 
         browser = launch()
         started(lambda: browser)  # compiles modules
-        results = {"saffu play: seconds to the first suggestion": [started(lambda: browser) for _ in range(RUNS)]}
-        results["saffu play: seconds, and the browser has to start"] = [started(launch) for _ in range(RUNS)]
+        served = {"first s": median(started(lambda: browser) for _ in range(RUNS))}
+        served["first, with a new browser s"] = median(started(launch) for _ in range(RUNS))
         with serving("saffu", "play", str(model), "--no-browser") as address:
-            results["saffu play"] = {"tokens": lm.trained_on_["tokens"], **spread(opened(browser, address, TYPED)[1])}
+            keys = spread(opened(browser, address, TYPED)[1])
+            results["saffu play"] = {**served, "tokens": lm.trained_on_["tokens"], **keys}
         with serving("http.server", "--bind", "127.0.0.1", "--directory", str(page), "0") as address:
-            first = [round(opened(browser, address)[0] / 1000, 2) for _ in range(RUNS)]
-            results["without a server: seconds to the first suggestion"] = first
-            megabytes = round((page / "model.saffu").stat().st_size / 1e6, 1)
-            results["without a server"] = {"MB": megabytes, **spread(opened(browser, address, TYPED)[1])}
+            static = {"MB": round((page / "model.saffu").stat().st_size / 1e6, 1)}
+            static["first s"] = median(opened(browser, address)[0] / 1000 for _ in range(RUNS))
+            results["without a server"] = {**static, **spread(opened(browser, address, TYPED)[1])}
         browser.close()
     print(json.dumps(results, indent=2))
     if options.out:
