@@ -83,6 +83,24 @@ def test_the_server_does_not_wait_for_the_browser(tmp_path):
     assert server.returncode == 0
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGTERM")
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_signal_ends_it_at_any_stage_of_its_start(stage, tmp_path):
+    """While the server is imported, while it starts, and while it counts: with the same status."""
+    command = [sys.executable, "-W", "error", "-m", "saffu", "play", "--no-browser"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=tmp_path, **pipes) as server:
+        address = re.search(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", server.stdout.readline())[0]
+        if stage >= 1:
+            httpx.get(address, timeout=30)
+        if stage >= 2:
+            httpx.get(f"{address}api/state?stage=0", timeout=30)
+        server.send_signal(signal.SIGTERM)
+        _, errors = server.communicate()
+    assert (server.returncode, errors) == (143, "")
+
+
 def test_the_page_is_served_before_models_are_imported():
     code = "import sys, saffu.play.server; sys.exit('numpy' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -56,15 +56,19 @@ def run(options: argparse.Namespace) -> None:
         from saffu.play.studio import Studio
 
         studio = Studio() if lm is None else Studio(lm, options.model.resolve().name)
+        status: str | int | None = 0
         try:
             serve(studio, listener, token)
         except KeyboardInterrupt:
             print()
+        except SystemExit as exit:
+            status = exit.code
+            raise
         finally:
             if studio.is_working:  # native threads would abort the process if the interpreter ended first
                 sys.stdout.flush()
                 shutil.rmtree(private, ignore_errors=True)
-                os._exit(0)
+                os._exit(status if isinstance(status, int) else 1)
 
 
 def serve(studio: Studio, listener: socket.socket, token: str) -> None:
