@@ -172,6 +172,7 @@ def test_type_explain_forget_and_undo(open_page, counted):
     assert page.inner_text("#sentence").endswith("because the quiet → river occurs once in your text.")
 
     assert page.inner_text("#documents li:first-child p") == ZEBRA
+    assert page.locator("#documents li:first-child mark").all_text_contents() == ["the quiet", "river"]
     page.click("#documents li:first-child button")
     page.wait_for_selector("#changes li.equal")
     prints = page.locator("#changes code").all_inner_texts()
@@ -180,6 +181,7 @@ def test_type_explain_forget_and_undo(open_page, counted):
     assert "the same, bit for bit, as counting only the other 336 documents from scratch" in said
     assert "Gone from the model: zebra, crossed, quiet, river" in said
     page.wait_for_selector('#changes .gone:has(bdi:text-is("river"))')
+    assert "It changed what is suggested after “the zebra crossed the quiet”:" in page.inner_text("#changes")
     page.wait_for_selector('#words li:first-child .word:not(:text-is("river"))')
     assert page.locator("#documents li", has_text="zebra").count() == 0
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 STAGES = (
     "split it into documents",
     "find its words and their pieces",
-    "count what follows what, but in every tenth document",
+    "count what follows what, except in every tenth document",
     "count those, too",
 )
 STAGE_SECONDS = 1.0  # that an answer waits at most for the next stage

@@ -102,10 +102,7 @@ class Texts:
     def said(self, tokenizer: Tokenizer, context: Sequence[int], word: Sequence[int]) -> dict[str, Any] | None:
         """How often a word follows the longest end of a context that it ever follows, of whole words; None if never."""
         _, together = self._matches(context, word)
-        continues = Spelling.of(tokenizer).continues
-        length = int(together.max(initial=0))
-        while length and is_inside_word(continues, context, len(context) - length):
-            length -= 1
+        length = _whole_words(tokenizer, context, int(together.max(initial=0)))
         if not length:
             return None
         end = list(context[len(context) - length :])
@@ -146,7 +143,7 @@ class Texts:
             number = int(numbers[places[place]])
             at = int(places[place])
             if number not in found:
-                length = int(together[place])
+                length = _whole_words(tokenizer, context, int(together[place]))
                 found[number] = {
                     "number": number,
                     "matched": [tokenizer.token(token) for token in context[len(context) - length :]],
@@ -155,6 +152,14 @@ class Texts:
             if len(found) == most:
                 break
         return {"documents": list(found.values()), "holding": len(set(numbers[places].tolist()))}
+
+
+def _whole_words(tokenizer: Tokenizer, context: Sequence[int], length: int) -> int:
+    """How many of the last `length` tokens of a context are left without those of a word that begins before them."""
+    continues = Spelling.of(tokenizer).continues
+    while length and is_inside_word(continues, context, len(context) - length):
+        length -= 1
+    return length
 
 
 def _excerpt(tokenizer: Tokenizer, ids: Array, at: int, length: int, width: int) -> dict[str, str]:

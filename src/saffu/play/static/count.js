@@ -54,7 +54,7 @@ export async function refresh() {
   if (state.job?.error && formWanted) byId("source").focus();
   const waiting = subject()?.changes.some((change) => change.equal === null && !change.failed);
   const fitting = session.models.some((model) => !model.rival && model.rival_note.includes("being fitted"));
-  const scoring = session.models.some(({ scores }) => scores.held_out && !scores.calibrated);
+  const scoring = !state.job?.error && session.models.some(({ scores }) => scores.held_out && !scores.calibrated);
   if (isCounting()) later("refresh", 0, refresh); // the answer waits for the next stage
   else if (scoring || waiting || fitting || session.models.some(({ training }) => training && !training.done)) later("refresh", 600, refresh);
 }

@@ -5,7 +5,7 @@ import { LEAST_SHOWN, byId, complain, element, format, isolated, later, percent,
 import { ask } from "./server.js";
 import { chosenWord, emit, on, session, subject } from "./session.js";
 
-export const MOST_TYPED = 10_000; // characters, as in server.py
+export const MOST_TYPED = 10_000; // characters, as in answers.py
 const WITHOUT_SPACES = / ?[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}ー]+$/u;
 const DIRECTIONS = /[\u202a-\u202e\u2066-\u2069]/; // marks whose effect would reach into what is appended
 const FEWEST_WORDS = 3; // suggested, however unlikely

@@ -74,6 +74,7 @@ async function change(name, body, button = null) {
   const state = await ask(name, { model: session.current, ...body }, { replace: "change" });
   if (button) button.disabled = false;
   if (!state) return false;
+  if (name === "forget") button?.closest("li").remove();
   before = { value, caret, words };
   moves = null;
   session.wanted = wanted;

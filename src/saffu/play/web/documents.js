@@ -50,12 +50,18 @@ export class Documents {
   // How often a word follows the longest end of a context that it ever follows, of whole words; null if never.
   said(context, word) {
     const found = this.matches(context, word);
-    let length = Math.max(0, ...found.map(({ together }) => together));
-    while (length && isInsideWord(this.tokenizer, context, context.length - length)) length -= 1;
+    const length = this.wholeWords(context, Math.max(0, ...found.map(({ together }) => together)));
     if (!length) return null;
     const end = context.slice(-length);
     const pieces = this.tokenizer.bytes(end.filter((id) => id !== EOD));
     return { context: textOf(pieces), count: found.filter(({ together }) => together >= length).length, total: this.matches([], end).length };
+  }
+
+  // How many of the last `length` tokens of a context are left without those of a word that begins before them.
+  wholeWords(context, length) {
+    let whole = length;
+    while (whole && isInsideWord(this.tokenizer, context, context.length - whole)) whole -= 1;
+    return whole;
   }
 
   // The places of a word, and how many tokens before each are those at the end of the context.
@@ -78,8 +84,9 @@ export class Documents {
     for (const { place, together } of found) {
       const number = this.numbers[place];
       if (!shown.has(number) && shown.size < MOST_SHOWN) {
-        const matched = context.slice(context.length - together).map((id) => this.tokenizer.token(id));
-        shown.set(number, { number, matched, ...this.excerpt(this.ids.get(number), place - this.begins[place], together, word.length) });
+        const length = this.wholeWords(context, together);
+        const matched = context.slice(context.length - length).map((id) => this.tokenizer.token(id));
+        shown.set(number, { number, matched, ...this.excerpt(this.ids.get(number), place - this.begins[place], length, word.length) });
       }
     }
     return { documents: [...shown.values()], holding: new Set(found.map(({ place }) => this.numbers[place])).size };
