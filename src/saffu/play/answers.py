@@ -66,14 +66,12 @@ def forget(studio: Studio, body: Body) -> Any:
     chosen = None if body.get("document") is None else int(number(body, "document", 0, 2**53))
     document = text(body, "text", MOST_LEARNED) if chosen is None else ""
     drop = body.get("drop_network") is True
-    studio.change(model(body), lambda subject: subject.forget(chosen, document, drop))
-    return studio.facts()
+    return studio.change(model(body), lambda subject: subject.forget(chosen, document, drop))
 
 
 def learn(studio: Studio, body: Body) -> Any:
     document = text(body, "text", MOST_LEARNED)
-    studio.change(model(body), lambda subject: subject.learn(document))
-    return studio.facts()
+    return studio.change(model(body), lambda subject: subject.learn(document))
 
 
 def undo(studio: Studio, body: Body) -> Any:
@@ -82,8 +80,7 @@ def undo(studio: Studio, body: Body) -> Any:
 
 
 def recount(studio: Studio, body: Body) -> Any:
-    studio.change(model(body), lambda subject: subject.recount())
-    return studio.facts()
+    return studio.change(model(body), lambda subject: subject.recount())
 
 
 def compare(studio: Studio, body: Body) -> Any:

@@ -201,8 +201,8 @@ class Studio:
         typist = self.subject(id).version.typist
         return typist.suggest(text, rest, ending, lambda: self._newest.get(key, number) > number)
 
-    def change(self, id: str, work: Callable[[Subject], tuple[Change, Version]]) -> None:
-        """Change a model, and check the result in the background."""
+    def change(self, id: str, work: Callable[[Subject], tuple[Change, Version]]) -> dict[str, Any]:
+        """Change a model, and check the result in the background; return all that the page shows now."""
         from saffu.play.subject import check
 
         change, after = work(self.subject(id))
@@ -212,6 +212,7 @@ class Studio:
                 check(change, after)
 
         self._in_background(check_alone)
+        return self.facts()
 
     def save(self, id: str, name: str) -> str:
         """Save a model under a plain name in the folder in which `saffu play` runs; never replaces anything."""

@@ -63,7 +63,7 @@ function showModels() {
   const choice = byId("model");
   choice.replaceChildren(...session.models.map(({ id, name }) => element("option", { value: id, textContent: name, selected: id === session.current })));
   choice.parentElement.hidden = session.models.length < 2;
-  byId("with-model").hidden = !subject();
+  byId("with-model").classList.toggle("waiting", !subject());
 }
 
 function showCount() {
