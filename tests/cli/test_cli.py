@@ -270,6 +270,9 @@ def spoil(tmp_path):
         ("train train.txt --out train.txt/m", "train.txt"),
         ("train train.txt", "missing output folder; pass --out DIR"),
         ("train train.txt --outt m", "did you mean --out?"),
+        ("train train.txt --tmep m", "unknown option --tmep; see `saffu train --help`"),
+        ("train train.txt --hlep", "did you mean --help?"),
+        ("help trian", "unknown command 'trian'; did you mean train?"),
         ("generate nowhere --temp 1", "unknown option --temp; did you mean --temperature?"),
         ("update nowhere train.txt", "nowhere"),
         ("update nowhere train.txt --minutes 1", "--minutes needs --dev FILE"),
@@ -320,7 +323,7 @@ def test_bad_input_is_one_clear_line(saffu, tmp_path, line, message):
 def test_a_missing_torch_is_noticed_before_the_work(saffu, monkeypatch, preset):
     monkeypatch.setitem(sys.modules, "torch", None)
     result = saffu(f"train train.txt --out m {preset}")
-    assert (result.status, result.out) == (2, "") and "pip install torch" in result.err
+    assert (result.status, result.out) == (2, "") and "pip install 'saffu[torch]'" in result.err
 
 
 def test_no_minutes_are_no_training(saffu):

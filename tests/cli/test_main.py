@@ -48,7 +48,7 @@ def raising(error):
         (
             ModuleNotFoundError("no", name="torch"),
             2,
-            "saffu: this needs the package torch; install it with: pip install torch\n",
+            "saffu: this needs torch; install it with `pip install 'saffu[torch]'`\n",
         ),
     ],
     ids=str,

@@ -131,6 +131,7 @@ def test_every_command_ends_its_help_with_an_example(capsys, monkeypatch, name):
     shown = help_of(capsys, monkeypatch, f"{name} --help")
     assert f"saffu {name} " in shown.split("examples:\n")[1]
     assert shown.startswith(f"usage: saffu {name} ")
+    assert help_of(capsys, monkeypatch, f"help {name}") == shown
 
 
 def test_help_lists_every_command(capsys):

@@ -33,7 +33,7 @@ def test_answers_are_sent_at_once():
 def test_a_missing_server_is_an_error_in_one_line(saffu, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     result = saffu("play --no-browser")
-    assert result.status == 2 and "pip install starlette uvicorn" in result.err
+    assert result.status == 2 and "pip install 'saffu[play]'" in result.err
 
 
 def test_a_folder_that_is_not_a_model_is_an_error(saffu, tmp_path):

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "interrupted; no partial output was left behind"
 NO_MEMORY = "out of memory|allocate memory|size calculation overflow|start new thread|thread pool|map segment"
-INSTALL = {"torch": "torch", "matplotlib": "matplotlib", "transformers": "transformers", "tensorboard": "tensorboard"}
-INSTALL |= {"starlette": "starlette uvicorn", "uvicorn": "starlette uvicorn"}
+EXTRAS = {"torch": "torch", "matplotlib": "plots", "transformers": "hf", "starlette": "play", "uvicorn": "play"}
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -89,9 +88,9 @@ def run(words: Sequence[str]) -> int:
     except ImportError as error:
         if re.search(NO_MEMORY, str(error)):
             return fail("not enough memory to load a library; raise the limit on memory")
-        if error.name not in INSTALL or not isinstance(error, ModuleNotFoundError):
+        if error.name not in EXTRAS or not isinstance(error, ModuleNotFoundError):
             raise
-        return fail(f"this needs the package {error.name}; install it with: pip install {INSTALL[error.name]}")
+        return fail(f"this needs {error.name}; install it with `pip install 'saffu[{EXTRAS[error.name]}]'`")
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
         reason = error.strerror or error
@@ -122,6 +121,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace | None:
     if not words:
         raise SaffuError("missing command; run `saffu --help` for a list")
     name, *rest = words
+    if name == "help" and rest:
+        name, rest = rest[0], ["--help"]
     if name in ("-h", "--help", "help"):
         print(top_help())
         return None

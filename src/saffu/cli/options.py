@@ -78,7 +78,8 @@ class Parser(argparse.ArgumentParser):
         if not flags:
             return f"unexpected argument {unknown[0]!r}"
         longer = [name for name in self._option_string_actions if name.startswith(flags[0])]  # --temp: --temperature
-        near = longer or get_close_matches(flags[0], self._option_string_actions, 1)
+        names = [name.removeprefix("--") for name in self._option_string_actions]
+        near = longer or [f"--{name}" for name in get_close_matches(flags[0].removeprefix("--"), names, 1)]
         return f"unknown option {flags[0]}" + (f"; did you mean {near[0]}?" if near else "")
 
 

@@ -117,8 +117,6 @@ def add_model_options(parser: Parser, preset: str) -> None:
     add_settings(parser.add_argument_group(f"model (--preset {preset})"), own.config)
     usual: list[Settings] = [own.config(), own.tokenizer]
     add_settings(parser.add_argument_group("tokenizer"), type(own.tokenizer))
-    group.add_argument("--device", metavar="NAME", help="cpu, cuda, or cuda:N [cpu]")
-    group.add_argument("--resume", type=named_path, metavar="DIR", help="resume the interrupted run in DIR")
     parser.set_defaults(backprop=False, tensorboard=None, memory_limit=None, base=None)
     if own.train is not None:
         group.add_argument("--backprop", action="store_true", help="continue with Adam after the closed-form fit")
@@ -132,6 +130,8 @@ def add_model_options(parser: Parser, preset: str) -> None:
     if own.training is not None:
         add_settings(group, own.training, skip={entry.name for entry in own_settings(own.config)})
         usual.append(own.training())
+    group.add_argument("--device", metavar="NAME", help="cpu, cuda, or cuda:N [cpu]")
+    group.add_argument("--resume", type=named_path, metavar="DIR", help="resume the interrupted run in DIR")
     add_set_option(parser, usual)
     parser.foreign = foreign_options(preset)
 
