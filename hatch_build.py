@@ -1,6 +1,7 @@
 """Compiles the kernels of the calibrated model into a shared library next to their sources.
 
-They are called through ctypes, so one wheel serves all Python versions of a platform.
+They are called through ctypes, so one wheel serves all Python versions of a platform. Where GitHub runs the build, the
+package's description also gets links that work on the package index.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 SOURCES = Path(__file__).parent / "src" / "saffu" / "calibrated" / "native"
 LIBRARY = SOURCES / f"libsaffu.{ {'win32': 'dll', 'darwin': 'dylib'}.get(sys.platform, 'so') }"
@@ -45,6 +47,33 @@ class Kernels(BuildHookInterface):
         compile_for_browsers(WEB)
         if WEB.exists():  # or it was put there: it is the same on all systems
             build_data["artifacts"].append(str(WEB.relative_to(self.root)))
+
+
+class Description(MetadataHookInterface):
+    """README.md and the project's addresses, which are known only where GitHub runs the build."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        readme = (Path(self.root) / "README.md").read_text("utf-8")
+        metadata["urls"] = {}
+        if repository := os.environ.get("GITHUB_REPOSITORY"):
+            address = f"https://github.com/{repository}"
+            readme = absolute_links(readme, address, os.environ["GITHUB_REF_NAME"])
+            metadata["urls"] = {"Source": address, "Changelog": f"{address}/blob/main/CHANGELOG.md"}
+        metadata["readme"] = {"content-type": "text/markdown", "text": readme}
+
+
+def absolute_links(page: str, address: str, version: str) -> str:
+    """A page whose links and images lead to a version of the repository.
+
+    >>> absolute_links("[a](docs/a.md) ![b](b.svg) [c](https://c.org) [d](#d)", "https://x", "v1")
+    '[a](https://x/blob/v1/docs/a.md) ![b](https://x/raw/v1/b.svg) [c](https://c.org) [d](#d)'
+    """
+
+    def link(match: re.Match[str]) -> str:
+        kind = "raw" if match[1].endswith((".svg", ".png")) else "blob"
+        return f"]({address}/{kind}/{version}/{match[1]})"
+
+    return re.sub(r"\]\((?!https?:|#)([^)]+)\)", link, page)
 
 
 def compile_kernels(library: Path) -> None:
