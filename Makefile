@@ -81,6 +81,7 @@ bench: setup
 # Numbers, tables, and figures of README.md and docs/, from docs/results.
 numbers: setup
 	$(BIN)/python -m lab pages
+	$(BIN)/python docs/make_terminal_figure.py
 
 # The documentation site, into build/site; a link or an anchor that leads nowhere is an error.
 docs: setup
@@ -92,4 +93,4 @@ format: setup
 	$(BIN)/python docs/make_api.py
 
 clean:
-	rm -rf $(VENV) $(HF) demo-model build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(HF) demo-model build dist wheelhouse .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -33,7 +33,7 @@ def screens() -> list[list[str]]:
 
 def drawing(parts: list[list[str]]) -> str:
     """All commands one below the other; each line appears at its time and stays until the picture starts again."""
-    times, now = [], 0.5
+    times, now = [], -TYPING  # the first command is there from the start
     for part in parts:
         for line in part:
             now += TYPING if line.startswith("$") else READING
@@ -44,7 +44,7 @@ def drawing(parts: list[list[str]]) -> str:
     height = LINE * (len(lines) + 1) + 8
     rules, texts = [], []
     for number, (line, time) in enumerate(zip(lines, times, strict=True)):
-        share = 100 * time / whole
+        share = max(100 * time / whole, 0.01)
         rules.append(
             f"@keyframes l{number} {{ 0%, {share - 0.01:.2f}% {{ opacity: 0 }} {share:.2f}%, 100% {{ opacity: 1 }} }}"
         )

@@ -228,6 +228,12 @@ def test_the_notebook_is_the_tutorial():
     assert all(content in page for _, content in cells), "run `python docs/make_tutorial.py`"
 
 
+def test_the_moving_picture_shows_what_the_commands_print():
+    figure = runpy.run_path(str(ROOT / "docs" / "make_terminal_figure.py"))
+    drawn = (ROOT / "docs" / "figures" / "terminal.svg").read_text("utf-8")
+    assert drawn == figure["drawing"](figure["screens"]()), "run `make numbers`"
+
+
 def test_the_api_page_is_up_to_date():
     page = runpy.run_path(str(ROOT / "docs" / "make_api.py"))["page"]()
     assert (ROOT / "docs" / "api.md").read_text("utf-8") == page, "run `python docs/make_api.py`, or `make format`"
