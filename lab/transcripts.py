@@ -31,6 +31,7 @@ TRANSCRIPTS = {
     ],
     "demo-embed.txt": ["saffu embed demo-model must file --top 4"],
     "demo-arpa.txt": ["saffu export demo-model --to arpa --out model.arpa"],
+    "demo-hf.txt": ["saffu export demo-model --to hf --out model-hf"],
 }
 LINES = [
     "Return the name of the file.",

@@ -1,6 +1,9 @@
 """What the pages say that commands print is what they print."""
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,3 +25,10 @@ def test_commands_print_what_the_pages_say(tmp_path):
         pytest.skip("the transcripts are of another version of Python, which comes with another text")
     for name, text in printed(tmp_path).items():
         assert same(text, (RESULTS / name).read_text("utf-8")), f"{text}\nrun `python -m lab pages --demo`"
+    pytest.importorskip("transformers", reason="pip install 'saffu[hf]'")
+    page = (RESULTS.parent / "ecosystem.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(from transformers .*?|import torch\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", "".join(blocks)], cwd=tmp_path, capture_output=True, text=True)
+    shown = re.findall(r"^(?:print\(.*\)  )?# (.+)$", "".join(blocks), re.MULTILINE)
+    assert len(blocks) == 2 and len(shown) == 4, "the page has other examples now"
+    assert same(done.stdout, "\n".join(shown)), f"{done.stdout}{done.stderr}"
