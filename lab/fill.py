@@ -72,7 +72,7 @@ def lookup(path: str, results: Path) -> Any:
 
 
 def significant(value: float, digits: int) -> str:
-    """A number with so many significant digits.
+    """A number rounded to that many significant digits.
 
     >>> significant(151573.2, 3), significant(1.5403, 4), significant(0.0996, 1)
     ('152,000', '1.540', '0.1')

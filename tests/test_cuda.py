@@ -1,4 +1,4 @@
-"""On a GPU, the paper's model is the one of a CPU, and training goes on there."""
+"""On a GPU, the paper's model is the one of a CPU, and training continues there."""
 
 import copy
 import math

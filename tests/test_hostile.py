@@ -307,7 +307,7 @@ def test_loading_says_nothing_untrue(copied):  # noqa: F811
 
 
 def test_a_gate_that_is_never_in_doubt(tmp_path):
-    """A folder that is signed may hold any finite number; what follows may be nonsense, but is no traceback."""
+    """A folder that is signed may hold any finite number; what follows may be nonsense, but not a traceback."""
     golden = Path(__file__).parent / "golden" / "0.2.0" / "companion"
     for weight in (1e30, -1e30):
         folder = tmp_path / f"{weight}"

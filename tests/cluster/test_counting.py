@@ -31,7 +31,7 @@ CONFIGS = {
 
 
 def stage_on_cluster(folder, texts, split, config, rows):
-    """What tasks of at most so many rows give; and the corpus."""
+    """What tasks of at most that many rows give; and the corpus."""
     choice = TextSelection((str(texts),), (), 0, None, Reading(split))
     cluster = InProcess(folder)
     with TrainingText(choice) as text:

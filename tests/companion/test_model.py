@@ -308,7 +308,7 @@ def test_the_gate_is_calibrated_by_text_that_the_network_never_sees(counted, dev
     networks = parts.with_fitted_gates(run.networks)
     found = score(networks.stack, networks.gates, parts.gate_text, parts.gate_flat).mixture[parts.gate_targets]
     assert found.mean() > parts.gate_flat.counted.numpy()[parts.gate_targets].mean() - 1e-6
-    assert run.networks.gates.bias.item() == 30  # training goes on with the gate it has
+    assert run.networks.gates.bias.item() == 30  # training continues with the gate it has
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])

@@ -9,6 +9,6 @@ received: list[int] = []
 
 
 def exit_if_received() -> None:
-    """End a command that would not end by itself, if it has been told to."""
+    """End a command that would not end by itself, if it has been asked to."""
     if received:
         sys.exit(130 if received[-1] == signal.SIGINT else 143)

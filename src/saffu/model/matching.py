@@ -191,7 +191,7 @@ def uncounted_lines(document: TokenCorpus, spans: Sequence[Span], ngrams: NgramC
     """Which lines within spans of a document have n-grams that no counted text has; so they were changed.
 
     The ledger knows parts of up to thousands of lines as one hash; more hashes would make shorter texts easier to
-    guess. The n-grams are in the folder anyway. Empty if they tell nothing: if most lines have such n-grams, as where
+    guess. The n-grams are in the folder anyway. Empty if they reveal nothing: if most lines have such n-grams, as where
     all of them were held out, or if none has, as where all that was changed occurs elsewhere.
     """
     if ngrams is None or ngrams.order > SEARCHED:

@@ -174,7 +174,7 @@ def _step(
             return samples
     log_probabilities = model.next_log_probabilities(list(states.values())).copy()
     for row, own in zip(log_probabilities, never, strict=True):
-        for bad in own:  # the spelling gives way where no counted token goes on
+        for bad in own:  # the spelling gives way where no counted token continues it
             masked = row.copy()
             masked[bad] = -np.inf
             if np.isfinite(masked).any():
@@ -207,7 +207,7 @@ def open_end(tokenizer: Tokenizer, prompt: str) -> tuple[list[int], bytes]:
     """Token ids of a prompt without its open end, and the open end, with which the next tokens must begin.
 
     That is a space, which belongs to the next word, or the last word, which may go on: its tokens as they are would
-    say that it ends here, or that it goes on with another token.
+    say that it ends here, or that it continues with another token.
     """
     ids = encode_prompt(tokenizer, prompt)
     line = ids[len(ids) - ids[::-1].index(EOD) :] if EOD in ids else ids
