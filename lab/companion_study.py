@@ -116,8 +116,8 @@ def table(rows: Sequence[Row]) -> str:
             "seeds",
             "network alone",
             "mixture",
-            "alone, as random after",
-            "mixture, as random after",
+            "alone: time to match random start",
+            "mixture: time to match random start",
         ]
     )
     for optimizer in OPTIMIZERS:

@@ -1,6 +1,7 @@
 """What the pages say is true: commands parse and run, links resolve, the API page and the tutorial are up to date."""
 
 import argparse
+import ast
 import gzip
 import json
 import os
@@ -186,6 +187,19 @@ def test_the_python_of_a_page_runs(name, tmp_path, monkeypatch):
     for block in blocks:
         exec(block.replace('"Once upon a time"', '"the cat"'), names)
     assert isinstance(names["lm"], saffu.SaffuLM)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_python_block_parses_and_imports_what_saffu_has(page):
+    for block in [block for kind, block in BLOCK.findall(page.read_text("utf-8")) if kind == "python"]:
+        tree = ast.parse(block)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "saffu":
+                path = ROOT / "src" / Path(*node.module.split("."))
+                source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text("utf-8")
+                assert all(re.search(rf"\b{name.name}\b", source) for name in node.names), block
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "saffu":
+                assert hasattr(saffu, node.attr), node.attr
 
 
 def test_the_readme_is_short():
