@@ -13,6 +13,7 @@ from saffu.cli.options import (
     Command,
     Parser,
     add_model,
+    add_output_options,
     add_text_options,
     flag,
     integer,
@@ -37,7 +38,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("--to", choices=FORMATS, default="hf", metavar="FORMAT", help=help)
     parser.add_argument("--out", type=named_path, required=True, metavar="PATH", help="output folder, or ARPA file")
     parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_output_options(parser)
     help = "instead of MODEL, export models fitted to the first million words of TEXT, and so on: DIR/chck_1M, …"
     parser.add_argument("--checkpoints", nargs="+", metavar="TEXT", help=help)
     help = "sizes of the checkpoints, in millions of words [1,2,…,10,20,…,100]"
@@ -152,7 +153,7 @@ def export_web(options: argparse.Namespace) -> None:
             differs = f"saffu check {options.model} TEXT shows what differs"
             raise SaffuError(f"`text` must be all text that the model was made from; {differs}") from None
     export_web(lm, options.out, options.model.resolve().name, counted)
-    if lm.model_.has_network and not options.json:
+    if lm.model_.has_network and not (options.json or options.quiet):
         warn("the page has the counted part of this model, without its network")
     holds = "the counts" if counted is None else "the counts and the text"
     size = size_of(options.out)
