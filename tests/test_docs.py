@@ -26,7 +26,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 OTHER_TOOLS = {  # options of other programs that pages name
     "--nproc-per-node", "--model", "--model_args", "--tasks", "--include_path", "--batch_size", "--check", "--train",
-    "--wheel", "--no-isolation", "--plat", "--cases",
+    "--wheel", "--no-isolation", "--plat", "--strip", "--cases",
 }  # fmt: skip
 WORDS = [
     "the",
