@@ -292,6 +292,12 @@ def test_one_version_everywhere():
         assert f"date-released: {date}\n" in citation and re.fullmatch(r"\d{4}-\d\d-\d\d", date)
 
 
+@pytest.mark.parametrize("workflow", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.name)
+def test_actions_are_pinned_by_hash(workflow):
+    used = re.findall(r"uses: (?!\./)(.+)$", workflow.read_text("utf-8"), re.MULTILINE)
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}  # v[\d.]+", name) for name in used), used
+
+
 def test_every_supported_python_is_named():
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     named = set(re.findall(r"Python :: (3\.\d+)", project))
