@@ -73,10 +73,14 @@ def test_a_signal_that_meets_a_finalizer_is_not_ignored(status_of, number, statu
     assert "Traceback" not in err
 
 
-def test_errors_of_files_name_the_file(status_of):
-    status, line = status_of(raising(PermissionError(13, "Permission denied", "/there")))
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [("/there", "/there"), ("/there/.m.writing-ab_1", "/there/"), ("/there/.m.lock", "/there/"), ("/.m.lock", "/")],
+)
+def test_errors_of_files_name_the_file_or_the_folder_of_an_output(status_of, path, named):
+    status, line = status_of(raising(PermissionError(13, "Permission denied", path)))
     assert (status, line.count("\n")) == (2, 1)
-    assert "/there: Permission denied" in line
+    assert f"cannot read or write {named}: Permission denied" in line
 
 
 def test_devices_out_of_memory(status_of):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "interrupted; no partial output was left behind"
 NO_MEMORY = "out of memory|allocate memory|size calculation overflow|start new thread|thread pool|map segment"
+HIDDEN = re.compile(r"(?<=[/\\])\.[^/\\]+\.(writing-\w+|lock)$")  # made next to an output
 EXTRAS = {"torch": "torch", "matplotlib": "plots", "transformers": "hf", "starlette": "play", "uvicorn": "play"}
 
 
@@ -92,7 +93,7 @@ def run(words: Sequence[str]) -> int:
             raise
         return fail(f"this needs {error.name}; install it with `pip install 'saffu[{EXTRAS[error.name]}]'`")
     except OSError as error:
-        where = f" {error.filename}" if error.filename else ""
+        where = f" {HIDDEN.sub('', str(error.filename))}" if error.filename else ""
         reason = error.strerror or error
         return fail(f"cannot read or write{where}: {reason}; check the path, permissions, and free disk space")
     except RuntimeError as error:
