@@ -313,29 +313,42 @@ def test_the_gate_is_calibrated_by_text_that_the_network_never_sees(counted, dev
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_a_resumed_run_ends_like_one_that_was_never_interrupted(counted, dev, tmp_path, optimizer):
-    whole = training(counted, dev, optimizer=optimizer)
-    whole.run()
-    lm, saved = copy.copy(counted), []
+    """Interrupted at the first step, before and after a check, and before the last one."""
+    whole, rows = training(counted, dev, optimizer=optimizer, epochs=8), []
+    best = whole.run(on_check=lambda row, model: rows.append(row))
+    checks = [row["step"] for row in rows]
+    lm, log = copy.copy(counted), []
+    run = training(counted, dev, optimizer=optimizer, epochs=8)
 
     def save(files):
-        lm.model_, lm.config = first.best, first.config
+        lm.model_, lm.config = run.best, run.config
         lm.save(tmp_path / "model", files)
-        saved.append(first.progress.steps)
 
-    def interrupt(row, model):
-        if row["step"] >= whole.progress.steps // 2:
-            signal.raise_signal(signal.SIGINT)
+    for steps in (1, checks[2], checks[2] + 1, checks[-1]):
 
-    first = training(counted, dev, optimizer=optimizer)
-    with pytest.raises(KeyboardInterrupt):
-        first.run(save, interrupt)
-    assert 0 < saved[-1] < whole.progress.steps
-    second = training(load(tmp_path / "model"), dev, optimizer=optimizer)
-    second.restore(read_checkpoint(tmp_path / "model"))
-    second.run()
-    assert second.progress.steps == whole.progress.steps
-    for name, array in whole.networks.arrays().items():
-        np.testing.assert_array_equal(second.networks.arrays()[name], array)
+        def step(positions, run=run, take_step=run.take_step, last=steps - 1):
+            if run.progress.steps == last:
+                signal.raise_signal(signal.SIGINT)  # takes effect after this step
+            return take_step(positions)
+
+        run.take_step = step
+        with pytest.raises(KeyboardInterrupt):
+            run.run(save, lambda row, model: log.append(row))
+        assert read_checkpoint(tmp_path / "model").progress["steps"] == steps
+        run = training(load(tmp_path / "model"), dev, optimizer=optimizer, epochs=8)
+        run.restore(read_checkpoint(tmp_path / "model"))
+    assert_same_arrays(dict(run.run(save, lambda row, model: log.append(row)).arrays()), dict(best.arrays()))
+    assert_same_arrays(run.networks.arrays(), whole.networks.arrays())
+    timing = ("seconds", "tokens_per_second")
+    assert [{name: row[name] for name in row if name not in timing} for row in log] == [
+        {name: row[name] for name in row if name not in timing} for row in rows
+    ]
+
+
+def assert_same_arrays(found, expected):
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
 
 
 def test_the_counted_start_is_ahead_of_a_random_one(counted, dev):

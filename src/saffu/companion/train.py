@@ -111,6 +111,7 @@ class Training(run.Run[CompanionModel, Progress]):
         graphed = self.device.type == "cuda" and group.size == 1
         self.take_step = GraphedStep(self._plain_step) if graphed else self._plain_step
         self._rows: Tensor | None = None  # of the current epoch
+        self._loss = torch.zeros((), device=self.device)  # of the latest step since the run was begun or resumed
         if model.networks is None:
             self._open_gate()
         whole = self.config.minutes * 60
@@ -155,14 +156,15 @@ class Training(run.Run[CompanionModel, Progress]):
         progress.seconds -= progress.seconds if not progress.steps else 0.0  # scoring the start is not training
         with progress_bar("train", total=1000, unit="‰") as bar:
             while not progress.ended:
+                if self._is_check_due():  # also if the run was interrupted just before the check
+                    self._check(on_check)
+                    bar.set_postfix_str(f"{progress.best:.3f} bits/byte", refresh=False)
+                    continue
                 self._step()
                 progress.steps += 1
                 if progress.steps % SYNC == 0 or self.device.type == "cpu" or progress.steps >= self.steps:
                     yield False
                     bar.update(round(1000 * min(1.0, self.fraction)) - bar.n)
-                if self._is_check_due():
-                    self._check(on_check)
-                    bar.set_postfix_str(f"{progress.best:.3f} bits/byte", refresh=False)
 
     def _step(self) -> None:
         epoch, place = divmod(self.progress.steps, self.steps_per_epoch)
@@ -255,9 +257,11 @@ class Training(run.Run[CompanionModel, Progress]):
         best = self.progress.best
         what = "the network" if self.networks.stack.number == 1 else f"the {self.networks.stack.number} networks"
         verb = "improves" if self.networks.stack.number == 1 else "improve"
-        if self.best is not self.model:
+        if self.best.networks is not None and best < counted:
             text = f"({self.dev.targets:,} tokens of it) from {counted:.3f} to {best:.3f} bits per byte"
             return f"{what} {verb} held-out text {text}; {self.progress.ended}"
+        if self.best.networks is not None:  # those that training started from
+            return f"{what} {verb} nothing: held-out text is predicted no better than by the counts alone"
         why = "held-out text is predicted no better with it than by the counts alone"
         if self.progress.steps < FEW_STEPS:
             why = (
