@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 import signal
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from saffu.companion.networks import Networks
 from saffu.companion.rows import ages_of, excerpt, gate_inputs
 from saffu.companion.scoring import score
 from saffu.companion.torch_networks import score_on_device
+from saffu.companion.train import Training
 from saffu.interface import Score
 from saffu.text.corpus import TokenCorpus, lines_of
 from saffu.text.tokenizer import EOD
@@ -463,3 +465,27 @@ def test_the_command_updates_trains_further_and_forgets(saffu, tmp_path):
     assert saffu(f"forget {out} {new} --drop-network").status == 0
     assert load(out).model_.networks is None
     assert saffu(f"update {out} {new}").status == 0
+
+
+def test_an_interrupted_update_is_resumed(saffu, tmp_path, monkeypatch):
+    for name, seed, number in (("text", 1, 240), ("new", 3, 120), ("dev", 2, 60)):
+        (tmp_path / f"{name}.txt").write_text("\n".join(texts(seed, number)) + "\n")
+    text, new, dev, out = (tmp_path / name for name in ("text.txt", "new.txt", "dev.txt", "model"))
+    shape = "--order 2 --slots 1 --word-classes 0 --cache 0 --depth 1 --set context=32 --set batch_tokens=256"
+    assert saffu(f"train {text} --dev {dev} --out {out} --epochs 1 {shape}").status == 0
+    shutil.copytree(out, tmp_path / "other")
+    assert saffu(f"update {tmp_path / 'other'} {new} --epochs 2 --dev {dev}").status == 0
+
+    def step(run, usual=Training._step):
+        if run.progress.steps == 2:
+            signal.raise_signal(signal.SIGINT)
+        usual(run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "_step", step)
+        stopped = saffu(f"update {out} {new} --epochs 2 --dev {dev}")
+    assert stopped.status == 130
+    assert f"the documents are counted; progress is saved. Resume with: saffu train --resume {out}" in stopped.err
+    resumed = saffu(f"train --resume {out}")
+    assert resumed.status == 0, resumed.err
+    assert_same_arrays(dict(load(out).model_.arrays()), dict(load(tmp_path / "other").model_.arrays()))

@@ -128,6 +128,23 @@ def test_fetch(host, tmp_path, year, files, names, size):
         fetch_babylm(year, "10M" if size == "100M" else "100M", tmp_path / "babylm", sources=served.sources(year))
 
 
+def test_what_a_killed_download_has_unpacked_is_removed(host, tmp_path, monkeypatch):
+    served = host(official_2023())
+    out = tmp_path / "babylm"
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(download, "unpack", killed)
+        patch.setattr(download, "remove", lambda *_: None)  # which a killed process cannot do
+        with pytest.raises(KeyboardInterrupt):
+            fetch_babylm(2023, "10M", out, sources=served.sources(2023))
+    assert (out / download.UNPACKING).is_dir()
+    fetch_babylm(2023, "10M", out, sources=served.sources(2023))
+    assert sorted(path.name for path in out.iterdir()) == ["archives", "babylm.json", "dev", "test", "train"]
+
+
 @pytest.mark.parametrize("resumes", [True, False])
 @pytest.mark.parametrize("changed", [True, False])
 def test_a_broken_download_is_resumed(host, tmp_path, resumes, changed):

@@ -38,9 +38,9 @@ def test_logs(protocol):
     assert len(shown) == 1 and f"{run['log'][2]['dev_perplexity']:.2f}" in shown[0]
     lm = SaffuLM.load(run["folder"])
     assert lm.config.document_shards == 3
-    with tokenized(protocol) as corpora:
-        assert run["test_perplexity"] == pytest.approx(lm.perplexity(corpora.test))
-        assert run["test_perplexity"] != pytest.approx(lm.perplexity(corpora.dev))
+    corpora = tokenized(protocol)
+    assert run["test_perplexity"] == pytest.approx(lm.perplexity(corpora.test))
+    assert run["test_perplexity"] != pytest.approx(lm.perplexity(corpora.dev))
     facts = json.loads((protocol.out / "explicit-2.json").read_text())
     assert facts["test_targets"] == corpora.test.targets
     assert facts["full_vocabulary"] == corpora.full_vocabulary >= facts["vocabulary"] == len(lm.tokenizer_)
@@ -48,15 +48,24 @@ def test_logs(protocol):
 
 
 def test_documents_are_shuffled_once(protocol):
-    with tokenized(protocol) as corpora, tokenized(protocol) as again:
-        assert corpora.train.fingerprint() == again.train.fingerprint()
-        in_order = TokenCorpus.build(read_lines(protocol.train, "line"), corpora.tokenizer)
-        assert corpora.train.targets == in_order.targets
-        assert corpora.train.fingerprint() != in_order.fingerprint()
+    corpora = tokenized(protocol)
+    again = tokenized(protocol)
+    assert corpora.train.fingerprint() == again.train.fingerprint()
+    in_order = TokenCorpus.build(read_lines(protocol.train, "line"), corpora.tokenizer)
+    assert corpora.train.targets == in_order.targets
+    assert corpora.train.fingerprint() != in_order.fingerprint()
     limited = Protocol(**{**vars(protocol), "max_tokens": 100})
-    with tokenized(limited) as some:
-        assert some.train.fingerprint() == corpora.train.head(100).fingerprint()
-        assert some.text_tokens == corpora.train.targets
+    some = tokenized(limited)
+    assert some.train.fingerprint() == corpora.train.head(100).fingerprint()
+    assert some.text_tokens == corpora.train.targets
+
+
+def test_nothing_is_left_if_the_process_is_killed(protocol, tmp_path, monkeypatch):
+    """Token ids are in files without names."""
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
+    corpora = tokenized(protocol)
+    assert corpora.train.targets > 0 and list((tmp_path / "scratch").iterdir()) == []
 
 
 def test_a_finished_run_is_not_repeated(protocol, monkeypatch):
@@ -71,14 +80,14 @@ def test_a_finished_run_is_not_repeated(protocol, monkeypatch):
 
 def test_no_fold_is_counted_twice(protocol, monkeypatch):
     monkeypatch.setattr(reproduce, "TUNINGS", 10)
-    with tokenized(protocol) as corpora:
-        config = model_settings(protocol, corpora.train, "explicit", 2)
-        assert config.tune_folds == 10
-        assert len(corpora.train.folds(config.fold_tokens)) == 11
-        assert model_settings(protocol, corpora.train, "random", 2).tune_folds == 0
-        monkeypatch.setattr(reproduce, "TUNINGS", 10**6)
-        config = model_settings(protocol, corpora.train, "explicit", 2)
-        assert config.tune_folds == len(corpora.train.folds(config.fold_tokens)) - 1
+    corpora = tokenized(protocol)
+    config = model_settings(protocol, corpora.train, "explicit", 2)
+    assert config.tune_folds == 10
+    assert len(corpora.train.folds(config.fold_tokens)) == 11
+    assert model_settings(protocol, corpora.train, "random", 2).tune_folds == 0
+    monkeypatch.setattr(reproduce, "TUNINGS", 10**6)
+    config = model_settings(protocol, corpora.train, "explicit", 2)
+    assert config.tune_folds == len(corpora.train.folds(config.fold_tokens)) - 1
 
 
 def test_training_is_the_papers(protocol):
@@ -97,8 +106,8 @@ def test_training_is_the_papers(protocol):
 def test_100m_models_are_initialized_on_a_tenth_and_not_tuned(protocol):
     run = logs(Protocol(**{**vars(protocol), "size": "100M"}), lambda _: None)
     assert [row["stage"] for row in run["log"]] == ["init", "explicit start", "train 1"]
-    with tokenized(protocol) as corpora:
-        assert run["log"][0]["tokens"] < 0.11 * corpora.train.targets
+    corpora = tokenized(protocol)
+    assert run["log"][0]["tokens"] < 0.11 * corpora.train.targets
 
 
 def test_figure(protocol):
@@ -115,8 +124,8 @@ def test_tables_use_the_first_tenth(protocol, monkeypatch):
     monkeypatch.setattr(reproduce, "grid", lambda: cells)
     lines = []
     facts = tables(protocol, lines.append)
-    with tokenized(protocol) as corpora:
-        assert facts["tokens"] == corpora.train.head(corpora.train.targets // 10).targets
+    corpora = tokenized(protocol)
+    assert facts["tokens"] == corpora.train.head(corpora.train.targets // 10).targets
     assert facts["cells"] == 8
     assert (protocol.out / "grid" / "report" / "index.html").exists()
     assert any("rank correlation with the paper's tables" in line for line in lines)

@@ -23,7 +23,7 @@ from saffu.cli.options import (
     require_output,
 )
 from saffu.cli.output import Log, model_facts, print_json, say, warn
-from saffu.cli.train import bounded
+from saffu.cli.train import bounded, saved
 from saffu.errors import SaffuError
 from saffu.format import plural, show_token
 
@@ -133,12 +133,16 @@ def held_out_text(options: argparse.Namespace, lm: SaffuLM, corpus: TokenCorpus)
 
 def train_further(options: argparse.Namespace, lm: SaffuLM, corpus: TokenCorpus, dev: TokenCorpus) -> None:
     """Train the network next to the counts on new documents; keep the result only if it predicts --dev better."""
+    from saffu.text.selection import TextSelection
+
     lm.save(options.model)  # the documents stay counted even if training fails
     log = Log(options, backprop=True, network=True)
+    selection = TextSelection.of(options.text, options.dev, 0, None, reading_of(options, lm.source_))
+    source = selection.seen_from(options.model).to_dict()
     try:
-        lm.backprop(corpus, dev, folder=options.model, on_fold=log.row)
+        lm.backprop(corpus, dev, folder=options.model, source=source, on_fold=log.row)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted; the documents are counted, and the best network so far is kept") from None
+        raise KeyboardInterrupt(f"interrupted; the documents are counted; {saved(options.model)}") from None
 
 
 def forget(options: argparse.Namespace) -> None:

@@ -11,7 +11,6 @@ import json
 import lzma
 import shutil
 import struct
-import tempfile
 import urllib.error
 import urllib.request
 import zipfile
@@ -27,8 +26,10 @@ from urllib.parse import urlsplit
 from saffu.errors import SaffuError
 from saffu.files import write_file
 from saffu.format import progress_bar
+from saffu.writing import locked, remove, uninterrupted
 
 MANIFEST = "babylm.json"
+UNPACKING = ".unpacking-babylm"  # a folder
 ENCRYPTED = 1  # the flag of a member of a zip file
 CORRUPT = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, NotImplementedError, ValueError)
 SPLITS = ("train", "dev", "test")
@@ -86,8 +87,16 @@ def fetch_babylm(
     for split in SPLITS:
         if not manifest and (out / split).exists():
             raise SaffuError(f"{out / split} already exists and is not from an earlier run; choose another `out`")
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out, wait=False):
+        return _fetch(year, size, out, wanted, accept_changed, keep_archives)
+
+
+def _fetch(
+    year: int, size: str, out: Path, wanted: Mapping[str, Archive], accept_changed: bool, keep_archives: bool
+) -> dict[str, Any]:
     folder = out / "archives"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     ours = [folder / archive.name for archive in wanted.values() if not (folder / archive.name).exists()]
     for archive in dict.fromkeys(wanted.values()):
         download(archive, folder / archive.name, HOMES[year])
@@ -95,13 +104,19 @@ def fetch_babylm(
     for archive in dict.fromkeys(wanted.values()):
         recorded[archive.name] = {"url": archive.url, **checksums(folder / archive.name)}
         compare_checksum(archive, recorded[archive.name], folder, accept_changed)
-    with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=out) as scratch:
-        files = {split: unpack(folder / wanted[split].name, split, size, Path(scratch)) for split in SPLITS}
+    scratch = out / UNPACKING
+    remove(scratch, "left by a process that was killed")
+    try:
+        scratch.mkdir()
+        files = {split: unpack(folder / wanted[split].name, split, size, scratch) for split in SPLITS}
         manifest = {"corpus": "BabyLM", "year": year, "size": size, "archives": recorded, "files": files}
         write_file(out / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())  # whose folders are ours
         for split in SPLITS:
             if not (out / split).exists():  # if a run was killed between two of them
-                (Path(scratch) / split).rename(out / split)
+                (scratch / split).rename(out / split)
+    finally:
+        with uninterrupted():
+            remove(scratch, "which holds text that was unpacked")
     if not keep_archives:
         for path in ours:  # those downloaded by hand stay
             path.unlink(missing_ok=True)

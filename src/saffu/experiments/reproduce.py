@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -78,8 +77,7 @@ class Corpora(NamedTuple):
     test: TokenCorpus | None
 
 
-@contextmanager
-def tokenized(protocol: Protocol) -> Iterator[Corpora]:
+def tokenized(protocol: Protocol) -> Corpora:
     """Tokenize all splits, one document per line, with a tokenizer learned from the training text, and shuffle that."""
     train, dev, test = (
         Lines(lambda paths=paths: read_lines(paths, "line"))  # type: ignore[misc]
@@ -88,21 +86,19 @@ def tokenized(protocol: Protocol) -> Iterator[Corpora]:
     config = TokenizerConfig(bpe_words=BPE_WORDS[protocol.size], bpe_count="types")
     tokenizer = Tokenizer.train((text for _, text in train), config)
     full = Tokenizer.train((text for _, text in train), replace(config, bpe_kept_words=0))
-    with tempfile.TemporaryDirectory(prefix="saffu-") as scratch:
-        corpora = {}
-        for name, lines in {"train": train, "dev": dev, "test": test}.items():
-            (Path(scratch) / name).mkdir()
-            corpora[name] = TokenCorpus.build(lines, tokenizer, Path(scratch) / name, progress=f"tokenize {name}")
-        shuffled = corpora["train"].select(np.random.default_rng(0).permutation(corpora["train"].documents))
-        counted = shuffled.head(protocol.max_tokens or shuffled.targets)
-        scored = corpora["test"] if corpora["test"].targets else None
-        yield Corpora(tokenizer, len(full), shuffled.targets, counted, corpora["dev"], scored)
+    corpora = {
+        name: TokenCorpus.build(lines, tokenizer, Path(tempfile.gettempdir()), progress=f"tokenize {name}")
+        for name, lines in {"train": train, "dev": dev, "test": test}.items()
+    }
+    shuffled = corpora["train"].select(np.random.default_rng(0).permutation(corpora["train"].documents))
+    counted = shuffled.head(protocol.max_tokens or shuffled.targets)
+    scored = corpora["test"] if corpora["test"].targets else None
+    return Corpora(tokenizer, len(full), shuffled.targets, counted, corpora["dev"], scored)
 
 
 def logs(protocol: Protocol, say: Say) -> dict[str, Any]:
     """The best model (b = 128, r = 8, with a document model): initialized, tuned, and trained; and its log."""
-    with tokenized(protocol) as corpora:
-        run = train(protocol, corpora, "explicit", RADII[0], say)
+    run = train(protocol, tokenized(protocol), "explicit", RADII[0], say)
     say(f"vocabulary {run['full_vocabulary']:,}, reduced to {run['vocabulary']:,}; {run['parameters']:,} parameters")
     say(f"\n{'step':<16} {'dev ppl':>9} {'paper':>7}  sample")
     for row in run["log"]:
@@ -122,8 +118,8 @@ def figure(protocol: Protocol, say: Say) -> dict[str, Any]:
     drawings = [path for path in protocol.out.glob("figure.*") if not any(protocol.out.glob("*-*.json"))]
     if drawings:
         raise SaffuError(f"will not replace {drawings[0]}: it is not of an earlier run; use another `out`")
-    with tokenized(protocol) as corpora:
-        runs = [train(protocol, corpora, name, radius, say) for radius in RADII for name in STARTS]
+    corpora = tokenized(protocol)
+    runs = [train(protocol, corpora, name, radius, say) for radius in RADII for name in STARTS]
     curves = [Curve.read(Path(run["folder"])) for run in runs]
     rows = learning_curves.comparison(curves)
     drawn = learning_curves.draw(curves, protocol.out / "figure", title="Explicit and random starts")
@@ -136,13 +132,13 @@ def figure(protocol: Protocol, say: Say) -> dict[str, Any]:
 
 def tables(protocol: Protocol, say: Say) -> dict[str, Any]:
     """The ablation of 245 models on the first tenth of the training text, and its report."""
-    with tokenized(protocol) as corpora:
-        counted = corpora.train if protocol.max_tokens else corpora.train.head(corpora.train.targets // 10)
-        sizes = f"{corpora.full_vocabulary:,}, reduced to {len(corpora.tokenizer):,}"
-        say(f"{counted.targets:,} tokens counted, vocabulary {sizes}")
-        corpus = GridCorpus.build(counted, corpora.dev, corpora.tokenizer, DEV_TOKENS)
-        folder = protocol.out / "grid"
-        run_grid(folder, grid(), corpus, protocol.device, usual_memory(protocol.device))
+    corpora = tokenized(protocol)
+    counted = corpora.train if protocol.max_tokens else corpora.train.head(corpora.train.targets // 10)
+    sizes = f"{corpora.full_vocabulary:,}, reduced to {len(corpora.tokenizer):,}"
+    say(f"{counted.targets:,} tokens counted, vocabulary {sizes}")
+    corpus = GridCorpus.build(counted, corpora.dev, corpora.tokenizer, DEV_TOKENS)
+    folder = protocol.out / "grid"
+    run_grid(folder, grid(), corpus, protocol.device, usual_memory(protocol.device))
     report = Report(Results(folder))
     report.write(folder / "report")
     if report.agreement:
