@@ -1,7 +1,7 @@
 """Every call that changes a file fails once, or is met by a signal, in every command that writes.
 
-`attack` tries calls at random; `python -m torture.faults` tries every call of every command with every fault, but
-only some calls of commands that train. They run in processes forked from one that has preloaded faults.c.
+`attack` tries calls at random; `python -m torture.faults` tries every call of every command with every fault. They
+run in processes forked from one that has preloaded faults.c.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 import saffu
-from torture.harness import QUICK, SMALL, Attempt, Ended, forked, sentences
+from torture.harness import PAPER, QUICK, SMALL, Attempt, Ended, forked, sentences
 
 SOURCE = Path(__file__).with_name("faults.c")
 SIGNAL = 1000  # faults from here on are signals
@@ -48,9 +51,11 @@ STATUSES = {"SIGINT": (0, 130), "SIGKILL": (0, -9)}  # of the others: 0 or 2
 APPLIED = "had been written|holds the new version|are counted"  # in messages of what had happened before a failure
 HIDDEN = re.compile(r"^\.(.+)\.(lock|writing-[0-9a-z_]+(-old)?)$")  # our own files, while we write
 
-SOME_CALLS = 16  # that are tried of a command with many
+CHECKPOINTS = 6.0  # seconds per look at the clock: every few steps, a minute has passed, and a checkpoint is saved
 COMPANION = f"{SMALL} --epochs 1"
+NETWORK = f"{PAPER} --backprop --max-folds 2 --fold-tokens 500 --batch-size 256"
 SCRATCH = "scratch"  # folder for temporary files
+ARCHIVE = "archive.zip"  # to be downloaded
 
 State = dict[str, bytes]
 """Files by path, with their contents."""
@@ -62,8 +67,8 @@ class Writer:
 
     line: str
     partial: bool = False  # it may leave a part of its result, from which it can be continued
-    again: str = ""  # how it is continued, if in another way
-    many: bool = False  # it takes seconds, or writes many times the same: only some of its calls are tried
+    again: str = ""  # how it is continued once it has saved a checkpoint, if in another way
+    tick: float = 0.001  # seconds that pass between two looks at the clock
 
 
 def writers() -> dict[str, Writer]:
@@ -76,13 +81,17 @@ def writers() -> dict[str, Writer]:
     return {
         "train": Writer(f"train {text} --out new --force {QUICK}"),
         "replace": Writer(f"train {text} --out other --force {QUICK}"),
-        "little memory": Writer(f"train {text} --out new --force {QUICK} --memory-limit 2G", many=True),
-        "network": Writer(
-            f"train {text} --out new --force {COMPANION}", partial=True, again="train --resume new", many=True
-        ),
-        "resume": Writer("train --resume stopped", partial=True, many=True),
+        "little memory": Writer(f"train {text} --out new --force {QUICK} --memory-limit 2G"),
+        "network": Writer(f"train {text} --out new --force {COMPANION}", True, "train --resume new", CHECKPOINTS),
+        "backprop": Writer(f"train {text} --out new --force {NETWORK}", True, "train --resume new", CHECKPOINTS),
+        "resume": Writer("train --resume stopped", True, "", CHECKPOINTS),
         "update": Writer("update model more.txt"),
-        "update network": Writer("update companion more.txt --epochs 1 --dev dev.txt", partial=True, many=True),
+        "update network": Writer(
+            "update companion more.txt --epochs 1 --dev dev.txt",
+            True,
+            "train --resume companion",
+            CHECKPOINTS,
+        ),
         "forget": Writer("forget both more.txt"),
         "forget network": Writer("forget companion part.txt --drop-network"),
         "retokenize": Writer("forget both more.txt --retokenize train.txt"),
@@ -99,6 +108,9 @@ def writers() -> dict[str, Writer]:
         "ablate": Writer(f"ablate {text} --out grid {grid}", partial=True),
         "report": Writer("report done", partial=True),
         "compare": Writer("compare companion --out curves --force", partial=True),
+        "download": Writer("download babylm --out corpus", partial=True),
+        "reproduce": Writer("reproduce figure --data texts --out paper --max-folds 1", True, "", CHECKPOINTS),
+        "reproduce tables": Writer("reproduce tables --data texts --out paper", partial=True),
         "score": Writer("score model dev.txt"),
         "generate": Writer("generate model the --seed 1"),
     }
@@ -110,6 +122,12 @@ def prepare(place: Path, names: Sequence[str]) -> None:
     for number, (name, lines) in enumerate({"train": 60, "more": 8, "dev": 8}.items()):
         (place / f"{name}.txt").write_text(sentences(random.Random(number), lines))
     (place / "part.txt").write_text("".join((place / "train.txt").read_text().splitlines(True)[:5]))
+    for split in ("train", "dev"):
+        (place / "texts" / split).mkdir(parents=True)
+        shutil.copy(place / f"{split}.txt", place / "texts" / split)
+    with zipfile.ZipFile(place / ARCHIVE, "w") as archive:
+        for name in ("10M/speech.train", "dev/speech.dev", "test/speech.test"):
+            archive.writestr(f"babylm_{name}", (place / "dev.txt").read_text())
     text, grid = "train.txt --dev dev.txt --split line --quiet", writers()["ablate"].line.replace(" grid", " done")
     needed = {word for name in names for word in writers()[name].line.split()}
     for name, line in {
@@ -139,9 +157,8 @@ def interrupt(line: str, place: Path) -> None:
         shutil.rmtree(place / "stopped", ignore_errors=True)
 
 
-def run(line: str, place: Path, nth: int = 0, fault: int = 0) -> tuple[Ended, list[str]]:
+def run(line: str, place: Path, nth: int = 0, fault: int = 0, tick: float = 0.001) -> tuple[Ended, list[str]]:
     """Run a command in a folder; its nth call that changes a file is met by a fault. Returns also these calls."""
-    from saffu.calibrated import storage
     from saffu.cli.main import main
 
     shim, words = ctypes.CDLL(None), shlex.split(line)
@@ -152,11 +169,11 @@ def run(line: str, place: Path, nth: int = 0, fault: int = 0) -> tuple[Ended, li
         def work() -> None:
             os.chdir(place)
             (place / SCRATCH).mkdir(exist_ok=True)
-            storage.SMALL = 1 << 10  # so that even a small model uses files if its memory is limited
-            secrets.token_bytes = random.Random(line).randbytes  # the same command gives the same files
-            ticks = itertools.count()
-            time.perf_counter = lambda: next(ticks) / 1000
             tempfile.tempdir = str(place / SCRATCH)
+            secrets.token_bytes = random.Random(0).randbytes  # the same command gives the same files
+            ticks = itertools.count()
+            time.perf_counter = lambda: next(ticks) * tick
+            make_small(place)
             shim.faults_begin(os.fsencode(place), nth, fault)
             try:
                 main(words)
@@ -170,6 +187,19 @@ def run(line: str, place: Path, nth: int = 0, fault: int = 0) -> tuple[Ended, li
         return ended, report.read().decode().replace(f"{place}/", "").splitlines()
 
 
+def make_small(place: Path) -> None:
+    """Let commands whose size is not an option do little, and download from the folder."""
+    from saffu.calibrated import storage
+    from saffu.experiments import download, grid, reproduce
+
+    storage.SMALL = 1 << 10  # so that even a small model uses files if its memory is limited
+    reproduce.BLOCK, reproduce.RADII, reproduce.TUNINGS, reproduce.DOCUMENT_SHARDS = 4, (2,), 1, 2
+    reproduce.STARTS = {"explicit": reproduce.STARTS["explicit"]}
+    reproduce.grid = lambda: grid.grid([2], [2], ["sum/cat"], 0, {})
+    archive = download.Archive(ARCHIVE, (place / ARCHIVE).as_uri())
+    download.SOURCES[2023] = dict.fromkeys(download.SOURCES[2023], archive)
+
+
 class Trial:
     """One command, with what it does undisturbed: once, and again on what it has made."""
 
@@ -177,11 +207,11 @@ class Trial:
         self.name, self.writer, self.made, self.place = name, writer, made, place
         self.reset()
         self.before, _ = state(place)
-        ended, self.calls = run(writer.line, place)
+        ended, self.calls = run(writer.line, place, tick=writer.tick)
         assert not ended.problem((0,)), (writer.line, ended)
         self.after, left = state(place)
         assert not left, left
-        self.again = run(writer.line, place)[0].status, *state(place)
+        self.again = run(writer.line, place, tick=writer.tick)[0].status, *state(place)
         self.checked: dict[str, str] = {}  # states of the folder, and what is wrong with running the command again
 
     def reset(self) -> None:
@@ -195,7 +225,7 @@ class Trial:
     def attempt(self, nth: int, fault: str) -> str:
         """Run the command with a fault at the nth call; what is wrong."""
         self.reset()
-        ended, _ = run(self.writer.line, self.place, nth, FAULTS[fault])
+        ended, _ = run(self.writer.line, self.place, nth, FAULTS[fault], self.writer.tick)
         now, left = state(self.place)
         wrong = ended.problem(STATUSES.get(fault, (0, 2))) or self.lost(now) or self.untrue(ended, now)
         if not wrong and fault != "SIGKILL":
@@ -238,8 +268,9 @@ class Trial:
 
     def run_again(self, now: State) -> str:
         """The command, run again, or its continuation, works and cleans up."""
-        resumable = any(name.endswith("checkpoint.json") for name in now.keys() - self.before.keys())
-        ended, _ = run(self.writer.again if resumable and self.writer.again else self.writer.line, self.place)
+        resumed = any(path.endswith("checkpoint.json") for path in differences(now, self.before) & now.keys())
+        line = self.writer.again if resumed and self.writer.again else self.writer.line
+        ended, _ = run(line, self.place, tick=self.writer.tick)
         found, left = state(self.place)
         complete = now == self.after
         status, expected, _ = self.again if complete else (0, self.after, {})
@@ -250,6 +281,8 @@ class Trial:
             return f"run again, left behind: {sorted(left)}"
         if not self.writer.partial:
             return "" if found == expected else f"run again, differs: {sorted(differences(found, expected))}"
+        if (resumed or learned(now) == learned(self.before)) and learned(found) != learned(self.after):
+            return "run again, the model differs from that of an undisturbed run"
         return self.lost(found) or broken(self.place)
 
 
@@ -276,6 +309,11 @@ def differences(one: State, other: State) -> set[str]:
     return {path for path in one.keys() | other.keys() if one.get(path) != other.get(path)}
 
 
+def learned(files: State) -> State:
+    """The files that hold what models have learned, which does not depend on the time it took."""
+    return {path: files[path] for path in files if re.search(r"(?<!checkpoint)\.safetensors$|tokenizer\.json$", path)}
+
+
 def broken(place: Path) -> str:
     """What is wrong with the models in a folder."""
     from saffu import SaffuError, load
@@ -289,13 +327,15 @@ def broken(place: Path) -> str:
 
 
 NOT_USED = ("saffu.cluster", "saffu.model.transformers", "saffu.pipelines", "saffu.__main__")  # by these commands
+USED = ("torch._dynamo", "matplotlib.pyplot", "matplotlib.backends.backend_svg", "matplotlib.backends.backend_agg")
 
 
 def trials(place: Path, names: Sequence[str]) -> Callable[[str], Trial]:
     """How to try each of these commands: a function of its name."""
-    for module in pkgutil.walk_packages(saffu.__path__, "saffu."):  # once instead of in every process
-        if not module.name.startswith(NOT_USED):
-            importlib.import_module(module.name)
+    own = [module.name for module in pkgutil.walk_packages(saffu.__path__, "saffu.")]
+    for name in (*own, *USED):  # once instead of in every process
+        if not name.startswith(NOT_USED):
+            importlib.import_module(name)
     prepare(place / "made", names)
     every = writers()
     return cache(lambda name: Trial(name, every[name], place / "made", place / "run"))
@@ -312,9 +352,9 @@ def all_of_them(place: Path, names: Sequence[str], most: int) -> Iterator[Attemp
     """Every fault at every call, or at `most` calls of each command, at even distances."""
     trial_of = trials(place, names)
     for name in names:
-        trial, writer = trial_of(name), writers()[name]
+        trial = trial_of(name)
         print(json.dumps({name: len(trial.calls)}), flush=True)
-        step = math.ceil(len(trial.calls) / (min(most, SOME_CALLS) if writer.many else most))
+        step = math.ceil(len(trial.calls) / most)
         for nth, fault in itertools.product(range(1, len(trial.calls) + 1, step), FAULTS):
             yield trial.named_attempt(nth, fault)
 
@@ -362,40 +402,67 @@ def main() -> None:
         for attempt in all_of_them(place, names, options.calls) if seed is None else at_random(place, names, seed):
             print(json.dumps(attempt), flush=True)
         return
-    began, tried, problems = time.monotonic(), Counter[str](), list[tuple[str, str]]()
-    made: dict[str, int] = {}  # calls of each command
+    began = time.monotonic()
+    report = Report(options.out)
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # where nothing waits for a disk
-    with tempfile.TemporaryDirectory(prefix="faults-", dir=memory) as place:
-        with preloaded(Path(place), "--only", ",".join(names), "--calls", options.calls) as process:
-            for line in process.stdout or ():
-                if isinstance(found := json.loads(line), dict):
-                    if options.out and tried:  # the commands before it are done
-                        write_report(options.out, made, tried, problems)
-                    made |= found
-                    print(f"{found} calls", file=sys.stderr, flush=True)
-                    continue
-                what, wrong = found
-                name = what.rpartition(" ")[0]
-                tried[name] += 1
-                if wrong:
-                    problems.append((name, f"{what}: {wrong}"))
-                    print(problems[-1][1], file=sys.stderr, flush=True)
-        status = process.returncode
-    if options.out and not status:
-        write_report(options.out, made, tried, problems)
-    print(f"{tried.total():,} attempts, {len(problems):,} problems, {time.monotonic() - began:,.0f} s")
-    sys.exit(bool(status or problems))
+    number = min(len(names), len(os.sched_getaffinity(0)))
+    with tempfile.TemporaryDirectory(prefix="faults-", dir=memory) as place, ThreadPoolExecutor(number) as pool:
+
+        def work(worker: int) -> int:
+            own = Path(place) / str(worker)
+            own.mkdir()
+            with preloaded(own, "--only", ",".join(names[worker::number]), "--calls", options.calls) as process:
+                report.read(process.stdout or ())
+            return process.returncode
+
+        statuses = list(pool.map(work, range(number)))
+    tried, problems = report.tried.total(), len(report.problems)
+    print(f"{tried:,} attempts, {problems:,} problems, {time.monotonic() - began:,.0f} s")
+    sys.exit(any(statuses) or problems > 0)
 
 
-def write_report(path: Path, made: Mapping[str, int], tried: Counter[str], problems: Sequence[tuple[str, str]]) -> None:
-    """Write what was tried of the calls that each command made; commands not tried now are as they are in the file."""
-    commands = json.loads(path.read_text())["commands"] if path.exists() else {}
-    for name, attempts in tried.items():
-        wrong = [problem for command, problem in problems if command == name]
-        facts = {"calls": attempts // len(FAULTS), "of": made[name], "attempts": attempts, "problems": len(wrong)}
-        commands[name] = {"date": time.strftime("%Y-%m-%d"), **facts, "wrong": wrong}
-    totals = {key: sum(facts[key] for facts in commands.values()) for key in ("calls", "attempts", "problems")}
-    path.write_text(json.dumps({**totals, "commands": commands}, indent=1) + "\n")
+@dataclass
+class Report:
+    """What was tried of the calls that each command made; commands not tried now are as they are in the file."""
+
+    path: Path | None
+    calls: dict[str, int] = field(default_factory=dict)
+    tried: Counter[str] = field(default_factory=Counter)
+    problems: list[tuple[str, str]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def read(self, lines: Iterable[str]) -> None:
+        """Add what a process prints: the number of calls of a command, and then each attempt."""
+        name = ""
+        for line in lines:
+            if isinstance(found := json.loads(line), dict):
+                self.write(name)
+                ((name, calls),) = found.items()
+                self.calls[name] = calls
+                print(f"{name}: {calls} calls", file=sys.stderr, flush=True)
+                continue
+            what, wrong = found
+            self.tried[name] += 1
+            if wrong:
+                self.problems.append((name, f"{what}: {wrong}"))
+                print(self.problems[-1][1], file=sys.stderr, flush=True)
+        self.write(name)
+
+    def write(self, name: str) -> None:
+        """Write what was tried of a command into the file."""
+        if not self.path or not name:
+            return
+        with self.lock:
+            self._write(self.path, name)
+
+    def _write(self, path: Path, name: str) -> None:
+        commands = json.loads(path.read_text())["commands"] if path.exists() else {}
+        attempts = self.tried[name]
+        wrong = [problem for command, problem in self.problems if command == name]
+        facts = {"calls": attempts // len(FAULTS), "of": self.calls[name], "attempts": attempts}
+        commands[name] = {"date": time.strftime("%Y-%m-%d"), **facts, "problems": len(wrong), "wrong": wrong}
+        totals = {key: sum(facts[key] for facts in commands.values()) for key in ("calls", "attempts", "problems")}
+        path.write_text(json.dumps({**totals, "commands": commands}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
