@@ -33,8 +33,20 @@ def test_another_text_is_noticed(saffu, model, tmp_path):
         and "m fails the check: 1 document or parts that are counted are not in the text" in result.err
     )
     assert saffu("check m a.txt b.txt").status == 0
-    (tmp_path / "a.txt").write_text("\n".join([*sentences(1, 299), "edited"]) + "\n")
-    assert saffu("check m a.txt b.txt").status == 2
+    (tmp_path / "c.txt").write_text("never seen before .\n")
+    (tmp_path / "d.txt").write_text("\n".join([*sentences(1, 299), "edited"]) + "\n")
+    (tmp_path / "e.txt").write_text("\n".join(sentences(1, 250)) + "\n")
+    for names, message in {
+        "a.txt b.txt c.txt": "1 of 3 documents was never counted",
+        "c.txt": "none of these documents is in the model",
+        "b.txt d.txt": "document 2 is not the one that was counted",
+        "b.txt e.txt": "document 2 is not the one that was counted",
+    }.items():
+        result = saffu(f"check m {names}")
+        assert result.status == 2, names
+        assert f"m fails the check: its counts are not those of the text: {message}" in result.err, result.err
+        for word in ("skip", "unchanged", "remove"):  # what `forget` would say
+            assert word not in result.err
 
 
 def test_what_was_signed_but_is_wrong(saffu, model):

@@ -271,6 +271,7 @@ def test_retokenizing_needs_exactly_what_remains(saffu, secret):
     for name, message in {"less": "lacks 1 document", "more": "1 of 81 documents was never counted"}.items():
         refused = saffu(f"forget m secret.txt --retokenize {name}.txt")
         assert refused.status == 2 and message in refused.err, refused.err
+        assert "skip" not in refused.err  # which is about what is forgotten
         assert contents(secret / "m") == before
 
 

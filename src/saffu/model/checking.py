@@ -80,7 +80,9 @@ def counted_text(lm: SaffuLM, corpus: TokenCorpus) -> TokenCorpus:
     parts = corpus
     if lm.ledger_ is not None:
         matches = Matches.of(corpus, lm.ledger_, int(lm.source_.get("hold_out") or 0))
-        matches.require_exact(decode=lm.tokenizer_.decode)
+        cause, _ = matches.problem(lm.model_.ngrams, lm.tokenizer_.decode)
+        if cause:
+            raise SaffuError(f"its counts are not those of the text: {cause}")
         parts, left = matches.left()
         if left.documents:
             raise SaffuError(f"{plural(left.documents, 'document')} or parts that are counted are not in the text")

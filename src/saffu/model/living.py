@@ -29,7 +29,7 @@ from saffu.format import plural
 from saffu.interface import Model
 from saffu.model.folder import verify_and_load
 from saffu.model.ledger import PAGES, Ledger
-from saffu.model.matching import Matches
+from saffu.model.matching import UNCHANGED, Matches
 from saffu.model.solutions import check
 from saffu.text.corpus import BEGINS, HELD_OUT, Line, TokenCorpus
 from saffu.text.documents import documents_from
@@ -138,12 +138,14 @@ def retokenize(lm: SaffuLM, documents: Text) -> None:
     corpus = lm.tokenize(lines)
     corpus.require_text("retokenize")
     matches = Matches.of(corpus, ledger, int(lm.source_.get("hold_out") or 0))
-    matches.require_exact(decode=lm.tokenizer_.decode)
+    cause, _ = matches.problem(decode=lm.tokenizer_.decode)
+    if cause:
+        raise SaffuError(f"the text to retokenize is not what remains: {cause}; {UNCHANGED}")
     _, left = matches.left()
     if left.documents:
         raise SaffuError(
             f"the text to retokenize lacks {plural(left.documents, 'document')} or parts that are counted; pass all "
-            "that remains; the model is unchanged"
+            f"that remains; {UNCHANGED}"
         )
     flags = matches.flags()
     counted, held_out = (list(_side(lines, flags, side)) for side in (0, HELD_OUT))

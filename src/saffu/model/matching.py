@@ -19,6 +19,7 @@ from saffu.text.documents import STRETCH
 
 SEARCHED = 5  # the longest n-grams by which changed lines are found: those whose keys are single numbers
 QUOTED = 12  # tokens of a document that an error quotes
+UNCHANGED = "the model is unchanged"
 Span = tuple[int, int]
 """A range of lines of a document, from 0."""
 
@@ -141,50 +142,60 @@ class Matches:
     def require_exact(
         self, ngrams: NgramCounts | None = None, decode: Callable[[Sequence[int]], str] = lambda _: ""
     ) -> None:
-        """Raise SaffuError unless all of these documents are counted, line by line, each as often as it is passed.
+        """Raise SaffuError unless these documents can be forgotten as they are; see `problem`."""
+        cause, remedy = self.problem(ngrams, decode)
+        if cause:
+            raise SaffuError(f"{cause}; {remedy}")
 
-        The model's `ngrams` help to say which lines were changed, and `decode` to quote how a document begins.
+    def problem(
+        self, ngrams: NgramCounts | None = None, decode: Callable[[Sequence[int]], str] = lambda _: ""
+    ) -> tuple[str, str]:
+        """Why not all of these documents are counted, line by line, each as often as it is passed; empty if they are.
+
+        Returns also how the others can be forgotten. The model's `ngrams` help to say which lines were changed, and
+        `decode` to quote how a document begins.
         """
         if all(match.held_out and not match.counted and match.exact for match in self.documents):
-            raise SaffuError("these documents were held out and never counted; there is nothing to remove")
+            return "these documents were held out and never counted", "there is nothing to remove"
         able, _, _ = self.removable()
         too_often = {number for number, able in enumerate(able) if not able}
         missing = [n for n, match in enumerate(self.documents) if n in too_often or not (match.exact or match.counted)]
         for number, match in enumerate(self.documents):
             if match.partial and number not in too_often:
-                raise SaffuError(self._mismatch(number, match, ngrams))
+                remedy = f"{UNCHANGED}; `skip_uncounted` removes the parts that match"
+                return self._mismatch(number, match, ngrams), remedy
         if missing and len(missing) == len(self.documents):
             first = [(0, self.documents[0].lines)]
             lines = uncounted_lines(self.corpus.select([0]), first, ngrams)
             where = f"; phrases in {_shown(lines)} of the first were never counted" if lines else ""
-            raise SaffuError(f"none of these documents is in the model{where}; pass them exactly as they were counted")
+            return f"none of these documents is in the model{where}", "pass them exactly as they were counted"
         if missing:
             begin = self.corpus.starts[missing[0]]
             opening = decode(self.corpus.ids[begin : begin + QUOTED].tolist()).split("\n")[0].strip()
             quote = f", “{opening}…”" if opening else ""
-            raise SaffuError(
+            cause = (
                 f"{len(missing):,} of {len(self.documents):,} documents {'was' if len(missing) == 1 else 'were'} never "
-                f"counted, or not that often (the first is document {missing[0] + 1}{quote}); the model is unchanged; "
-                "`skip_uncounted` removes only the others"
+                f"counted, or not that often (the first is document {missing[0] + 1}{quote})"
             )
+            return cause, f"{UNCHANGED}; `skip_uncounted` removes only the others"
+        return "", ""
 
     def _mismatch(self, number: int, match: Match, ngrams: NgramCounts | None) -> str:
-        """Why a document that is counted in part is not forgotten."""
+        """Why a document is counted only in part."""
         which = f"document {number + 1}" if len(self.documents) > 1 else "this document"
         known = match.lines - sum(hi - lo for lo, hi in match.unknown)
         share = f"{known:,} of its {plural(match.lines, 'line')} match ({100 * known / match.lines:.0f}%)"
-        remedy = "the model is unchanged; `skip_uncounted` removes the parts that match"
         if not self.ledger.complete:
             return (
                 f"{which} cannot be verified: {share}, and {_shown(match.unknown)} may have been held out or changed; "
-                f"this model is from an older saffu, which did not record it; {remedy}"
+                "this model is from an older saffu, which did not record it"
             )
         if match.unknown:
             changed = f"a change lies in {_shown(match.unknown)}"
             if lines := uncounted_lines(self.corpus.select([number]), match.unknown, ngrams):
                 changed += f"; phrases in {_shown(lines)} were never counted"
-            return f"{which} is not the one that was counted: {share}, {changed}; pass it as it was; {remedy}"
-        return f"{which} is only a part of the one that was counted, whose other lines would stay; {share}; {remedy}"
+            return f"{which} is not the one that was counted: {share}, {changed}; pass it as it was"
+        return f"{which} is only a part of the one that was counted; {share}"
 
 
 def uncounted_lines(document: TokenCorpus, spans: Sequence[Span], ngrams: NgramCounts | None) -> list[Span]:
