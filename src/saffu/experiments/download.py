@@ -24,9 +24,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from saffu.errors import SaffuError
-from saffu.files import write_file
 from saffu.format import progress_bar
-from saffu.writing import locked, remove, uninterrupted
+from saffu.writing import locked, remove, uninterrupted, write_durably
 
 MANIFEST = "babylm.json"
 UNPACKING = ".unpacking-babylm"  # a folder
@@ -79,16 +78,16 @@ def fetch_babylm(
     """
     archives = (sources or SOURCES)[year]
     wanted = {split: archives[f"train {size}" if split == "train" else split] for split in SPLITS}
-    manifest = read_manifest(out)
-    if manifest and (manifest["year"], manifest["size"]) != (year, size):
-        raise SaffuError(f"{out} holds BabyLM {manifest['year']} {manifest['size']}; choose another `out`")
-    if manifest and all((out / split).is_dir() for split in SPLITS):
-        return manifest
-    for split in SPLITS:
-        if not manifest and (out / split).exists():
-            raise SaffuError(f"{out / split} already exists and is not from an earlier run; choose another `out`")
     out.mkdir(parents=True, exist_ok=True)
     with locked(out, wait=False):
+        manifest = read_manifest(out)
+        if manifest and (manifest["year"], manifest["size"]) != (year, size):
+            raise SaffuError(f"{out} holds BabyLM {manifest['year']} {manifest['size']}; choose another `out`")
+        if manifest and all((out / split).is_dir() for split in SPLITS):
+            return manifest
+        for split in SPLITS:
+            if not manifest and (out / split).exists():
+                raise SaffuError(f"{out / split} already exists and is not from an earlier run; choose another `out`")
         return _fetch(year, size, out, wanted, accept_changed, keep_archives)
 
 
@@ -110,7 +109,8 @@ def _fetch(
         scratch.mkdir()
         files = {split: unpack(folder / wanted[split].name, split, size, scratch) for split in SPLITS}
         manifest = {"corpus": "BabyLM", "year": year, "size": size, "archives": recorded, "files": files}
-        write_file(out / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())  # whose folders are ours
+        write_durably(scratch / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
+        (scratch / MANIFEST).replace(out / MANIFEST)  # from now on, the folders are ours
         for split in SPLITS:
             if not (out / split).exists():  # if a run was killed between two of them
                 (scratch / split).rename(out / split)
