@@ -351,3 +351,20 @@ def test_what_a_killed_writer_of_a_file_has_left_is_removed(saffu, here):
     (here / ".vectors.txt.notes").write_text("mine")
     assert saffu("embed m --out vectors.txt").status == 0
     assert [path.name for path in here.glob(".*")] == [".vectors.txt.notes"]
+
+
+@pytest.mark.parametrize("line", ["train a.txt --out loop", "embed m --out loop", "update loop b.txt", "info loop"])
+def test_a_link_that_leads_to_itself(saffu, here, line):
+    (here / "loop").symlink_to("loop")
+    result = saffu(line)
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert "loop is a link that leads to itself" in result.err
+
+
+@pytest.mark.parametrize("line", ["update f b.txt", "forget f part.txt", "train a.txt --force --out f " + QUICK])
+def test_a_folder_that_is_write_protected_stays(saffu, here, monkeypatch, line):
+    """Even if its parent is not: the old version could not be removed after it was replaced."""
+    (here / "part.txt").write_text(sentences(1, 1)[0] + "\n")
+    shutil.copytree("m", "f")
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "f")  # root may write to all folders
+    refused(saffu, here, line, "f is write-protected")

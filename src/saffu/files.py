@@ -41,6 +41,7 @@ def require_writable(folder: Path, force: bool) -> None:
     if folder.exists() and any(folder.iterdir()):
         if not force:
             raise SaffuError(f"{folder} is not empty; choose another folder, or replace it with `force`")
+        _require_permission(folder)
         _require_ours(folder)
     place.parent.mkdir(parents=True, exist_ok=True)
     with uninterrupted(), tempfile.TemporaryDirectory(prefix=f".{place.name}.writing-", dir=place.parent):
@@ -66,6 +67,7 @@ def changing(folder: Path, wait: bool) -> Iterator[None]:
     """Lock an existing model folder against other writers, from reading it to replacing it."""
     if not Path(folder).resolve().parent.is_dir():
         read_manifest(folder)  # raises the error that fits
+    _require_permission(folder)
     with locked(folder, wait):
         recover(folder)
         yield
@@ -206,6 +208,12 @@ def _require_ours(folder: Path) -> None:
         changed = path.suffix != ".safetensors" and path.name != MANIFEST
         if changed and _checksum_of(path) != recorded[path.name]:
             raise SaffuError(f"{refused} {path.name!r} was changed after saffu wrote it; move it first")
+
+
+def _require_permission(folder: Path) -> None:
+    """Fail if a folder is write-protected. Whoever may write to its parent could still replace it, but not clean up."""
+    if Path(folder).is_dir() and not os.access(folder, os.W_OK):
+        raise SaffuError(f"{folder} is write-protected; change its permissions first, or choose another folder")
 
 
 def _umask() -> int:

@@ -124,7 +124,12 @@ def named(text: str) -> str:
 
 def named_path(text: str) -> Path:
     """A type for options: a path. An empty one would be the current folder."""
-    return Path(named(text))
+    path = Path(named(text))
+    try:
+        path.resolve()
+    except (RuntimeError, OSError):  # before and since Python 3.13
+        raise argparse.ArgumentTypeError(f"{text} is a link that leads to itself; remove it") from None
+    return path
 
 
 def integer(low: int, high: int = LARGEST) -> Callable[[str], int]:
