@@ -55,13 +55,18 @@ def main() -> None:
     if options.minutes:
         lm.backprop([train], [valid])
     seconds = time.perf_counter() - began
-    own = [None if text is None else lm.score([text]).perplexity for text in (valid, texts["test"])]
+
+    def perplexities(**how: bool) -> list[float | None]:
+        return [None if text is None else lm.score([text], **how).perplexity for text in (valid, texts["test"])]
+
     networks = lm.config.networks if isinstance(lm.config, CompanionConfig) and lm.model_.networks else 0
     name = f"saffu, counted, {networks} networks" if networks else "saffu, counted"
-    rows = [*PUBLISHED, (f"{name}, {seconds:.0f} s on {options.device}", *own)]
+    rows = [*PUBLISHED, (f"{name}, {seconds:.0f} s on {options.device}", *perplexities())]
+    if networks:
+        rows.append(("the same with a neural cache", *perplexities(neural_cache=True)))
     rows.sort(key=lambda row: -(row[1] or row[2] or 0.0))
-    for title, *perplexities in [("", "valid", "test"), *rows]:
-        cells = [f"{value:7.1f}" if isinstance(value, float) else f"{value or '–':>7}" for value in perplexities]
+    for title, *values in [("", "valid", "test"), *rows]:
+        cells = [f"{value:7.1f}" if isinstance(value, float) else f"{value or '–':>7}" for value in values]
         print(f"{title:<62}" + "".join(cells))
 
 
