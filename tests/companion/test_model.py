@@ -413,6 +413,7 @@ def test_the_command_trains_evaluates_and_resumes(saffu, tmp_path):
     counts_alone = load(out).model_.without_network()
     corpus = TokenCorpus.build(lines_of([dev.read_text()]), load(out).tokenizer_)
     assert facts["bits_per_byte"] < evaluate(counts_alone, corpus).bits_per_byte
+    assert "this model, neural cache" in saffu(f"eval {out} {dev} --split file --neural-cache").out
     assert saffu(f"generate {out} --seed 1 --max-tokens 5").status == 0
     assert "network" in saffu(f"explain {out} ann").out
     assert "forget after --drop-network" in saffu(f"info {out}").out

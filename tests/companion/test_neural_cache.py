@@ -50,7 +50,11 @@ def test_what_a_text_repeats_becomes_cheaper():
     assert lm.score(alone, neural_cache=True).nll == pytest.approx(lm.score(alone).nll, rel=0.01)
 
 
-def test_without_a_network_there_is_no_neural_cache():
+def test_without_a_network_there_is_no_neural_cache(saffu, tmp_path):
     lm = SaffuLM(CONFIG).fit(texts(1, 50))
+    lm.save(tmp_path / "model")
+    (tmp_path / "dev.txt").write_text("\n".join(texts(2, 5)))
+    refused = saffu(f"eval {tmp_path / 'model'} {tmp_path / 'dev.txt'} --neural-cache")
+    assert refused.status == 2 and "--neural-cache needs a network" in refused.err
     with pytest.raises(SaffuError, match="needs a network"):
         lm.score(texts(2, 5), neural_cache=True)
