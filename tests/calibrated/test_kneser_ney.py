@@ -209,7 +209,7 @@ def test_chunks_and_threads_do_not_matter(monkeypatch):
     model = KneserNey(NgramCounts.count(corpus, 4, 30))
     expected = model.log_probabilities(corpus).tolist()
     for chunk, threads in ((1, 1), (7, 3), (1020, 2), (1 << 14, 4)):  # 1,020 targets in all
-        monkeypatch.setattr(kneser_ney, "TARGETS_AT_ONCE", chunk)
+        monkeypatch.setattr(kneser_ney, "TARGETS_AT_ONCE", (chunk, chunk))
         monkeypatch.setattr(kneser_ney, "cores", lambda threads=threads: threads)
         assert model.log_probabilities(corpus).tolist() == expected
         again = KneserNey(NgramCounts.count(corpus, 4, 30))

@@ -186,7 +186,7 @@ def test_chunks_threads_and_neighbors_do_not_matter(config, monkeypatch):
     for threads, chunk in ((2, 1), (3, 13), (7, 40), (2, test.targets)):
         monkeypatch.setattr(kneser_ney, "cores", lambda threads=threads: threads)
         monkeypatch.setattr(reading, "cores", lambda threads=threads: threads)
-        monkeypatch.setattr(kneser_ney, "TARGETS_AT_ONCE", chunk)
+        monkeypatch.setattr(kneser_ney, "TARGETS_AT_ONCE", (chunk, chunk))
         monkeypatch.setattr(reading, "CHUNK", chunk)
         assert model.log_probabilities(test).tolist() == expected.tolist()
         if config.cache:
@@ -219,6 +219,18 @@ def test_certainty_describes_the_classes():
     assert certainty[3] == pytest.approx(np.array(expected), abs=1e-4)
     _, sure = model.next_log_probabilities_and_certainty([model.start(context)])
     assert sure[0] == pytest.approx(certainty[3], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["small", "bigrams", "far slots"])
+def test_documents_that_repeat_score_as_they_do_alone(name):
+    """Without memory, equal targets after equal contexts are computed once, whatever lies between them."""
+    documents = documents_of(random_corpus(3, documents=6))
+    model = random_model(CONFIGS[name], random_corpus(8), 8)
+    drawn = np.random.default_rng(4).integers(0, len(documents), size=40).tolist()
+    alone = [model.log_probabilities_and_certainty(corpus_of([[ids[:-1]]])) for ids in documents]
+    scores, certainty = model.log_probabilities_and_certainty(corpus_of([[documents[n][:-1]] for n in drawn]))
+    assert scores.tolist() == np.concatenate([alone[n][0] for n in drawn]).tolist()
+    assert certainty.tolist() == np.concatenate([alone[n][1] for n in drawn]).tolist()
 
 
 def same_arrays(a, b) -> bool:

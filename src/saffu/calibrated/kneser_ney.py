@@ -17,7 +17,7 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from operator import add
 
 import numpy as np
@@ -34,7 +34,7 @@ from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 from saffu.threads import cores, in_parallel, run_in_threads
 
-TARGETS_AT_ONCE = 1 << 14  # scored by a thread
+TARGETS_AT_ONCE = 1 << 14, 1 << 17  # scored by a thread: at least, and at most; more of them share more contexts
 FALLBACK = (0.5, 1.0, 1.5)  # discounts where counts of counts give none, as `lmplz --discount_fallback`
 LEVEL_ARRAYS = {
     "token": TOKEN, "child": np.uint32, "begin": np.uint32, "backoff": np.float32, "follow": TOKEN,
@@ -384,14 +384,16 @@ def in_chunks(kernel: Callable[[Array, int, int, Array], None], corpus: TokenCor
     """Run a scoring kernel over all targets, chunk by chunk, on all cores."""
     out = np.empty(corpus.targets)
     starts = np.ascontiguousarray(corpus.starts, dtype=np.int64)
-    bounds = list(accumulate([TARGETS_AT_ONCE] * (corpus.targets // TARGETS_AT_ONCE), initial=0))
+    least, most = TARGETS_AT_ONCE
+    size = min(max(least, -(-corpus.targets // cores())), most)
+    bounds = range(0, corpus.targets, size)
     with progress_bar(progress, total=corpus.targets) as bar:
 
         def work(number: int, stopped: Callable[[], bool]) -> None:
             for lo in bounds[number::workers]:
                 if stopped():
                     return
-                hi = min(lo + TARGETS_AT_ONCE, corpus.targets)
+                hi = min(lo + size, corpus.targets)
                 kernel(starts, lo, hi, out[lo:hi])
                 bar.update(hi - lo)
 

@@ -232,6 +232,19 @@ void each_target(const int64_t *starts, int64_t documents, int64_t lo, int64_t h
     }
 }
 
+// A token to predict, and where its document begins.
+struct Target {
+    int64_t place, start;
+    Context context(const Token *ids) const { return {ids + place, place - start}; }
+};
+
+inline std::vector<Target> targets_between(const int64_t *starts, int64_t documents, int64_t lo, int64_t hi) {
+    std::vector<Target> targets;
+    targets.reserve(hi - lo);
+    each_target(starts, documents, lo, hi, [&](int64_t p, int64_t start) { targets.push_back({p, start}); });
+    return targets;
+}
+
 // The product of the views at one position: the prediction without the memory.
 class ViewProduct {
   public:
@@ -242,29 +255,22 @@ class ViewProduct {
         places[0].look_up(model, context);
     }
 
-    // Stands at each target from lo to hi in turn and calls visit(position). The next two are looked up in advance, because
-    // most of the time would be spent waiting for memory.
+    // Stands at each target in turn and calls visit(target). The next two are looked up in advance, because most of the time
+    // would be spent waiting for memory.
     template <class Visit>
-    void each(const Token *ids, const int64_t *starts, int64_t documents, int64_t lo, int64_t hi, Visit visit) {
-        auto begin = [&](int64_t p, int64_t start) { places[p % 3].find(model, Context{ids + p, p - start}); };
-        auto go_on = [&](int64_t p) {
-            if (p < lo || p >= hi) return;
-            places[p % 3].weigh_all(model);
-            places[p % 3].fetch_followers(model, class_of(model, ids[p]));
-        };
-        auto finish = [&](int64_t p) {
-            if (p < lo || p >= hi) return;
-            looked = &places[p % 3];
-            visit(p);
-        };
-        each_target(starts, documents, lo, hi, [&](int64_t p, int64_t start) {
-            begin(p, start);
-            go_on(p - 1);
-            finish(p - 2);
-        });
-        go_on(hi - 1);
-        finish(hi - 2);
-        finish(hi - 1);
+    void each(const Token *ids, const std::vector<Target> &targets, Visit visit) {
+        int64_t n = (int64_t)targets.size();
+        for (int64_t i = 0; i < n + 2; i++) {
+            if (i < n) places[i % 3].find(model, targets[i].context(ids));
+            if (i > 0 && i <= n) {
+                Looked &next = places[(i - 1) % 3];
+                next.weigh_all(model);
+                next.fetch_followers(model, class_of(model, ids[targets[i - 1].place]));
+            }
+            if (i < 2) continue;
+            looked = &places[(i - 2) % 3];
+            visit(targets[i - 2]);
+        }
     }
 
     // Scores of some outputs, not normalized.

@@ -11,6 +11,68 @@
 
 namespace {
 
+// Targets in the order of their contexts, nearest tokens first. Those with the same context as far back as views see, and the
+// same token, have the same probability; and those with similar contexts need the same tables, which are then in the cache.
+class TargetsByContext {
+  public:
+    TargetsByContext(const Model &model, const Token *ids, const std::vector<Target> &targets)
+        : ids(ids), lookback(model.lookback()) {
+        struct Keyed {
+            uint64_t nearest;  // tokens
+            Target target;
+        };
+        std::vector<Keyed> keyed;
+        keyed.reserve(targets.size());
+        for (const Target &target : targets) {
+            Context context = target.context(ids);
+            uint64_t nearest = 0;
+            for (int distance = 1; distance <= NEAREST; distance++) nearest = nearest << 16 | context[distance];
+            keyed.push_back({nearest, target});
+        }
+        std::sort(keyed.begin(), keyed.end(), [&](const Keyed &a, const Keyed &b) {
+            if (a.nearest != b.nearest) return a.nearest < b.nearest;
+            int farther = compare(a.target, b.target, NEAREST + 1);
+            return farther ? farther < 0 : ids[a.target.place] < ids[b.target.place];
+        });
+        places.reserve(targets.size());
+        for (const Keyed &one : keyed) {
+            bool is_new = distinct.empty() || ids[distinct.back().place] != ids[one.target.place];
+            if (is_new || compare(distinct.back(), one.target, 1)) {
+                distinct.push_back(one.target);
+                first.push_back(places.size());
+            }
+            places.push_back(one.target.place);
+        }
+        first.push_back(places.size());
+    }
+
+    // Whether a distinct target has the context of the one before it.
+    bool has_same_context(size_t number) const { return number && !compare(distinct[number - 1], distinct[number], 1); }
+
+    // Calls visit(place) for all targets like a distinct one.
+    template <class Visit>
+    void each_like(size_t number, Visit visit) const {
+        for (size_t i = first[number]; i < first[number + 1]; i++) visit(places[i]);
+    }
+
+    std::vector<Target> distinct;
+
+  private:
+    static constexpr int NEAREST = 4;
+    const Token *ids;
+    int lookback;
+    std::vector<int64_t> places;
+    std::vector<size_t> first;  // place of each distinct target
+
+    // Below, at, or above 0, as contexts from a distance on are ordered.
+    int compare(const Target &a, const Target &b, int distance) const {
+        Context left = a.context(ids), right = b.context(ids);
+        for (; distance <= lookback; distance++)
+            if (left[distance] != right[distance]) return left[distance] < right[distance] ? -1 : 1;
+        return 0;
+    }
+};
+
 // Reads documents with the memory, token by token.
 class Reader {
   public:
@@ -178,15 +240,30 @@ extern "C" {
 EXPORT void saffu_score(const Model *model, const Token *ids, const int64_t *starts, int64_t documents, int64_t lo,
                         int64_t hi, double *out, float *certain) KERNEL {
     Reader reader(*model, false);
-    reader.views.each(ids, starts, documents, lo, hi, [&](int64_t p) {
-        int rank = model->rank[ids[p]], k = model->class_of_rank[rank];
-        out[p - lo] = 0;
-        for (const Outputs &outputs : {Outputs::classes(*model), Outputs::tokens(*model, k)}) {
-            if (outputs.level && outputs.n() == 1) continue;  // its probability is 1
-            reader.score(outputs);
-            out[p - lo] += reader.normalized(outputs.n(), outputs.place(*model, (Token)rank));
-            if (certain && !outputs.level) reader.certainty(certain + 2 * (p - lo));
+    Outputs classes = Outputs::classes(*model);
+    std::vector<float> scores(classes.n());
+    float total = 0, sure[2];
+    TargetsByContext targets(*model, ids, targets_between(starts, documents, lo, hi));
+    size_t number = 0;
+    reader.views.each(ids, targets.distinct, [&](const Target &target) {
+        int rank = model->rank[ids[target.place]], k = model->class_of_rank[rank];
+        if (!targets.has_same_context(number)) {
+            reader.score(classes);
+            std::copy_n(reader.p.data(), classes.n(), scores.data());
+            total = normalize(reader.p.data(), classes.n());
+            if (certain) reader.certainty(sure);
         }
+        double log_p = scores[k] - total;
+        Outputs tokens = Outputs::tokens(*model, k);
+        if (tokens.n() > 1) {  // otherwise its probability is 1
+            reader.score(tokens);
+            log_p += reader.normalized(tokens.n(), tokens.place(*model, (Token)rank));
+        }
+        targets.each_like(number, [&](int64_t place) {
+            out[place - lo] = log_p;
+            if (certain) std::copy_n(sure, 2, certain + 2 * (place - lo));
+        });
+        number++;
     });
 } OR_FAIL()
 
@@ -195,8 +272,8 @@ EXPORT void saffu_score(const Model *model, const Token *ids, const int64_t *sta
 EXPORT void saffu_plain_shares(const Model *model, const Token *ids, const int64_t *starts, int64_t documents,
                                int64_t lo, int64_t hi, float *out) KERNEL {
     ViewProduct views(*model);
-    views.each(ids, starts, documents, lo, hi, [&](int64_t p) {
-        out += views.shares_for(ids[p], out);
+    views.each(ids, targets_between(starts, documents, lo, hi), [&](const Target &target) {
+        out += views.shares_for(ids[target.place], out);
     });
 } OR_FAIL()
 

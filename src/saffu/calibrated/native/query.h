@@ -67,4 +67,11 @@ struct Model {
     const float *remembered[2];         // the same of ln p_plain, then of every part of the memory (MEMORY_EVIDENCE)
     const View *view;
     MemoryShape memory, archive;        // of a document; of all documents, when they are read online
+    int lookback() const {              // how many tokens before a target the views see
+        int farthest = 0;
+        for (int v = 0; v < views; v++)
+            for (int l = 0; l < view[v].levels; l++)
+                if (view[v].distances[l] > farthest) farthest = view[v].distances[l];
+        return farthest;
+    }
 };
