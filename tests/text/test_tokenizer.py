@@ -265,6 +265,36 @@ def test_batches_equal_single_texts(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode_batch([]) == []
 
 
+def encoded_by_the_library(tokenizer: Tokenizer, text: str) -> list[int]:
+    backend = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    backend.encode_special_tokens = True
+    return list(backend.encode(text, add_special_tokens=False).ids)
+
+
+@given(st.lists(st.text() | st.text(alphabet="the cat's\n\t\x1c\x1f\x85\xa0é1_.'"), max_size=3))
+@settings(max_examples=300)
+def test_texts_are_encoded_as_by_the_library(tokenizer: Tokenizer, texts: list[str]) -> None:
+    expected = [encoded_by_the_library(tokenizer, text) for text in texts]
+    assert tokenizer.encode_batch(texts) == expected
+    assert tokenizer.encode_batch(texts) == expected  # from memory
+
+
+def test_every_pair_of_ascii_characters_is_encoded_as_by_the_library(tokenizer: Tokenizer) -> None:
+    characters = [chr(code) for code in range(128)]
+    texts = ["the" + a + b + "cat " + a + b for a in characters for b in characters]
+    backend = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    expected = [encoding.ids for encoding in backend.encode_batch(texts)]
+    assert tokenizer.encode_batch(texts) == expected
+
+
+def test_few_words_are_remembered(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KNOWN_CHARACTERS", 10)
+    texts = ["the cat sat", "on the mat the dog lay", "on the log"] * 2
+    expected = [encoded_by_the_library(tokenizer, text) for text in texts]
+    assert [tokenizer.encode(text) for text in texts] == expected
+    assert tokenizer.encode_batch(texts) == expected
+
+
 def test_words_are_encoded_by_the_merges() -> None:
     merges = [("h", "e"), ("t", "he"), ("Ġ", "the")]
     made = Tokenizer.from_merges(merges)
