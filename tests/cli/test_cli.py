@@ -540,7 +540,16 @@ def test_explanations_add_up(saffu, model):
     assert "= log₂ p" in table and "\033" not in table
 
 
-def test_explanations_show_what_the_cache_holds(saffu, fitted, tmp_path):
+def test_explanations_of_half_words(saffu, fitted, tmp_path):
+    fitted("calibrated").save(tmp_path / "m")
+    half = saffu("explain m 'the old kin' --top 1")
+    assert "'kin' becomes 'king'" in half.err and "▁king" in half.out
+    assert facts(saffu("explain m 'the old kin' --top 1 --json"))["context"][-1] == " old"
+    whole = saffu("explain m 'the old kin' --target g --top 0")  # a target says what is meant
+    assert "inside a word" not in whole.err
+
+
+def test_explanations_show_what_the_memory_holds(saffu, fitted, tmp_path):
     fitted("calibrated").save(tmp_path / "m")
     shown = saffu("explain m 'the dog saw the cat and the' --target cat king --top 0").out
     _, lines = shown.split("earlier in the document\n")

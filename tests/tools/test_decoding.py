@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from saffu import SaffuLM
 from saffu.text.tokenizer import EOD
 from saffu.tools.decoding import CtcLanguageModel
 
@@ -84,6 +85,15 @@ def test_unfinished_words(fitted, typed, word):
     words = fitted("calibrated").complete_word(typed)
     assert word in words and all(found.startswith(typed.split("\n")[-1].split(" ")[-1]) for found in words)
     assert list(words.values()) == sorted(words.values(), reverse=True) and sum(words.values()) <= 1 + 1e-6
+
+
+def test_beginnings_of_lines_are_not_glued_to_words():
+    """In a tiny model, smoothing gives every token some probability after every word."""
+    drawn = np.random.default_rng(0)
+    parts = ("The Our My".split(), "king teacher brother".split(), "walked looked".split(), "home. away.".split())
+    lm = SaffuLM().fit([" ".join(drawn.choice(words) for words in parts) for _ in range(100)])
+    assert list(lm.complete_word("The k", 5)) == ["king"]
+    assert set(lm.complete_word("My ", 10)) <= {word.rstrip(".") for words in parts for word in words}
 
 
 def test_completion_is_independent_of_tokenization(fitted):

@@ -8,7 +8,7 @@ import pytest
 from conftest import sentences
 from saffu import SaffuError
 from saffu.text.tokenizer import EOD
-from saffu.tools.explain import candidate, explanation_facts, most_likely
+from saffu.tools.explain import HalfWord, candidate, explanation_facts, most_likely
 from saffu.tools.generate import encode_prompt
 
 PROMPTS = ["", "the small dog saw", " ".join(sentences(3, 6)), "the dog saw a cat .\nthe", "ünseen 🙂 \t wörds\0"]
@@ -82,3 +82,15 @@ def test_candidates(fitted):
     assert tokenizer.token(candidate(tokenizer, "the dog", ".")) == "."
     with pytest.raises(SaffuError, match="empty"):
         candidate(tokenizer, "the dog", "")
+
+
+def test_half_words(fitted):
+    """A prompt that ends inside a word is explained by the tokens that the word may begin with."""
+    lm = fitted("calibrated")
+    half = HalfWord.of(lm.model_, lm.tokenizer_, "the old kin")
+    assert half and (half.before, half.typed, half.completion) == ("the old", " kin", "king")
+    among = half.tokens(lm.tokenizer_)
+    shown = most_likely(lm.model_, lm.explain(half.before), 3, among)
+    assert lm.tokenizer_.token(shown[0]) == " king" and set(shown) <= set(among)
+    for prompt in ("", "the", "the old ", "the old king", "the dog saw"):
+        assert HalfWord.of(lm.model_, lm.tokenizer_, prompt) is None

@@ -31,21 +31,29 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from saffu.model.language_model import SaffuLM
-    from saffu.tools.explain import candidate, explanation_facts, most_likely
+    from saffu.tools.explain import HalfWord, candidate, explanation_facts, most_likely
 
     if not (options.top or options.target):
         raise SaffuError("--top must be at least 1 without --target; pass one of them")
     require_utf8(options.prompt, *options.target)
     lm = SaffuLM.load(options.model)
     warn_of_space(options.prompt, lm.tokenizer_)
-    explanation = lm.explain(options.prompt)
+    half = None if options.target else HalfWord.of(lm.model_, lm.tokenizer_, options.prompt)
+    if half:
+        typed = half.typed.strip()
+        warn(
+            f"the prompt seems to end inside a word: {typed!r} becomes {half.completion!r} with a probability of "
+            f"{half.share:.0%}; showing the tokens that begin or contain {typed!r}"
+        )
+    explanation = lm.explain(half.before if half else options.prompt)
+    among = half.tokens(lm.tokenizer_) if half else None
     named = [candidate(lm.tokenizer_, options.prompt, word) for word in options.target]
     for word, token in zip(options.target, map(lm.tokenizer_.token, named), strict=True):
         if token.strip() != word.strip():
             first = show_token(token)
             warn(f"the target {show_token(word)!r} is more than one token; showing its first token, {first!r}")
     candidates = list(
-        dict.fromkeys([*named, *(int(token) for token in most_likely(lm.model_, explanation, options.top))])
+        dict.fromkeys([*named, *(int(token) for token in most_likely(lm.model_, explanation, options.top, among))])
     )
     facts = explanation_facts(explanation, lm.tokenizer_, candidates)
     if options.json:

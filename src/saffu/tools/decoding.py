@@ -199,7 +199,9 @@ def _completions(model: Model, spelling: Spelling, start: State, prefix: bytes, 
     order = count()
     covered = 0.0  # the probability of all sequences that spell the prefix
     least = 0.0  # the probability of the last word among the best
-    never = [token for token in uncounted(model).tolist() if len(spelling.pieces[token]) > 1]  # bytes spell anything
+    unseen = uncounted(model)
+    never = [token for token in unseen.tolist() if len(spelling.pieces[token]) > 1]  # bytes spell what was typed
+    usual = model.frequencies / max(1, model.frequencies.sum())
     paths: list[tuple[float, int, State, int | None, bytes]] = [(0.0, next(order), start, None, b"")]
     for _ in range(MOST_STEPS):
         if not paths or math.exp(-paths[0][0]) < max(LEAST_SHARE * covered, least):
@@ -216,7 +218,9 @@ def _completions(model: Model, spelling: Spelling, start: State, prefix: bytes, 
             covered += float(p[tokens[whole]].sum()) if len(tokens) else 0.0
         else:
             word = spelled.strip(WHITE_SPACE)
-            continues = spelling.after(spelled, p / math.exp(-cost))
+            likely = p / math.exp(-cost)
+            continues = spelling.after(spelled, likely) & (likely >= usual)  # what is rarer here than anywhere is noise
+            continues[unseen] = False
             if word:
                 shares[word] += float(p[EOD:][~continues[EOD:]].sum())
                 least = nlargest(number, shares.values())[-1] if len(shares) >= number else 0.0

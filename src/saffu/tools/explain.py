@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from saffu.errors import SaffuError
 from saffu.interface import Explanation, Floats, Model, Term
-from saffu.text.tokenizer import EOD, SPECIAL_TOKENS, Tokenizer
-from saffu.tools.generate import uncounted
+from saffu.text.tokenizer import EOD, SPECIAL_TOKENS, Tokenizer, WordTokenizer
+from saffu.tools.decoding import Spelling, unfinished, word_completions
+from saffu.tools.generate import encode_prompt, uncounted
 
+INSIDE = 0.8  # probability of a longer word from which on a prompt is taken to end inside it
 SHARE = "share"  # ends the title of details that are fractions rather than log-probabilities
 
 
@@ -52,12 +55,42 @@ def explanation_facts(explanation: Explanation, tokenizer: Tokenizer, candidates
     }
 
 
-def most_likely(model: Model, explanation: Explanation, number: int) -> list[int]:
-    """The ids of the most likely tokens that were counted, in order of probability."""
+def most_likely(
+    model: Model, explanation: Explanation, number: int, among: Sequence[int] | None = None
+) -> list[int]:
+    """The ids of the most likely tokens that were counted, of all or `among` some, in order of probability."""
     log_p = explanation.log_probabilities.copy()
     log_p[uncounted(model)] = -np.inf
+    if among is not None:
+        log_p[np.setdiff1d(np.arange(len(log_p)), among)] = -np.inf
     order = np.argsort(-log_p, kind="stable")[:number]
     return [int(token) for token in order if np.isfinite(log_p[token])]
+
+
+@dataclass(frozen=True)
+class HalfWord:
+    """The end of a prompt that is more likely the beginning of a word than a whole one."""
+
+    before: str  # the prompt without it
+    typed: str  # with the space before it, if there is one
+    completion: str
+    share: float  # how likely that completion is
+
+    @classmethod
+    def of(cls, model: Model, tokenizer: Tokenizer, prompt: str) -> HalfWord | None:
+        """None if the last word seems to be whole, as words mostly are."""
+        before, typed = unfinished(prompt)
+        if not typed.strip() or isinstance(tokenizer, WordTokenizer):
+            return None
+        likely = word_completions(model, tokenizer, model.start(encode_prompt(tokenizer, before)), typed, 1)
+        for word, share in likely.items():
+            if word != typed.strip() and share > INSIDE:
+                return cls(before, typed, word, share)
+        return None
+
+    def tokens(self, tokenizer: Tokenizer) -> list[int]:
+        """The tokens that it may begin with, or be part of."""
+        return list(Spelling.of(tokenizer).spelling(self.typed.encode()))
 
 
 def candidate(tokenizer: Tokenizer, prompt: str, text: str) -> int:

@@ -83,7 +83,8 @@ function completions(model, spelling, start, prefix, number) {
   const paths = new Heap();
   let covered = 0; // the probability of all sequences that spell the prefix
   let least = 0; // the probability of the last word among the best
-  const never = model.never.filter((token) => spelling.pieces[token].length > 1); // bytes spell anything
+  const never = model.never.filter((token) => spelling.pieces[token].length > 1); // bytes spell what was typed
+  const total = Math.max(1, model.frequencies.reduce((sum, each) => sum + each, 0));
   paths.push({ cost: 0, state: start, last: null, spelled: new Uint8Array(0) });
   for (let step = 0; step < MOST_STEPS; step += 1) {
     if (!paths.size || Math.exp(-paths.top.cost) < Math.max(LEAST_SHARE * covered, least)) break;
@@ -97,10 +98,13 @@ function completions(model, spelling, start, prefix, number) {
       tokens = spelling.spelling(rest);
       for (const token of tokens) if (spelling.pieces[token].length >= rest.length) covered += Math.exp(logP[token] - cost);
     } else {
+      const isLikely = (token) => model.frequencies[token] && Math.exp(logP[token]) >= model.frequencies[token] / total;
+      tokens = spelling.continuing.filter(isLikely); // what is rarer here than anywhere is noise
       const word = key(stripped(spelled));
       if (word) {
         let ends = 0;
         for (const token of spelling.ending) ends += Math.exp(logP[token] - cost);
+        for (const token of spelling.continuing) if (!isLikely(token)) ends += Math.exp(logP[token] - cost);
         found.set(word, (found.get(word) ?? 0) + ends);
         if (found.size >= number) least = [...found.values()].sort((a, b) => b - a)[number - 1];
       }
