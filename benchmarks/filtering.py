@@ -1,6 +1,7 @@
 """Filtering and data selection next to KenLM and a bag-of-n-grams classifier: AUC, and seconds of CPU.
 
     python benchmarks/filtering.py --out docs/results/filtering.json
+    python benchmarks/filtering.py --only speed --out docs/results/filtering.json    # keeps the other results
 
 The script makes its text from what is installed: English and code from Python's own library, German from the message
 catalogs of the system (left out where there are none), and garbage, word salad, repetitions, and keyword spam made by
@@ -44,6 +45,7 @@ from saffu.text.default_corpus import default_corpus
 from saffu.tools.arpa import token_names, write_arpa
 
 NETWORKING = "asyncio email http urllib xmlrpc wsgiref socket ssl ftplib smtplib imaplib poplib socketserver selectors"
+TASKS = ("filtering", "selection", "speed")
 CATALOGS = Path("/usr/share/locale/de/LC_MESSAGES")
 Scores = dict[str, tuple[list[float], float]]  # by method: a score of each line, and seconds of CPU
 
@@ -51,18 +53,23 @@ Scores = dict[str, tuple[list[float], float]]  # by method: a score of each line
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=TASKS, help="measure only this")
     parser.add_argument("--out", type=Path, help="write the results to this JSON file")
     options = parser.parse_args()
     rng = random.Random(options.seed)
-    results = {"filtering": filtering(rng), "selection": selection(rng), "speed": speed(rng)}
-    print(f"\nspeed: {results['speed']}")
-    for task, rows in list(results.items())[:2]:
+    tasks = {"filtering": filtering, "selection": selection, "speed": speed}
+    results = {name: tasks[name](rng) for name in ([options.only] if options.only else TASKS)}
+    for task, rows in results.items():
+        if task == "speed":
+            print(f"\nspeed: {rows}")
+            continue
         print(f"\n{task}: {rows['lines']:,} lines")
         for method, row in list(rows.items())[1:]:
             kinds = "  ".join(f"{kind} {auc:.3f}" for kind, auc in row.get("by_kind", {}).items())
             print(f"{method:44} AUC {row['auc']:.3f}  {row['seconds']:6.2f} s  {kinds}")
     if options.out:
-        options.out.write_text(json.dumps(results, indent=1) + "\n")
+        others = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
+        options.out.write_text(json.dumps(others | results, indent=1) + "\n")
 
 
 def filtering(rng: random.Random) -> dict[str, Any]:

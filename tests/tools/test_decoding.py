@@ -90,7 +90,7 @@ def test_unfinished_words(fitted, typed, word):
 def test_beginnings_of_lines_are_not_glued_to_words():
     """In a tiny model, smoothing gives every token some probability after every word."""
     drawn = np.random.default_rng(0)
-    parts = ("The Our My".split(), "king teacher brother".split(), "walked looked".split(), "home. away.".split())
+    parts = (["The", "Our", "My"], ["king", "teacher", "brother"], ["walked", "looked"], ["home.", "away."])
     lm = SaffuLM().fit([" ".join(drawn.choice(words) for words in parts) for _ in range(100)])
     assert list(lm.complete_word("The k", 5)) == ["king"]
     assert set(lm.complete_word("My ", 10)) <= {word.rstrip(".") for words in parts for word in words}

@@ -155,7 +155,7 @@ class Tokenizer:
         """Encode each text. Words are looked up that were encoded before, which takes a fraction of the time."""
         known = self._known  # which another thread may replace
         try:
-            chunks = [(_ASCII_WORD if text.isascii() else _CHUNK).findall(text) for text in texts]
+            chunks = [(_ASCII_WORD if str.isascii(text) else _CHUNK).findall(text) for text in texts]
             new = [chunk for chunk in dict.fromkeys(chain.from_iterable(chunks)) if chunk not in known]
             known.update(zip(new, [encoding.ids for encoding in self._backend.encode_batch_fast(new)], strict=True))
         except TypeError:  # the library's answer to lone surrogates

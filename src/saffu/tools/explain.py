@@ -55,9 +55,7 @@ def explanation_facts(explanation: Explanation, tokenizer: Tokenizer, candidates
     }
 
 
-def most_likely(
-    model: Model, explanation: Explanation, number: int, among: Sequence[int] | None = None
-) -> list[int]:
+def most_likely(model: Model, explanation: Explanation, number: int, among: Sequence[int] | None = None) -> list[int]:
     """The ids of the most likely tokens that were counted, of all or `among` some, in order of probability."""
     log_p = explanation.log_probabilities.copy()
     log_p[uncounted(model)] = -np.inf
