@@ -206,7 +206,7 @@ class Model(Capabilities, Protocol):
 
 @dataclass(frozen=True)
 class Stage:
-    """A step of a fit, and the model it produced: "calibrated", "init", "tune 1", …"""
+    """A step of a fit, and the model it produced: "counted", "init", "tune 1", …"""
 
     name: str
     model: Model

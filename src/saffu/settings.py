@@ -16,13 +16,22 @@ C = TypeVar("C", bound="Settings")
 
 
 def setting(
-    default: Any, meaning: str, *, low: float | None = 0, high: float = math.inf, off: bool = False, rare: bool = False
+    default: Any,
+    meaning: str,
+    *,
+    low: float | None = 0,
+    high: float = math.inf,
+    off: bool = False,
+    rare: bool = False,
+    option: str = "",
 ) -> Any:
     """A field with its description and its limits, low ≤ value ≤ high; `off` also allows 0.
 
-    A `rare` setting does not get a command-line option of its own; pass it as --set name=value.
+    A `rare` setting does not get a command-line option of its own; pass it as --set name=value. Another is shown
+    as an option of its own name or of the name `option`; then both work.
     """
-    return field(default=default, metadata={"meaning": meaning, "low": low, "high": high, "off": off, "rare": rare})
+    metadata = {"meaning": meaning, "low": low, "high": high, "off": off, "rare": rare, "option": option}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)

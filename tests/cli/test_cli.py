@@ -230,8 +230,8 @@ def spoil(tmp_path):
         ("train train.txt --block=16 --out m", "--block belongs to --preset paper"),
         ("train train.txt --device cuda --out m", "--device requires --minutes or --epochs"),
         ("train train.txt --learning-rate 1 --out m", "--learning-rate belongs to --preset paper"),
-        ("train train.txt --preset paper --order 3 --out m", "--order belongs to --preset calibrated"),
-        ("train train.txt --preset paper --minutes 3 --out m", "--minutes belongs to --preset calibrated"),
+        ("train train.txt --preset paper --order 3 --out m", "--order belongs to --preset counted"),
+        ("train train.txt --preset paper --minutes 3 --out m", "--minutes belongs to --preset counted"),
         (
             "train train.txt --backprop --out m",
             "--backprop belongs to --preset paper; add that",

@@ -105,7 +105,16 @@ def help_of(capsys, monkeypatch, line):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("preset", ["calibrated", "paper"])
+def test_older_names_of_options_and_presets_still_work():
+    for line in ("train --memory-tokens 7", "train --cache 7", "train --preset calibrated --cache 7"):
+        options = parse(line.split())
+        assert (options.cache, options.preset) == (7, "counted")
+    assert parse(["score", "model", "--no-cache"]).memory is False
+    assert parse(["score", "model"]).memory is None
+    assert parse(["eval", "model", "--no-cache"]).no_memory is parse(["eval", "model", "--no-memory"]).no_memory is True
+
+
+@pytest.mark.parametrize("preset", ["counted", "paper"])
 def test_help_of_train_fits_two_screens(capsys, monkeypatch, preset):
     shown = help_of(capsys, monkeypatch, f"train --preset {preset} --help")
     assert len(shown.splitlines()) <= 100
@@ -116,10 +125,10 @@ def test_help_of_train_fits_two_screens(capsys, monkeypatch, preset):
 def test_each_setting_is_an_option_of_its_preset_only(capsys, monkeypatch):
     shown = {name: help_of(capsys, monkeypatch, f"train --preset {name} --help") for name in offered_presets()}
     options = {name: set(re.findall(r"^  (--[\w-]+)", text, re.M)) for name, text in shown.items()}
-    settings = {"calibrated": [CalibratedConfig], "paper": [PaperConfig, TrainingConfig], "toy": [ToyConfig]}
+    settings = {"counted": [CalibratedConfig], "paper": [PaperConfig, TrainingConfig], "toy": [ToyConfig]}
     for name, classes in settings.items():
         for entry in (entry for kind in classes for entry in fields(kind)):
-            flag = "--" + entry.name.replace("_", "-")
+            flag = "--" + (entry.metadata["option"] or entry.name).replace("_", "-")
             assert (flag in options[name]) != entry.metadata["rare"], flag
             for other in settings:
                 has_it = any(entry.name == field.name for kind in settings[other] for field in fields(kind))

@@ -315,7 +315,7 @@ def test_scikit_learn_can_clone_it(fitted):
 def test_presets():
     assert saffu.preset("paper", radius=5).radius == 5
     assert SaffuLM().config == saffu.preset("calibrated") == saffu.CalibratedConfig()
-    with pytest.raises(SaffuError, match="unknown preset 'foo'; choose one of calibrated, companion, mixture, paper"):
+    with pytest.raises(SaffuError, match="unknown preset 'foo'; choose one of counted, companion, mixture, paper"):
         saffu.preset("foo")
     with pytest.raises(SaffuError, match="unknown setting 'radios'"):
         saffu.preset("paper", radios=5)
@@ -324,7 +324,7 @@ def test_presets():
 def test_options_of_other_solutions_are_refused(fitted, train_text):
     with pytest.raises(SaffuError, match="run on the CPU"):
         SaffuLM(device="cuda").fit(train_text)
-    with pytest.raises(SaffuError, match="calibrated models do not support `embeddings`"):
+    with pytest.raises(SaffuError, match="counted models do not support `embeddings`"):
         SaffuLM().fit(train_text, embeddings=np.zeros((3, 3)))
     with pytest.raises(SaffuError, match="do not support `training`"):
         SaffuLM(encoder=fitted("toy")).fit(train_text, training=saffu.TrainingConfig())

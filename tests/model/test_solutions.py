@@ -48,8 +48,12 @@ def test_what_an_added_solution_lacks_is_refused_in_one_line(saffu, texts):
     assert refused.status == 2 and "--smoothing belongs to --preset toy" in refused.err
 
 
+COUNTED = ("calibrated", "companion", "mixture")
+
+
 def test_training_makes_presets_that_are_not_offered():
-    assert offered_presets() == [name for name in PRESETS if name not in ("companion", "mixture")]
-    assert [offered_as(name) for name in ("calibrated", "companion", "paper")] == ["calibrated", "calibrated", "paper"]
-    with pytest.raises(SaffuError, match="choose one of calibrated, companion, mixture, paper"):
+    assert offered_presets() == ["counted", *(name for name in PRESETS if name not in COUNTED)]
+    assert [offered_as(name) for name in ("calibrated", "companion", "paper")] == ["counted", "counted", "paper"]
+    assert preset("counted", order=3) == preset("calibrated", order=3)  # as folders name it
+    with pytest.raises(SaffuError, match="choose one of counted, companion, mixture, paper"):
         preset("companions")

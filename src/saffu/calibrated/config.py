@@ -21,7 +21,12 @@ class CalibratedConfig(Settings):
     )
     output_classes: int = setting(80, "classes that are predicted before tokens", low=1, high=4096, rare=True)
     cache: int = setting(
-        100_000, "number of preceding tokens of a document to remember; 0 for no memory", low=1, high=10**7, off=True
+        100_000,
+        "number of preceding tokens of a document to remember; 0 for no memory",
+        low=1,
+        high=10**7,
+        off=True,
+        option="memory_tokens",
     )
     prune: int = setting(
         0, "drop n-grams of three or more tokens counted at most N times from the tables", high=2**32 - 1

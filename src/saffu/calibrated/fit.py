@@ -50,7 +50,7 @@ def finished_stage(model: CalibratedModel, warnings: Sequence[str]) -> Stage:
     if guessed:
         names = ", ".join(guessed)
         warnings = [*warnings, f"too little text to estimate the discounts of {names}; fallback values are used"]
-    return Stage("calibrated", model, facts | ({"warnings": warnings} if warnings else {}))
+    return Stage("counted", model, facts | ({"warnings": warnings} if warnings else {}))
 
 
 def fit_encoder(

@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def preset_of(lm: SaffuLM) -> str:
-    """The preset as `saffu train` names it: a network next to counts is an option of the calibrated one."""
+    """The preset as `saffu train` names it: a network next to counts is an option of the counted one."""
     from saffu.model.solutions import offered_as
 
     network = ", with a trained network" if lm.model_.has_network else ""

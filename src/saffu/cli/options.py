@@ -172,6 +172,9 @@ def add_settings(parser: argparse._ActionsContainer, settings: type[Settings], s
         else:
             metavar = {int: "N", float: "X"}.get(kind, "TEXT")
             parse = {int: integer(-LARGEST), float: finite}.get(kind, kind)  # closer limits are the settings' own
+            if option := entry.metadata["option"]:
+                parser.add_argument(flag(option), dest=entry.name, type=parse, metavar=metavar, help=meaning)
+                meaning = argparse.SUPPRESS
             parser.add_argument(flag(entry.name), type=parse, metavar=metavar, help=meaning)
 
 

@@ -51,6 +51,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("--quantiles", action="store_true", help=help)
     help = "whether to predict with memory of what the text itself has said so far [only with --split file]"
     parser.add_argument("--memory", action=argparse.BooleanOptionalAction, help=help)
+    parser.add_argument("--no-cache", dest="memory", action="store_false", default=None, help=argparse.SUPPRESS)
     help = "add repetition, the bits per byte that memory of the line itself would save, and cost: the sum of both"
     parser.add_argument("--repetition", action="store_true", help=help)
     parser.add_argument("--json", action="store_true", help="print JSON Lines")

@@ -65,8 +65,9 @@ def add_options(parser: Parser, words: Sequence[str]) -> None:
     parser.add_argument(
         "--dev", nargs="+", metavar="FILE", help="held-out text [every 20th document, or stretch of a file]"
     )
-    help = "calibrated, or paper, which adds --backprop; each has its own options [calibrated]"
-    parser.add_argument("--preset", choices=offered_presets(), default=preset, metavar="NAME", help=help)
+    help = "counted, or paper, which adds --backprop; each has its own options [counted]"
+    choices = offered_presets()
+    parser.add_argument("--preset", type=preset_name, choices=choices, default=preset, metavar="NAME", help=help)
     parser.add_argument("--tokenizer", type=named_path, metavar="DIR", help="use the tokenizer of this model")
     help = "use the tokenizer and encoder of this model, so that the two can be merged"
     parser.add_argument("--encoder", type=named_path, metavar="DIR", help=help)
@@ -81,7 +82,7 @@ def add_options(parser: Parser, words: Sequence[str]) -> None:
 
 
 def chosen_preset(parser: Parser, words: Sequence[str]) -> str:
-    from saffu.model.solutions import DEFAULT_PRESET, offered_as, offered_presets
+    from saffu.model.solutions import COUNTED, offered_as, offered_presets
 
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     first.add_argument("--preset", type=preset_name, choices=offered_presets())
@@ -97,16 +98,16 @@ def chosen_preset(parser: Parser, words: Sequence[str]) -> str:
             return offered_as(read_manifest(named_path(given.resume))["preset"])
         except SaffuError:  # which is reported once all options have been read
             return "paper"
-    return given.preset or DEFAULT_PRESET
+    return given.preset or COUNTED
 
 
 def preset_name(text: str) -> str:
     """A type for options: a preset that can be chosen by name."""
-    from saffu.model.solutions import PRESETS
+    from saffu.model.solutions import PRESETS, shown_name
 
     if text in PRESETS and PRESETS[text].made_by:
         raise argparse.ArgumentTypeError(f"{text} models are made by {PRESETS[text].made_by}; remove --preset")
-    return text
+    return shown_name(text)
 
 
 def add_model_options(parser: Parser, preset: str) -> None:
@@ -144,7 +145,8 @@ def foreign_options(preset: str) -> dict[str, str]:
     for name in sorted(offered_presets(), key=lambda name: name == preset):
         other = solution(name)
         kinds = [kind for kind in (other.config, other.training, type(other.tokenizer)) if kind is not None]
-        options = [entry.name for kind in kinds[:-1] for entry in own_settings(kind)]
+        entries = [entry for kind in kinds[:-1] for entry in own_settings(kind)]
+        options = [name for entry in entries for name in (entry.metadata["option"], entry.name) if name]
         options += [*BACKPROP] if other.train else []
         options += ["memory_limit"] if other.scales else []
         if name != preset:
@@ -201,7 +203,7 @@ def base_settings(options: argparse.Namespace, config: Settings) -> Settings:
         raise SaffuError("--base needs held-out text, to fit the weights; pass --dev FILE or --hold-out N")
     manifest = read_manifest(options.base)
     if not solution(manifest["preset"]).mixes:
-        raise SaffuError(f"{options.base} has the preset {manifest['preset']}; pass a calibrated model to --base")
+        raise SaffuError(f"{options.base} has the preset {manifest['preset']}; pass a counted model to --base")
     return config.from_dict(manifest["settings"])
 
 
@@ -261,12 +263,13 @@ def executor(options: argparse.Namespace, recipe: Recipe, text: TrainingText) ->
 def read_encoder(options: argparse.Namespace, group: ProcessGroup) -> SaffuLM:
     """The model that --encoder names."""
     from saffu.model.language_model import SaffuLM
+    from saffu.model.solutions import shown_name
 
     if group.size > 1:
         raise SaffuError("--encoder does not work with torchrun; fit each shard separately and merge the models")
     encoder = SaffuLM.load(options.encoder, device_of(options))
-    if options.preset_given and encoder.config.preset != options.preset:
-        raise SaffuError(f"{options.encoder} has the preset {encoder.config.preset}; remove --preset")
+    if options.preset_given and shown_name(encoder.config.preset) != options.preset:
+        raise SaffuError(f"{options.encoder} has the preset {shown_name(encoder.config.preset)}; remove --preset")
     return encoder
 
 

@@ -15,7 +15,16 @@ from saffu.model import folder as folders
 from saffu.model import living
 from saffu.model.backprop import finish, new_run, with_network
 from saffu.model.ledger import Ledger
-from saffu.model.solutions import DEFAULT_PRESET, PRESETS, check, next_to_counts, recount, solution, trained_tokenizer
+from saffu.model.solutions import (
+    DEFAULT_PRESET,
+    PRESETS,
+    check,
+    next_to_counts,
+    recount,
+    shown_name,
+    solution,
+    trained_tokenizer,
+)
 from saffu.processes import SINGLE, ProcessGroup
 from saffu.settings import Settings
 from saffu.text.corpus import Line, TokenCorpus
@@ -35,7 +44,7 @@ OnRow = Callable[[dict[str, Any]], None]
 
 
 class SaffuLM:
-    """A language model fitted by counting. Uses the calibrated preset if no `config` is given.
+    """A language model fitted by counting. Uses the counted preset if no `config` is given.
 
     >>> lm = SaffuLM().fit(["the cat sat on the mat", "the dog sat on the log"] * 10)
     >>> lm.generate("the cat", temperature=0)
@@ -144,7 +153,7 @@ class SaffuLM:
         """The preset, the settings that differ from its defaults, and what the model was fitted to."""
         usual = type(self.config)().to_dict()
         changed = [f"{name}={value!r}" for name, value in self.config.to_dict().items() if value != usual[name]]
-        settings = ", ".join([self.config.preset, *changed])
+        settings = ", ".join([shown_name(self.config.preset), *changed])
         if "model_" not in self.__dict__:
             return f"<SaffuLM {settings}; not fitted>"
         return f"<SaffuLM {settings}; {self.trained_on_['tokens']:,} tokens, vocabulary {len(self.tokenizer_):,}>"

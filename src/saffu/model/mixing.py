@@ -53,7 +53,7 @@ def mix(models: Sequence[SaffuLM], dev: Text) -> SaffuLM:
 def obstacle(first: SaffuLM, other: SaffuLM) -> str:
     """Why a model cannot be mixed with the first; empty if it can."""
     if not solution(other.config.preset).mixes:
-        return f"it has the preset {other.config.preset}; mix calibrated models, without a network"
+        return f"it has the preset {other.config.preset}; mix counted models, without a network"
     if first.tokenizer_.to_json() != other.tokenizer_.to_json():
         return "its tokenizer is another one; train it with --tokenizer or --base"
     settings = first.config.to_dict()

@@ -52,8 +52,8 @@ def fit_calibrated(
 ) -> Iterator[Stage]:
     require_cpu(device)
     if group.size > 1:
-        raise SaffuError("calibrated models are fitted in one process; run the command without torchrun")
-    refuse(options, "calibrated models")
+        raise SaffuError("counted models are fitted in one process; run the command without torchrun")
+    refuse(options, "counted models")
     from saffu.calibrated.fit import fit
 
     return fit(corpus, vocabulary, config)
@@ -172,7 +172,7 @@ PRESETS = {
         TokenizerConfig(),
         fit_companion,
         companion_from_arrays,
-        "counted views of the context, as in a calibrated model, mixed by a learned gate with a small transformer",
+        "counted views of the context, as in a counted model, mixed by a learned gate with a small transformer",
         train=train_companion,
         made_by="saffu train --minutes N",
     ),
@@ -181,7 +181,7 @@ PRESETS = {
         TokenizerConfig(),
         fit_mixture,
         mixture_from_arrays,
-        "a mixture of calibrated models of several texts, and of all these texts together",
+        "a mixture of counted models of several texts, and of all these texts together",
         made_by="saffu mix, or saffu train --base",
     ),
     "paper": Solution(
@@ -197,20 +197,30 @@ PRESETS = {
     ),
 }
 DEFAULT_PRESET = "calibrated"
+COUNTED = "counted"  # the name of the default preset wherever people read it; folders and settings have the other
+
+
+def shown_name(name: str) -> str:
+    """A preset as people read it.
+
+    >>> shown_name("calibrated"), shown_name("paper")
+    ('counted', 'paper')
+    """
+    return COUNTED if name == DEFAULT_PRESET else name
 
 
 def offered_presets() -> list[str]:
     """The presets to choose from; other options and commands make the others of them."""
-    return [name for name, solution in PRESETS.items() if not solution.made_by]
+    return [shown_name(name) for name, solution in PRESETS.items() if not solution.made_by]
 
 
 def offered_as(name: str) -> str:
     """The preset to choose for a model of this one.
 
     >>> offered_as("companion"), offered_as("paper")
-    ('calibrated', 'paper')
+    ('counted', 'paper')
     """
-    return next((other for other, solution in PRESETS.items() if solution.trained_as == name), name)
+    return shown_name(next((other for other, solution in PRESETS.items() if solution.trained_as == name), name))
 
 
 def preset(name: str, **changes: Any) -> Settings:
@@ -224,9 +234,10 @@ def preset(name: str, **changes: Any) -> Settings:
 
 def solution(name: str) -> Solution:
     """The solution of a preset."""
-    if name not in PRESETS:
-        raise SaffuError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
-    return PRESETS[name]
+    stored = DEFAULT_PRESET if name == COUNTED else name
+    if stored not in PRESETS:
+        raise SaffuError(f"unknown preset {name!r}; choose one of {', '.join(map(shown_name, PRESETS))}")
+    return PRESETS[stored]
 
 
 def trained_tokenizer(
@@ -265,4 +276,4 @@ def check(**arguments: Any) -> None:
 
 def require_cpu(device: str) -> None:
     if device != "cpu":
-        raise SaffuError(f"calibrated models run on the CPU, not on {device!r}; omit `device`")
+        raise SaffuError(f"counted models run on the CPU, not on {device!r}; omit `device`")

@@ -122,7 +122,7 @@ def counted_model(lm: SaffuLM) -> CalibratedModel:
     """The part of a model that a page can show."""
     model: CalibratedModel | None = lm.model_.counted_part
     if model is None or model.sums is None:
-        raise SaffuError("only a counted model with its counts can become a page; train one with the calibrated preset")
+        raise SaffuError("only a counted model with its counts can become a page; train one with the counted preset")
     if isinstance(lm.tokenizer_, WordTokenizer):
         raise SaffuError("models of words cannot become a page; train without `words_as_tokens`")
     return model
