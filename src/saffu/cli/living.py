@@ -65,22 +65,23 @@ def add_forget_options(parser: Parser, words: Sequence[str]) -> None:
     parser.add_argument("--drop-network", action="store_true", help=help)
 
 
-def add_merge_options(parser: Parser, _: Sequence[str]) -> None:
-    parser.add_argument("models", nargs="+", type=named_path, metavar="MODEL", help="model folders")
+def add_models(parser: Parser, help: str) -> None:
+    parser.add_argument("models", nargs="+", type=named_path, metavar="MODEL", help=help)
     parser.add_argument("--out", type=named_path, required=True, metavar="DIR", help="output folder")
     parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
+
+
+def add_merge_options(parser: Parser, _: Sequence[str]) -> None:
+    add_models(parser, "model folders")
     help = "merge within this much memory (500M, 2G), using temporary files next to --out"
     parser.add_argument("--memory-limit", type=count, metavar="SIZE", help=help)
     add_output_options(parser)
 
 
 def add_mix_options(parser: Parser, _: Sequence[str]) -> None:
-    help = "model folders with the same tokenizer; text that is added later becomes part of the first"
-    parser.add_argument("models", nargs="+", type=named_path, metavar="MODEL", help=help)
+    add_models(parser, "model folders with the same tokenizer; text that is added later becomes part of the first")
     help = "text to fit the weights on: like the text to be predicted, and counted by none of the models"
     parser.add_argument("--dev", nargs="+", required=True, metavar="FILE", help=help)
-    parser.add_argument("--out", type=named_path, required=True, metavar="DIR", help="output folder")
-    parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
     add_output_options(parser)
     add_text_options(parser)
 

@@ -73,7 +73,7 @@ class ModelFolder:
             yield
         except SaffuError:
             raise
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise SaffuError(f"{self.path / name} is damaged ({error}); {RESTORE}") from None
 
     def text(self, name: str) -> str:
@@ -82,16 +82,12 @@ class ModelFolder:
 
     def learned(self, name: str) -> Any:
         """A learned attribute whose file is read when it is first used."""
-        kinds: dict[str, tuple[str, Any]] = {
-            "ledger_": (LEDGER, lambda arrays, _: Ledger.from_arrays(arrays)),
-            "statistics_": (REFERENCES, Statistics.from_arrays),
-        }
-        file, read = kinds[name]
-        if name == "ledger_" and file not in self:
-            return None
         try:
-            with self.fitting(file):
-                return read(self.arrays(file), int(self.manifest["vocabulary"]))
+            if name == "statistics_":
+                with self.fitting(REFERENCES):
+                    return Statistics.from_arrays(self.arrays(REFERENCES), int(self.manifest["vocabulary"]))
+            with self.fitting(LEDGER):
+                return Ledger.from_arrays(self.arrays(LEDGER)) if LEDGER in self else None
         finally:
             self.require_unchanged()
 
@@ -183,9 +179,8 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
-    where = folder.path / files.MANIFEST
     manifest = folder.manifest
-    try:
+    with folder.fitting(f"{files.MANIFEST} or {LOG}"):
         own = solution(manifest["preset"])
         config = own.config.from_dict(manifest["settings"])
         vocabulary = int(manifest["vocabulary"])
@@ -193,12 +188,9 @@ def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
         source = source_facts(manifest["source"])
         tokenizer_settings = dict(manifest["tokenizer"])
         log = log_facts(folder.text(LOG)) if LOG in folder else []
-    except SaffuError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        raise SaffuError(f"{where} or {LOG} is damaged ({error}); {RESTORE}") from None
     tokenizer = Tokenizer.from_json(folder.text(TOKENIZER))
     if len(tokenizer) != vocabulary:
+        where = folder.path / files.MANIFEST
         raise SaffuError(f"{where} says {vocabulary} tokens, but the tokenizer has {len(tokenizer)}; train again")
     sums = folder.arrays(SUMS) if SUMS in folder else None
     try:

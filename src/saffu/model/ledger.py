@@ -21,6 +21,7 @@ from saffu.text.corpus import Division, TokenCorpus
 
 HASH = 16  # bytes; two documents share a hash with probability 2⁻¹²⁸
 OPENING = 3  # lines at the beginning of a part, by which it is found in a text
+TABLES = ("counted", "parts", "held_out", "openings")  # of a page
 PAGES = "pages"  # of a mixture's `source_`: how many pages of the ledger each of its parts has
 DAMAGED = "the ledger is damaged; restore the folder or train again"
 Hashes = npt.NDArray[np.bytes_]
@@ -96,20 +97,14 @@ class Page:
     complete: bool = True  # False for folders of saffu 0.2: `counted` holds parts too, and the rest is not known
 
     def __add__(self, other: Page) -> Page:
-        return Page(
-            self.counted + other.counted,
-            self.parts + other.parts,
-            self.held_out + other.held_out,
-            self.openings + other.openings,
-            tuple(sorted(self.divided + other.divided)),
-            self.complete and other.complete,
-        )
+        tables = (getattr(self, table) + getattr(other, table) for table in TABLES)
+        return Page(*tables, tuple(sorted(self.divided + other.divided)), self.complete and other.complete)
 
     def arrays(self) -> dict[str, Array]:
         """What is stored."""
         stored = self.counted.arrays()
         if self.complete:
-            for table in ("parts", "held_out", "openings"):
+            for table in TABLES[1:]:
                 stored |= {f"{table}.{name}": array for name, array in getattr(self, table).arrays().items()}
             joined = b"".join(whole for whole, _ in self.divided)
             stored["divided.hashes"] = np.frombuffer(joined, dtype=np.uint8).reshape(-1, HASH)
@@ -130,13 +125,8 @@ class Page:
             raise SaffuError(DAMAGED)
         ends = list(accumulate(parts.tolist(), initial=0))
         divided = zip(hashes, (tuple(cuts[a:b].tolist()) for a, b in pairwise(ends)), strict=True)
-        return cls(
-            counted,
-            Tally.from_arrays(arrays["parts.hashes"], arrays["parts.times"]),
-            Tally.from_arrays(arrays["held_out.hashes"], arrays["held_out.times"]),
-            Tally.from_arrays(arrays["openings.hashes"], arrays["openings.times"]),
-            tuple(sorted((whole.tobytes(), own) for whole, own in divided)),
-        )
+        others = (Tally.from_arrays(arrays[f"{table}.hashes"], arrays[f"{table}.times"]) for table in TABLES[1:])
+        return cls(counted, *others, tuple(sorted((whole.tobytes(), own) for whole, own in divided)))
 
 
 class Ledger:

@@ -13,7 +13,7 @@ import numpy as np
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.errors import SaffuError
 from saffu.format import plural
-from saffu.model.ledger import HASH, OPENING, Cuts, Ledger, hash_of, line_contents
+from saffu.model.ledger import HASH, OPENING, TABLES, Cuts, Ledger, hash_of, line_contents
 from saffu.text.corpus import BEGINS, HELD_OUT, TokenCorpus
 from saffu.text.documents import STRETCH
 
@@ -266,7 +266,7 @@ class _Search:
                 self.divided[salt][whole].append(cuts)
         self.known = {
             name: {salt: frozenset(getattr(page, name).hashes.tolist()) for salt, page in ledger.pages.items()}
-            for name in ("counted", "parts", "held_out", "openings")
+            for name in TABLES
         }
         self.longest = {
             salt: max((abs(cut) for _, cuts in page.divided for cut in cuts), default=STRETCH)
