@@ -368,3 +368,19 @@ def test_a_folder_that_is_write_protected_stays(saffu, here, monkeypatch, line):
     shutil.copytree("m", "f")
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "f")  # root may write to all folders
     refused(saffu, here, line, "f is write-protected")
+
+
+def test_an_empty_folder_that_cannot_be_removed_is_named(saffu, here, monkeypatch):
+    """Whether a folder can be made is tried before the work."""
+
+    def failing(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", failing)
+        result = saffu(f"train b.txt --out new {QUICK} --quiet")
+    left = list(here.glob(".new.writing-*"))
+    assert result.status == 0 and left and all(path.name in result.err for path in left)
+    assert "which is empty, could not be removed; remove it yourself" in result.err
+    assert saffu("update new a.txt").status == 0
+    assert not list(here.glob(".new.writing-*"))

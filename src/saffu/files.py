@@ -44,8 +44,8 @@ def require_writable(folder: Path, force: bool) -> None:
         _require_permission(folder)
         _require_ours(folder)
     place.parent.mkdir(parents=True, exist_ok=True)
-    with uninterrupted(), tempfile.TemporaryDirectory(prefix=f".{place.name}.writing-", dir=place.parent):
-        pass
+    with uninterrupted():
+        remove(Path(tempfile.mkdtemp(prefix=f".{place.name}.writing-", dir=place.parent)), "which is empty")
 
 
 def write_folder(folder: Path, manifest: Mapping[str, Any], files: Mapping[str, Content]) -> None:

@@ -97,8 +97,9 @@ class Page:
     complete: bool = True  # False for folders of saffu 0.2: `counted` holds parts too, and the rest is not known
 
     def __add__(self, other: Page) -> Page:
-        tables = (getattr(self, table) + getattr(other, table) for table in TABLES)
-        return Page(*tables, tuple(sorted(self.divided + other.divided)), self.complete and other.complete)
+        tables = {table: getattr(self, table) + getattr(other, table) for table in TABLES}
+        divided = tuple(sorted(self.divided + other.divided))
+        return Page(**tables, divided=divided, complete=self.complete and other.complete)
 
     def arrays(self) -> dict[str, Array]:
         """What is stored."""
@@ -117,16 +118,18 @@ class Page:
         counted = Tally.from_arrays(arrays["hashes"], arrays["times"])
         if arrays.keys() == {"hashes", "times"}:
             return cls(counted, complete=False)
-        hashes, parts, cuts = (arrays[f"divided.{name}"] for name in ("hashes", "parts", "cuts"))
-        fits = hashes.dtype == np.uint8 and hashes.shape == (len(parts), HASH) and cuts.ndim == parts.ndim == 1
-        if not fits or parts.dtype != np.int64 or cuts.dtype != np.int64:
+        hashes, numbers, cuts = (arrays[f"divided.{name}"] for name in ("hashes", "parts", "cuts"))
+        fits = hashes.dtype == np.uint8 and hashes.shape == (len(numbers), HASH) and cuts.ndim == numbers.ndim == 1
+        if not fits or numbers.dtype != np.int64 or cuts.dtype != np.int64:
             raise SaffuError(DAMAGED)
-        if (parts < 0).any() or int(parts.sum()) != len(cuts) or parts.max(initial=0) > len(cuts):
+        if (numbers < 0).any() or int(numbers.sum()) != len(cuts) or numbers.max(initial=0) > len(cuts):
             raise SaffuError(DAMAGED)
-        ends = list(accumulate(parts.tolist(), initial=0))
+        ends = list(accumulate(numbers.tolist(), initial=0))
         divided = zip(hashes, (tuple(cuts[a:b].tolist()) for a, b in pairwise(ends)), strict=True)
-        others = (Tally.from_arrays(arrays[f"{table}.hashes"], arrays[f"{table}.times"]) for table in TABLES[1:])
-        return cls(counted, *others, tuple(sorted((whole.tobytes(), own) for whole, own in divided)))
+        parts, held_out, openings = (
+            Tally.from_arrays(arrays[f"{table}.hashes"], arrays[f"{table}.times"]) for table in TABLES[1:]
+        )
+        return cls(counted, parts, held_out, openings, tuple(sorted((w.tobytes(), own) for w, own in divided)))
 
 
 class Ledger:
