@@ -112,9 +112,9 @@ class Capabilities(Protocol):
         """The same model, which remembers each document of a corpus in those after it."""
         raise SaffuError("this model has no memory of a document, so it cannot read online")
 
-    def with_neural_cache(self) -> Model | None:
-        """The same model, which scores with a cache of its network's states; None if it has no network."""
-        return None
+    def with_neural_cache(self) -> Model:
+        """The same model, which scores with a cache of its network's states."""
+        raise SaffuError("`neural_cache` needs a network; train one (`minutes`) or omit it")
 
     def without_counts(self) -> Model:
         """The same model without its sums, which predicts the same but no longer changes."""

@@ -418,6 +418,8 @@ def test_the_command_trains_evaluates_and_resumes(saffu, tmp_path):
     assert "network" in saffu(f"explain {out} ann").out
     assert "forget after --drop-network" in saffu(f"info {out}").out
     assert len(saffu(f"score {out} {dev}").out.splitlines()) == 1 + 120
+    plain, cached = (saffu(f"score {out} {dev} --split file {option}").out for option in ("", "--neural-cache"))
+    assert plain != cached and len(plain.splitlines()) == len(cached.splitlines()) == 2
     assert saffu(f"export {out} --out {tmp_path / 'hf'}").status == 0
     head, *_ = saffu(f"pairs {out}").out.splitlines()
     assert head.split() == ["pairs", "tokens", "accuracy", "ties", "counted", "network", "trigram"]

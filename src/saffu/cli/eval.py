@@ -14,6 +14,7 @@ from saffu.cli.options import (
     Parser,
     add_device,
     add_model,
+    add_neural_cache,
     add_online_options,
     add_output_options,
     add_text_options,
@@ -45,8 +46,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     help = "predict without memory of the document"
     parser.add_argument("--no-memory", "--no-cache", dest="no_memory", action="store_true", help=help)
     add_online_options(parser, "remember each document in those after it, as a compressor does")
-    help = "also predict from similar states of the network earlier in the document (slower; needs a network)"
-    parser.add_argument("--neural-cache", action="store_true", help=help)
+    add_neural_cache(parser)
     help = "also report how many keystrokes three suggestions save while N words of the text are typed [300]"
     parser.add_argument("--typing", nargs="?", type=integer(1), const=300, metavar="N", help=help)
     add_device(parser)

@@ -41,6 +41,7 @@ def score(options: argparse.Namespace) -> Tally:
         "split",
         "memory",
         "online",
+        "neural_cache",
         "repetition",
         "keep_best",
         "quantiles",

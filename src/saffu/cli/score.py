@@ -15,6 +15,7 @@ from saffu.cli.options import (
     add_cluster_option,
     add_device,
     add_model,
+    add_neural_cache,
     add_online_options,
     add_text_options,
     device_of,
@@ -56,6 +57,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("--repetition", action="store_true", help=help)
     parser.add_argument("--json", action="store_true", help="print JSON Lines")
     parser.add_argument("--quiet", action="store_true", help="print no histogram")
+    add_neural_cache(parser)
     add_online_options(parser, "remember each text in those after it, as a reader of a stream would")
     add_device(parser)
     help = "with --ray, write one file of rows per text file to this folder"

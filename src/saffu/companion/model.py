@@ -25,7 +25,7 @@ from saffu.companion.rows import ages_of, gate_inputs
 from saffu.companion.weights import PREFIX
 from saffu.companion.window import Memory, Window, moved, read, window_of
 from saffu.errors import SaffuError
-from saffu.interface import Array, Arrays, Capabilities, Explanation, Floats, Term
+from saffu.interface import Array, Arrays, Capabilities, Explanation, Floats, Model, Term
 from saffu.text.corpus import TokenCorpus
 
 CompanionState = tuple[Any, int, Window]
@@ -135,10 +135,10 @@ class CompanionModel(Capabilities):
         model.counted = self.counted.online()
         return model
 
-    def with_neural_cache(self) -> CompanionModel | None:
-        """The same model, which scores with a cache of its networks' states; None without a network."""
+    def with_neural_cache(self) -> Model:
+        """The same model, which scores with a cache of its networks' states."""
         if self.networks is None:
-            return None
+            return super().with_neural_cache()
         model = copy.copy(self)
         model.has_neural_cache = True
         return model

@@ -340,11 +340,7 @@ class SaffuLM:
         `y`, which scikit-learn's pipelines pass, is ignored.
         """
         model = self.model_.online() if online else self.model_
-        if neural_cache:
-            cached = model.with_neural_cache()
-            if cached is None:
-                raise SaffuError("`neural_cache` needs a network; train one (`minutes`) or omit it")
-            model = cached
+        model = model.with_neural_cache() if neural_cache else model
         return evaluate.evaluate(model, self.tokenize(documents))
 
     def score_lines(self, texts: Iterable[str], memory: bool = False) -> list[LineScore]:
