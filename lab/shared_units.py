@@ -179,16 +179,13 @@ class SharedUnits:
         cells = list(cells)
         solved = {unit: self.solve(unit) for unit in units_of(cells)}
         ids = torch.from_numpy(self.corpus.samples["dev"].ids.astype("int64")).to(self.device)
-        families = Family.divide(cells)
-        for family in families:
-            family.solve({unit: part.decoder for unit, part in solved.items()})
-        losses = [torch.zeros(len(f.lefts), len(f.rights), dtype=torch.float64, device=self.device) for f in families]
+        families = Family.divide(cells, {unit: part.decoder for unit, part in solved.items()})
+        losses = [torch.zeros(len(f.lefts), len(f.radii), dtype=torch.float64, device=self.device) for f in families]
         size = SCORED[self.device.type]
         for lo in range(0, len(ids), size):
             for family, loss in zip(families, losses, strict=True):
-                units = {unit for side in (*family.lefts, *family.rights) for unit in side}
-                logits = {u: solved[u].hidden[lo : lo + size] @ solved[u].decoder.rows for u in units}
-                loss += family.nll(logits, ids[lo : lo + size])
+                hidden = {unit: part.hidden[lo : lo + size] for unit, part in solved.items()}
+                loss += family.nll(hidden, ids[lo : lo + size])
         means = [(loss / len(ids)).tolist() for loss in losses]
         return {cell: cell_value(cell, families, means) for cell in cells}
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,8 @@ BATCH = {"cpu": 1 << 10, "cuda": 1 << 14}  # targets passed through a unit at a 
 CHUNK = 64  # targets scored at a time on a CPU: their exponentials stay near the cache
 MEMORY_LIMIT = 6 * 10**9
 PROGRAM = 700 * 10**6  # bytes that Python, torch, and the corpus take
-Side = tuple[UnitKey, ...]
-"""One factor of a cell: its block unit (and its document model) on the left, its radial unit on the right."""
+Left = tuple[UnitKey, ...]
+"""The left side of a cell: its block unit, and its document model if it has one. On the right is its radial unit."""
 
 
 @dataclass(frozen=True)
@@ -83,63 +83,70 @@ def fingerprint(*contents: str) -> str:
 class Family:
     """Cells that differ in their units only, so that any left side can be combined with any radius."""
 
-    def __init__(self, cells: Sequence[PaperConfig]):
-        self.lefts = list(dict.fromkeys(left_side(cell) for cell in cells))
-        self.rights: list[Side] = list(dict.fromkeys((radius_unit(cell),) for cell in cells))
+    def __init__(self, cells: Sequence[PaperConfig], decoders: Mapping[UnitKey, Decoder]):
+        lefts = [left_side(cell) for cell in cells]
+        self.blocks = list(dict.fromkeys(block for block, *_ in lefts))
+        self.documents = list(dict.fromkeys(side for side in lefts if len(side) > 1))
+        self.radii = list(dict.fromkeys(radius_unit(cell) for cell in cells))
+        self.lefts = [*((block,) for block in self.blocks), *self.documents]
         self.place = {
-            cell_key(cell): (self.lefts.index(left_side(cell)), self.rights.index((radius_unit(cell),)))
-            for cell in cells
+            cell_key(cell): (self.lefts.index(left), self.radii.index(radius_unit(cell)))
+            for cell, left in zip(cells, lefts, strict=True)
         }
+        self.rows = self._rows(decoders)
 
     @staticmethod
-    def divide(cells: Sequence[PaperConfig]) -> list[Family]:
+    def divide(cells: Sequence[PaperConfig], decoders: Mapping[UnitKey, Decoder]) -> list[Family]:
         shared = [name for name in SWEPT if name not in ("block_dimension", "radius_dimension")]
         families: dict[tuple[Any, ...], list[PaperConfig]] = {}
         for cell in cells:
             block = cell.block if through_blocks(cell) else 0
-            key = (block, cell.document_shards, *(getattr(cell, name) for name in shared))
-            families.setdefault(key, []).append(cell)
-        return [Family(members) for members in families.values()]
+            families.setdefault((block, *(getattr(cell, name) for name in shared)), []).append(cell)
+        return [Family(members, decoders) for members in families.values()]
 
-    def solve(self, decoders: dict[UnitKey, Decoder]) -> None:
-        """Each side's share (N,) of −(K−1)·log Σ_p Σ_d F_p,d, the term that a cell's final decoder adds to its units.
+    def _rows(self, decoders: Mapping[UnitKey, Decoder]) -> dict[UnitKey, Tensor]:
+        """The decoders, with −(K−1)·log Σ_p Σ_d F_p,d, the term of a cell of K parts that is not one of its parts'.
 
-        All units saw the same targets, so their column sums differ only by rounding. Hence the left sides carry the
-        logarithm, taken with the average radius, and each radius its small distance from that average.
+        A part's outputs sum to one, so a term that is added to all its rows is added to the logits once: blocks carry
+        it for K = 2, and document models what it is more for K = 3. All units saw the same targets, so the column sums
+        of radii differ only by rounding, and their mean stands for each of them.
         """
-        left, right = (
-            torch.stack([torch.stack([decoders[unit].column_sum for unit in side]).sum(0) for side in sides])
-            for sides in (self.lefts, self.rights)
-        )
-        if float((right / right.mean(0) - 1).abs().max()) > 1e-3:
+        radii = torch.stack([decoders[radius].column_sum for radius in self.radii])
+        radius = radii.mean(0)
+        if float((radii / radius - 1).abs().max()) > 1e-3:
             raise RuntimeError("units of one family were counted on different targets")
-        others = len(self.lefts[0])  # K − 1
-        average = torch.log(left.mean(0) + right.mean(0))
-        shares = [-others * torch.log(left + right.mean(0)), others * (average - torch.log(left.mean(0) + right))]
-        self.shares = dict(zip((*self.lefts, *self.rights), torch.cat(shares), strict=True))
+        rows = {unit: decoders[unit].rows for unit in self.radii}
+        terms = {}
+        for block in self.blocks:
+            terms[block] = -torch.log(decoders[block].column_sum + radius)
+            rows[block] = decoders[block].rows + terms[block].float()
+        for block, document in self.documents:
+            sums = decoders[block].column_sum + decoders[document].column_sum + radius
+            rows[document] = decoders[document].rows + (-2 * torch.log(sums) - terms[block]).float()
+        return rows
 
-    def nll(self, logits: dict[UnitKey, Tensor], ids: Tensor) -> Tensor:
-        """−Σ_m log p of the targets under every left side and every radius, (lefts, radii)."""
-        exponentials = []
-        losses = []
-        for sides in (self.lefts, self.rights):
-            some = logits[sides[0][0]]
-            sums = some.new_empty((len(sides), *some.shape), dtype=torch.float64)  # (sides, n, N)
-            for row, side in zip(sums, sides, strict=True):
-                torch.add(self.shares[side], logits[side[0]], out=row)
-                for unit in side[1:]:
-                    row += logits[unit]
-            of_target = sums.gather(2, ids.expand(len(sides), -1)[:, :, None]).squeeze(2)
-            greatest = sums[:, :, EOD:].amax(2)  # (sides, n); ids below EOD are never predicted
-            losses.append((greatest - of_target).sum(1))
-            exponentials.append(sums.sub_(greatest[:, :, None]).exp_()[:, :, EOD:])
-        left, right = exponentials
-        Z = torch.bmm(left.transpose(0, 1), right.permute(1, 2, 0))  # (n, lefts, radii)
-        nll: Tensor = torch.log(Z).sum(0) + losses[0][:, None] + losses[1]
+    def nll(self, hidden: Mapping[UnitKey, Tensor], ids: Tensor) -> Tensor:
+        """−Σ_m log p of the targets under every left side and every radius, (lefts, radii), from the units' outputs.
+
+        Logits are means of log F, so their exponentials are of the size of counts: float32 holds them as they are.
+        """
+        some = hidden[self.radii[0]]
+        shape = len(self.lefts) + len(self.radii), len(some), self.rows[self.radii[0]].shape[1]
+        logits = some.new_empty(shape)  # (lefts and radii, n, N)
+        left, right = logits[: len(self.lefts)], logits[len(self.lefts) :]
+        for row, unit in chain(zip(left, self.blocks, strict=False), zip(right, self.radii, strict=True)):
+            torch.mm(hidden[unit], self.rows[unit], out=row)
+        for row, (block, document) in zip(left[len(self.blocks) :], self.documents, strict=True):
+            torch.addmm(left[self.blocks.index(block)], hidden[document], self.rows[document], out=row)
+        of_target = logits.gather(2, ids.expand(len(logits), -1)[:, :, None]).sum(1, dtype=torch.float64)  # (sides, 1)
+        logits.exp_()
+        likely = slice(EOD, None)  # ids below EOD are never predicted
+        Z = torch.bmm(left[:, :, likely].transpose(0, 1), right[:, :, likely].permute(1, 2, 0))  # (n, lefts, radii)
+        nll: Tensor = torch.log(Z.double()).sum(0) - of_target[: len(left)] - of_target[len(left) :].T
         return nll
 
 
-def left_side(cell: PaperConfig) -> Side:
+def left_side(cell: PaperConfig) -> Left:
     document = document_unit(cell)
     return (block_unit(cell), document) if document else (block_unit(cell),)
 
@@ -216,14 +223,12 @@ class Ablation:
 
     def _score(self, cells: Sequence[PaperConfig]) -> Iterator[Cell]:
         """Stream the samples through all units, one stretch of targets at a time."""
-        families = Family.divide(cells)
         units = units_of(cells)
         networks = {}
-        decoders = {}
+        decoders: dict[UnitKey, Decoder] = {}
         for unit in units:
             networks[unit], decoders[unit] = self.units.load(unit)
-        for family in families:
-            family.solve(decoders)
+        families = Family.divide(cells, decoders)
         batch = BATCH[self.device.type]
         stretch, chunk = batch_sizes(units, self.corpus.vocabulary, self.memory, batch)
         if self.device.type == "cpu":
@@ -240,7 +245,7 @@ class Ablation:
                     batches = {unit: list(islice(stream, stretch // batch)) for unit, stream in streams.items()}
                     number += 1
                     if number > done:
-                        self._add_losses(losses[name], families, networks, decoders, batches, chunk)
+                        self._add_losses(losses[name], families, networks, batches, chunk)
                         self.results.save_unfinished(number, stretch, losses)
                     bar.update(min(stretch, corpus.targets - lo))
         for cell, key in zip(cells, keys, strict=True):
@@ -253,7 +258,6 @@ class Ablation:
         losses: dict[str, float],
         families: Sequence[Family],
         networks: dict[UnitKey, Any],
-        decoders: dict[UnitKey, Decoder],
         batches: dict[UnitKey, list[Any]],
         chunk: int,
     ) -> None:
@@ -261,9 +265,9 @@ class Ablation:
         hidden = {unit: outputs(unit, networks[unit], batches[unit]) for unit in networks}
         ids = torch.cat([targets.ids for targets in next(iter(batches.values()))])
         for lo in range(0, len(ids), chunk):
-            logits = {unit: h[lo : lo + chunk] @ decoders[unit].rows for unit, h in hidden.items()}
+            some = {unit: h[lo : lo + chunk] for unit, h in hidden.items()}
             for family in families:
-                nll = family.nll(logits, ids[lo : lo + chunk]).tolist()
+                nll = family.nll(some, ids[lo : lo + chunk]).tolist()
                 for key, (row, column) in family.place.items():
                     losses[key] += nll[row][column]
 

@@ -233,7 +233,7 @@ def _count(
     def work(number: int, stopped: Callable[[], bool]) -> Mapping[str, Counter]:
         with torch.no_grad():
             counters = begin()
-            for targets in network.batches(corpus, size, number, workers):
+            for targets in network.batches(corpus, size, number, workers, with_means="document" in counters):
                 for counter in counters.values():
                     counter.add(targets)
                 bar.update(len(targets.ids))

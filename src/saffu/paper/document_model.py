@@ -34,12 +34,14 @@ def preceding_means(embeddings: Tensor, ids: Tensor, positions: Tensor, history:
     tensor([[3., 4., 2., 3.]])
     """
     E = embeddings.double()
-    before = E[ids].cumsum(0) - E[ids]  # sums over this run of targets, each target excluded
+    own = E.index_select(0, ids)
+    before = own.cumsum(0).sub_(own)  # sums over this run of targets, each target excluded
     before += torch.bincount(history, minlength=len(E)).double() @ E
     rows = torch.arange(len(ids), device=ids.device)
     opening = (rows - positions).clamp(min=0)  # row of the document's first target, if it is in this run
-    elsewhere = torch.where((positions > rows)[:, None], 0, before[opening])
-    means: Tensor = (E[PAD] + before - elsewhere) / (positions + 1)[:, None]
+    elsewhere = torch.index_select(before, 0, opening, out=own)
+    elsewhere.masked_fill_((positions > rows)[:, None], 0)
+    means: Tensor = before.sub_(elsewhere).add_(E[PAD]).div_((positions + 1)[:, None])
     return means.to(embeddings.dtype)
 
 

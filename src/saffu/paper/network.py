@@ -67,9 +67,14 @@ class Network(nn.Module):
         """Look-ups for the weights as they are now; without `decode`, only those that depend on E alone."""
         return {name: unit.tables(decode) for name, unit in self.units.items()}
 
-    def batches(self, corpus: TokenCorpus, size: int, first: int = 0, step: int = 1) -> Iterator[Targets]:
-        """Runs of `size` targets on the network's device: the batches first, first + step, …"""
-        embeddings = self.document_embeddings if self.document else None
+    def batches(
+        self, corpus: TokenCorpus, size: int, first: int = 0, step: int = 1, with_means: bool = True
+    ) -> Iterator[Targets]:
+        """Runs of `size` targets on the network's device: the batches first, first + step, …
+
+        They come with what a document model reads, if there is one, unless that is not needed.
+        """
+        embeddings = self.document_embeddings if self.document and with_means else None
         return batches(corpus, size, self.lookback, self.device, first=first, step=step, embeddings=embeddings)
 
     def batch_size(self) -> int:
