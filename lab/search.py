@@ -215,6 +215,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--more", nargs="+", type=Path, default=[], metavar="FILE", help="texts for the best readings")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="results, one line of JSON per grid")
     parser.add_argument("--reading", action="append", default=[], metavar="JSON", help="settings to try, and no others")
+    parser.add_argument("--cross", metavar="JSON", help="lists of settings whose combinations to try, and no others")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after this time (default: never)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, or cuda:N (default: cpu)")
 
@@ -224,8 +225,9 @@ def run_command(options: argparse.Namespace) -> None:
     device = usable_device(options.device)
     texts, more = ([load_text(path) for path in paths] for paths in (options.texts, options.more))
     try:
-        if options.reading:
+        if options.reading or options.cross:
             readings = [{"hidden_dimension": 128} | json.loads(reading) for reading in options.reading]
+            readings += combinations(json.loads(options.cross)) if options.cross else []
             run_rows(options.out, SINGLE, texts, readings, device, deadline)
         else:
             run_search(options.out, texts, more, device, deadline)

@@ -59,7 +59,7 @@ def layout_of(unit: UnitKey, corpus: TokenCorpus, device: torch.device) -> Layou
     config = unit.config
     parts = []
     seen = 0
-    for targets in batches(corpus, TARGETS, max(config.block, config.radius), device):
+    for targets in batches(corpus, TARGETS, config.lookback, device):
         for window in unit_windows(unit.name, targets, config):
             filled = window.ids != PAD  # (m, J)
             slots = torch.arange(window.first, window.first + window.width, device=device, dtype=torch.int32)

@@ -94,7 +94,8 @@ def examples(unit: str, documents: Documents, config: PaperConfig) -> list[Examp
     for document in documents:
         for at, target in enumerate(document):
             before = block_before if unit == "block" else radius_before
-            seen = before(document, at, config)[-count:]
+            visible = document[: max(0, at - config.skips(unit))]
+            seen = before(visible, at, config)[-count:]
             padding = [PAD] * (count - len(seen))
             slots = padding + seen if side == "left" else seen + padding
             previous = seen[-1] if seen else PAD
@@ -273,11 +274,14 @@ def fit(folds: list[Documents], vocabulary: int, config: PaperConfig) -> Iterato
     for name, (slots, mode, dimension) in config.units().items():
         f = frequencies.copy()  # Σ_m Y_m counts targets, which `<pad>`, `<sod>`, and `<frg>` never are
         if config.special_noise in ("padding", "zero-padding", "counted"):
-            f[[PAD, SOD, FRG]] = len(documents) * (config.special_noise == "counted"), len(documents), 1
+            f[[SOD, FRG]] = len(documents), 1
             if config.block and (name == "block" or config.radius_span in ("block", "blocks")):
                 f[FRG] = max(1, sum(last_place(len(d) - 1, config) // (config.block - 1) for d in documents))
+        noise = {"block": "zero", "radius": "counted-padding"}[name] if config.special_noise == "masked" else None
+        noise = noise or config.special_noise
+        f[PAD] = len(documents) if noise in ("counted", "counted-padding") else 0
         E = np.asarray(np.float32(noised_embeddings(bit_vectors(f, dimension), f)), dtype=np.float64)
-        E[PAD] *= 1e-4 if config.special_noise in ("zero", "zero-padding") else 1
+        E[PAD] *= 1e-4 if noise in ("zero", "zero-padding") else 1
         network.units[name] = Unit(E, np.ones((slots, slots)), np.zeros(0), mode, config.slot_weight)
     counts: dict[str, Counts] = {}
 

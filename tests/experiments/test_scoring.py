@@ -70,6 +70,7 @@ def test_every_cell_equals_a_model_fitted_whole(text, tmp_path):
         {"block_advance": ["whole"], "radius_padding": ["left", "right"], "document_shards": 0},
         {"radius_span": ["block", "blocks"]},
         {"radius_span": ["block"], "special_noise": ["counted"], "document_shards": 0},
+        {"special_noise": ["masked"], "gap": ["none", "block", "both"], "document_shards": 0},
     ],
     ids=str,
 )

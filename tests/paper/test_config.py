@@ -12,6 +12,7 @@ from saffu.paper.config import PaperConfig
         ({"block": 1}, "`block`"),
         ({"block": 0, "radius": 0}, "at least one unit"),
         ({"radius_span": "block", "block": 0}, "`radius_span` block needs blocks"),
+        ({"radius_span": "blocks", "gap": "both"}, "a radius through blocks cannot skip a token"),
         ({"hidden_dimension": 0}, "`hidden_dimension`"),
         ({"document_shards": 1}, "`document_shards`"),
         ({"variation_sign": 0}, "1 or -1"),

@@ -65,6 +65,8 @@ READINGS = [
     {"radius_span": "start", "special_noise": "zero-padding"},
     {"radius_span": "blocks", "special_noise": "padding", "radius": 6},
     {"radius_span": "blocks", "block": 3},
+    {"special_noise": "masked", "gap": "block"},
+    {"special_noise": "counted-padding", "gap": "both"},
 ]
 
 

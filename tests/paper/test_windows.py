@@ -21,8 +21,9 @@ readings = st.fixed_dictionaries(
         "block_advance": st.sampled_from(["whole", "shifted", "sliding"]),
         "radius_padding": st.sampled_from(["left", "right"]),
         "radius_span": st.sampled_from(["document", "start", "blocks", "block"]),
+        "gap": st.sampled_from(["none", "block", "radius", "both"]),
     }
-)
+).filter(lambda reading: reading["radius_span"] != "blocks" or reading["gap"] in ("none", "block"))
 
 
 def slots(window: Window, count: int) -> list[list[int]]:
@@ -38,7 +39,7 @@ def windowed(unit: str, documents: Documents, config: PaperConfig, batch: int) -
     """(target, slots, query) of every target, each exactly once, in the order of the corpus."""
     found = []
     count = config.units()[unit].slots
-    for targets in batches(as_corpus(documents), batch, max(config.block, config.radius)):
+    for targets in batches(as_corpus(documents), batch, config.lookback):
         rows = {}
         for window in unit_windows(unit, targets, config):
             for row, context, query in zip(
@@ -58,6 +59,7 @@ def windowed(unit: str, documents: Documents, config: PaperConfig, batch: int) -
 @example([[EOD], [*range(4, 12)] * 5], 40, 9, 1, {"padding": "left"})
 @example([[*range(4, 12)] * 5], 7, 20, 100, {"block_advance": "sliding", "radius_span": "block"})
 @example([[*range(4, 12)] * 5], 2, 20, 3, {"radius_span": "blocks", "query_slot": "first"})
+@example([[EOD], [*range(4, 12)] * 5], 4, 3, 1, {"gap": "both"})
 @example([[*range(4, 12)] * 5], 4, 6, 3, {"radius_span": "blocks", "block_advance": "shifted"})
 @example([[*range(4, 12)] * 5], 5, 18, 100, {"radius_padding": "right", "query_slot": "first"})
 def test_windows_are_the_references(unit, documents, block, radius, batch, reading):

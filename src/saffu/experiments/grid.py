@@ -127,6 +127,7 @@ def through_blocks(cell: PaperConfig) -> bool:
 @cache
 def block_unit(cell: PaperConfig) -> UnitKey:
     alone: dict[str, Any] = {"radius": 0, "document_shards": 0, "radius_span": "document"}
+    alone["gap"] = "block" if cell.skips("block") else "none"
     return UnitKey("block", replace(cell, **alone, **_defaults("radius_mode", "radius_dimension", "radius_padding")))
 
 
@@ -134,6 +135,7 @@ def block_unit(cell: PaperConfig) -> UnitKey:
 def radius_unit(cell: PaperConfig) -> UnitKey:
     """The cell's radial unit. If its span depends on b, it is fitted with that block."""
     alone: dict[str, Any] = {"document_shards": 0, **_defaults("block_mode", "block_dimension", "padding")}
+    alone["gap"] = "radius" if cell.skips("radius") else "none"
     if not through_blocks(cell):
         alone |= {"block": 0, **_defaults("block_advance")}
     return UnitKey("radius", replace(cell, **alone))

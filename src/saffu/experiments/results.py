@@ -72,7 +72,7 @@ class Cell:
         facts = json.loads(line)
         if not isinstance(facts, dict) or facts.pop("checksum") != checksum(facts):
             raise ValueError("checksum")
-        config = PaperConfig(**{name: facts[name] for name in (*SHAPE, *SWEPT)})
+        config = PaperConfig(**{name: facts[name] for name in (*SHAPE, *SWEPT) if name in facts})  # others: as before
         values: dict[str, Any] = {
             name: Score(facts[f"{name}_nll"], facts[f"{name}_targets"], facts[f"{name}_bytes"])
             for name in SAMPLES

@@ -52,11 +52,12 @@ class PaperConfig(Settings):
     )
     seed: int = setting(0, "random seed (sample text, random initialization, data order, dropout)", high=2**63 - 1)
 
-    special_noise: Literal["zero", "pure", "zero-padding", "padding", "counted"] = setting(
+    special_noise: Literal["zero", "pure", "zero-padding", "padding", "counted", "counted-padding", "masked"] = setting(
         "zero",
         "f of <pad>, <sod>, and <frg>: 0, as they are never targets, and a zero vector for <pad> (zero) or not (pure); "
         "the same for <pad> alone, and the other two as often as they are seen (zero-padding, padding); all as often "
-        "as they are seen",
+        "as they are seen (counted), or <pad> alone (counted-padding), or <pad> in a radius, with a zero vector in a "
+        "block (masked)",
         rare=True,
     )
     query_slot: Literal["previous", "first"] = setting(
@@ -108,6 +109,9 @@ class PaperConfig(Settings):
         "target's block",
         rare=True,
     )
+    gap: Literal["none", "block", "radius", "both"] = setting(
+        "none", "units that skip the token right before the target", rare=True
+    )
     smoothing: float = setting(
         1e-3,
         "constant for co-occurrences that are zero; the final decoder adds it to all",
@@ -128,6 +132,17 @@ class PaperConfig(Settings):
             raise SaffuError("`block` and `radius` are both 0; a model needs at least one unit: set one of them")
         if self.radius_span == "block" and not self.block:
             raise SaffuError("`radius_span` block needs blocks; set `block`, or use `radius_span` document")
+        if self.radius_span == "blocks" and self.skips("radius"):
+            raise SaffuError("a radius through blocks cannot skip a token; use `gap` block or `radius_span` document")
+
+    @property
+    def lookback(self) -> int:
+        """How many tokens before a target its windows reach."""
+        return max(self.block, self.radius) + (self.gap != "none")
+
+    def skips(self, unit: str) -> bool:
+        """Whether a unit skips the token right before the target."""
+        return self.gap in (unit, "both")
 
     def units(self) -> dict[str, UnitShape]:
         """The units that the model has, by name.

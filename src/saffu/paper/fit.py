@@ -105,7 +105,7 @@ def unit_embeddings(unit: str, corpus: TokenCorpus, vocabulary: int, config: Pap
     seen = noise_frequencies(unit, corpus, vocabulary, config)
     bits = cipher.bit_vectors(seen, config.units()[unit].dimension, f"{unit}_dimension")
     E = cipher.noised_embeddings(bits, seen)
-    if config.special_noise in ("zero", "zero-padding"):
+    if config.special_noise in ("zero", "zero-padding") or (config.special_noise, unit) == ("masked", "block"):
         E[PAD] *= FAINT
     return E
 
@@ -115,11 +115,12 @@ def noise_frequencies(unit: str, corpus: TokenCorpus, vocabulary: int, config: P
 
     With `special_noise` counted, they have the number of documents, and `<frg>` that of later blocks. A radius without
     the markers of blocks never sees `<frg>`, so the block size must not affect its embeddings. With "padding" and
-    "zero-padding", `<pad>` alone has f = 0.
+    "zero-padding", `<pad>` alone has f = 0; with "counted-padding", and in the radius with "masked", the markers alone.
     """
     f = torch.from_numpy(corpus.frequencies(vocabulary))
+    if config.special_noise in ("counted", "counted-padding") or (config.special_noise, unit) == ("masked", "radius"):
+        f[PAD] = corpus.documents
     if config.special_noise in ("padding", "zero-padding", "counted"):
-        f[PAD] = corpus.documents if config.special_noise == "counted" else 0
         f[SOD] = corpus.documents
         sees_blocks = unit == "block" or config.radius_span in ("block", "blocks")
         f[FRG] = max(1, fragments(corpus, config)) if config.block and sees_blocks else 1

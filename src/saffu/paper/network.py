@@ -47,7 +47,7 @@ class Network(nn.Module):
     @property
     def lookback(self) -> int:
         """How many tokens before a target its windows reach."""
-        return max(self.config.block, self.config.radius)
+        return self.config.lookback
 
     @property
     def device(self) -> torch.device:

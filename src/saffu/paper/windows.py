@@ -108,6 +108,8 @@ def unit_windows(unit: str, targets: Targets, config: PaperConfig) -> Iterator[W
 def block_windows(targets: Targets, config: PaperConfig) -> Iterator[Window]:
     """The marker and the tokens of the target's block that precede it."""
     marker, reach = block_start(targets.positions, config)
+    if config.skips("block"):
+        targets, reach = without_previous(targets, reach, marker)
     return _windows(targets, config.block, reach, marker, config.padding == "left", config.query_slot)
 
 
@@ -128,7 +130,15 @@ def radius_windows(targets: Targets, config: PaperConfig) -> Iterator[Window]:
         block = config.block
         last = (reach - 1).clamp(min=0) if config.block_advance == "shifted" else reach
         reach = reach + last // (block - 1) + 1  # the places of all blocks so far
+    if config.skips("radius"):
+        targets, reach = without_previous(targets, reach, marker)
     return _windows(targets, config.radius, reach, marker, config.radius_padding == "left", config.query_slot, block)
+
+
+def without_previous(targets: Targets, reach: Tensor, marker: Tensor | None) -> tuple[Targets, Tensor]:
+    """The same targets without the token right before them, and how many places they see (n,): at least the marker."""
+    least = 0 if marker is None else 1
+    return targets._replace(offsets=targets.offsets - 1), (reach - 1).clamp(min=least)
 
 
 def block_start(positions: Tensor, config: PaperConfig) -> tuple[Tensor, Tensor]:
