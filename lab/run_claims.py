@@ -6,7 +6,7 @@ deviation over the seeds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
@@ -16,6 +16,8 @@ from saffu.format import plural
 
 Row = Mapping[str, Any]
 PRINTED_VOCABULARIES = (26_693, 2_848)
+PATIENCE = 8  # increases of held-out perplexity after which the paper stops
+Measure = Callable[[Row, Row], tuple[bool, float, str]]
 LEAST_REDUCTION = 5  # factor by which a vocabulary "shrinks" as the printed one did, by 9.4
 
 
@@ -156,3 +158,72 @@ def time_saved(warm: Row, cold: Row) -> tuple[float, str]:
         f"The explicit solution takes {seconds:.1f} s to a dev perplexity of {level:.1f}{shared}. "
         f"A cold start {got} {after:.1f} s."
     )
+
+
+def stopping(rows: Sequence[Row]) -> list[Verdict]:
+    """Claims 19 to 21, from runs of r = 8 that go on until held-out perplexity has risen eight times."""
+    claims = {
+        19: "With r = 8, training goes on for more folds before it is stopped than with r = 128.",
+        20: "After initialization on a tenth of the text, training is less stable.",
+        21: "Starting from V̂ makes training faster than starting from uniform attention.",
+    }
+    runs = [row for row in rows if row["until_stopped"] and row["start"] == "explicit" and rises(row) >= PATIENCE]
+    uniform = [row for row in runs if row["settings"].get("attention") == "uniform"]
+    runs = [row for row in runs if row not in uniform]
+    whole = [row for row in runs if row["radius"] == 8 and row["size"] == "10M"]
+    long = [row for row in runs if row["radius"] == 128 and row["size"] == "10M"]
+    tenth = [row for row in runs if row["radius"] == 8 and row["size"] == "100M"]
+    folds = {19: pairs_of(whole, long), 20: pairs_of(tenth, whole), 21: pairs_of(tenth, uniform)}
+    measures = {19: longer, 20: shorter, 21: sooner}
+    return [compare_folds(number, claims[number], folds[number], measures[number]) for number in claims]
+
+
+def compare_folds(number: int, claim: str, pairs: Sequence[tuple[Row, Row]], measure: Measure) -> Verdict:
+    """The verdict of a measure on pairs of runs: whether it is positive for all of them, some, or none."""
+    if not pairs:
+        return Verdict(number, claim, OPEN, "Needs runs of `python -m lab protocol` that were stopped.")
+    found = [measure(*pair) for pair in pairs]
+    wins = sum(holds for holds, _, _ in found)
+    verdict = HOLDS if wins == len(pairs) else IN_PART if wins else FAILS
+    effects = over_seeds([effect for _, effect, _ in found])
+    return Verdict(number, claim, verdict, found[0][2], tokens=pairs[0][0]["tokens"], **effects)
+
+
+def longer(short: Row, long: Row) -> tuple[bool, float, str]:
+    """Whether the first run was stopped after more folds, how much relatively, and the same in words."""
+    folds = [curve_of(run)[-1]["fold"] for run in (short, long)]
+    best = [min(row["dev_perplexity"] for row in curve_of(run)) for run in (short, long)]
+    words = [f"{plural(count, 'fold')} (best {least:.1f})" for count, least in zip(folds, best, strict=True)]
+    evidence = f"r = 8 is stopped after {words[0]}, r = 128 after {words[1]}."
+    return folds[0] > folds[1], folds[0] / folds[1] - 1, evidence
+
+
+def shorter(tenth: Row, whole: Row) -> tuple[bool, float, str]:
+    """Whether held-out perplexity rises more often per fold in the first run."""
+    folds = [curve_of(run)[-1]["fold"] for run in (tenth, whole)]
+    evidence = (
+        f"Held-out perplexity has risen {PATIENCE} times after {plural(folds[0], 'fold')}; after {folds[1]} if all "
+    )
+    return folds[0] < folds[1], folds[1] / folds[0] - 1, f"{evidence}of the text was counted and tuned on."
+
+
+def sooner(explicit: Row, uniform: Row) -> tuple[bool, float, str]:
+    """Whether the first run reaches the best of the second in fewer folds."""
+    curve = curve_of(uniform)
+    best = min(curve, key=lambda row: float(row["dev_perplexity"]))
+    reached = [row["fold"] for row in curve_of(explicit) if row["dev_perplexity"] <= best["dev_perplexity"]]
+    level = f"{best['dev_perplexity']:.1f} after {plural(best['fold'], 'fold')}, its best"
+    words = f"in {reached[0]}" if reached else f"in none of its {curve_of(explicit)[-1]['fold']}"
+    evidence = f"From uniform attention, it reaches {level}; from V̂, {words}."
+    first = reached[0] if reached else curve_of(explicit)[-1]["fold"]
+    return bool(reached) and reached[0] < best["fold"], first / max(1, best["fold"]) - 1, evidence
+
+
+def curve_of(run: Row) -> list[Row]:
+    """The folds of a run, beginning with its start."""
+    return [row for row in run["log"] if "fold" in row]
+
+
+def rises(run: Row) -> int:
+    """How often held-out perplexity rose."""
+    return int(curve_of(run)[-1]["rises"])

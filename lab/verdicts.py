@@ -36,6 +36,7 @@ PROTOCOL = "mixed"  # the text of the paper's protocol
 MAIN = ("babylm-small", "babylm-small-published", "spoken", "spoken-published")  # first with the default reading wins
 STORED = ("default", "0.2.0")  # readings whose whole grids may be stored, the first one found is judged
 OTHER_READINGS = {"earlier": "the earlier default", "earlier+natural-logarithm": "natural logarithms"}  # judged, too
+STOPPED = (19, 20, 21)  # claims judged by runs under the default
 JUDGED = {"attention", "attention_priming", "decoder_priming", "tune_folds", "fold_tokens"}  # by one claim or another
 
 
@@ -47,6 +48,7 @@ class Results:
         self.runs = read_rows(folder / "warm-starts.jsonl")
         self.tunings = read_rows(folder / "tunings.jsonl")
         self.protocol = read_rows(folder / "protocol.jsonl")
+        self.stopped = read_rows(folder / "stopped.jsonl")
         self.search = read_rows(folder / "search.jsonl")
 
     def row(self, text: str, reading: str) -> Row | None:
@@ -145,6 +147,7 @@ def run_verdicts(results: Results) -> dict[int, Verdict]:
         run_claims.large_text(results.protocol),
         run_claims.vocabulary(results.protocol),
         run_claims.cost(results.runs),
+        *run_claims.stopping(results.stopped),
     ]
     return {verdict.number: verdict for verdict in verdicts}
 
@@ -185,19 +188,34 @@ def verdict_table(results: Results) -> str:
     decided_by_search = search_verdicts(results.search, results.main_text)
     lines = head(["", "the paper's claim", "verdict", "effect (paper's)", "spread", "text", "evidence", "elsewhere"])
     for number, verdict in verdicts.items():
+        shown = decided(verdict, others)
+        is_former = (
+            results.main_reading != "default" and number not in {*decided_by_search, *STOPPED} and shown is verdict
+        )
+        verdict = shown
         spread = "–" if verdict.spread is None else f"± {100 * verdict.spread:.2f} ({verdict.seeds})"
         text = PROTOCOL if number in (11, 13) else results.main_text
-        former = results.main_reading != "default" and number not in decided_by_search
-        size = f"{text}, {verdict.size}" + ", as 0.2.0 read the paper" * former if verdict.tokens else "–"
+        size = f"{text}, {verdict.size}" + ", as 0.2.0 read the paper" * is_former if verdict.tokens else "–"
         values = [verdict.claim, f"**{short(verdict.verdict)}**", effects(verdict), spread, size, verdict.evidence]
         lines.append(f"| {number} | " + " | ".join([*values, elsewhere(verdict, others)]) + " |")
-    counts = Counter(verdict.verdict for verdict in verdicts.values())
+    counts = Counter(decided(verdict, others).verdict for verdict in verdicts.values())
     kinds = [f"{kind}: {counts[kind]}" for kind in (HOLDS, IN_PART, FAILS, OPEN) if counts[kind]]
     summary = f"{len(verdicts)} claims; {'; '.join(kinds)}. Effects are relative and means. A spread is a standard "
     summary += (
         "deviation in percentage points, with the number of seeds or choices of documents; “–” where there was one."
     )
     return "\n".join([*lines, "", summary, ""])
+
+
+def decided(verdict: Verdict, others: dict[str, dict[int, Verdict]]) -> Verdict:
+    """The verdict, or the first one of other texts and readings if there is none."""
+    if verdict.verdict != OPEN:
+        return verdict
+    found = {name: verdicts[verdict.number] for name, verdicts in others.items() if verdict.number in verdicts}
+    for name, other in found.items():
+        if other.verdict != OPEN:
+            return replace(other, evidence=f"{other.evidence} (From {name}.)")
+    return verdict
 
 
 def elsewhere(verdict: Verdict, others: dict[str, dict[int, Verdict]]) -> str:

@@ -113,3 +113,33 @@ def test_cost():
         "A cold start has got there when it is scored after 3.0 s."
     )
     assert run_claims.cost([warm]).verdict == OPEN
+
+
+def stopped(perplexities, radius=8, size="10M", **settings):
+    """A run that ended after its held-out perplexity had risen as often as the paper allows."""
+    log = [{"stage": "init", "dev_perplexity": 999.0}]
+    log += [{"fold": fold, "dev_perplexity": float(dev), "rises": 8} for fold, dev in enumerate(perplexities)]
+    facts = {"start": "explicit", "radius": radius, "size": size, "seed": 0, "tokens": 10**6, "until_stopped": True}
+    return facts | {"settings": settings, "log": log}
+
+
+@pytest.mark.parametrize(
+    ("long", "tenth", "uniform", "verdicts"),
+    [
+        ([90, 80], [95, 85], [96, 94, 88], (HOLDS, HOLDS, HOLDS)),
+        ([90, 80, 70, 60], [95, 85, 75, 70, 72], [96, 75], (FAILS, FAILS, FAILS)),
+        ([90, 80], [95, 94], [96, 80], (HOLDS, HOLDS, FAILS)),  # never as good
+    ],
+)
+def test_stopped_runs(long, tenth, uniform, verdicts):
+    runs = [stopped([90, 80, 70]), stopped(long, radius=128), stopped(tenth, size="100M")]
+    runs.append(stopped(uniform, size="100M", attention="uniform"))
+    found = run_claims.stopping(runs)
+    assert tuple(verdict.verdict for verdict in found) == verdicts
+    assert [verdict.number for verdict in found] == [19, 20, 21]
+
+
+def test_runs_that_were_not_stopped_decide_nothing():
+    cut = stopped([90, 80, 70], radius=128)
+    cut["log"][-1]["rises"] = 2
+    assert {verdict.verdict for verdict in run_claims.stopping([stopped([90, 80]), cut])} == {OPEN}
