@@ -215,8 +215,9 @@ def sooner(explicit: Row, uniform: Row) -> tuple[bool, float, str]:
     level = f"{best['dev_perplexity']:.1f} after {plural(best['fold'], 'fold')}, its best"
     words = f"in {reached[0]}" if reached else f"in none of its {curve_of(explicit)[-1]['fold']}"
     evidence = f"From uniform attention, it reaches {level}; from V̂, {words}."
-    first = reached[0] if reached else curve_of(explicit)[-1]["fold"]
-    return bool(reached) and reached[0] < best["fold"], first / max(1, best["fold"]) - 1, evidence
+    own = min(float(row["dev_perplexity"]) for row in curve_of(explicit))
+    evidence += f" Its own best is {own:.1f}."
+    return bool(reached) and reached[0] < best["fold"], own / best["dev_perplexity"] - 1, evidence
 
 
 def curve_of(run: Row) -> list[Row]:

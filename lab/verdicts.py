@@ -189,12 +189,12 @@ def verdict_table(results: Results) -> str:
     lines = head(["", "the paper's claim", "verdict", "effect (paper's)", "spread", "text", "evidence", "elsewhere"])
     for number, verdict in verdicts.items():
         shown = decided(verdict, others)
-        is_former = (
-            results.main_reading != "default" and number not in {*decided_by_search, *STOPPED} and shown is verdict
-        )
+        is_own = shown is verdict
         verdict = shown
+        is_former = results.main_reading != "default" and is_own and number not in {*decided_by_search, *STOPPED}
         spread = "–" if verdict.spread is None else f"± {100 * verdict.spread:.2f} ({verdict.seeds})"
         text = PROTOCOL if number in (11, 13) else results.main_text
+        text = text if is_own else "another text"
         size = f"{text}, {verdict.size}" + ", as 0.2.0 read the paper" * is_former if verdict.tokens else "–"
         values = [verdict.claim, f"**{short(verdict.verdict)}**", effects(verdict), spread, size, verdict.evidence]
         lines.append(f"| {number} | " + " | ".join([*values, elsewhere(verdict, others)]) + " |")

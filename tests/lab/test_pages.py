@@ -116,7 +116,7 @@ def test_every_claim_has_a_verdict(tmp_path):
     rows = [row(), row("natural-logarithm", slot_weight="natural")]
     results = written(tmp_path / "results", rows, runs, protocol)
     found = all_verdicts(results)
-    assert list(found) == list(range(1, 19))
+    assert list(found) == list(range(1, 22))
     assert {number: found[number].verdict for number in (9, 10, 11, 13, 15)} == dict.fromkeys(
         (9, 10, 11, 13, 15), HOLDS
     )
