@@ -105,16 +105,16 @@ SECOND = (
 def prepare(out: Path, train: Sequence[str], dev: Sequence[str]) -> None:
     """Tokenize and shuffle a text once; every other held-out document is for testing."""
     paths = [[path for name in names for path in find_files([name])] for names in (train, dev)]
-    with tokenized(Protocol(paths[0], paths[1], (), out)) as corpora:
-        held_out = np.arange(corpora.dev.documents)
-        parts = (corpora.train, corpora.dev.select(held_out[::2]), corpora.dev.select(held_out[1::2]))
-        facts = {"full_vocabulary": corpora.full_vocabulary, "vocabulary": len(corpora.tokenizer)}
-        arrays = {"facts": np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)}
-        for name, part in zip(SPLITS, parts, strict=True):
-            lengths = np.diff(part.starts)
-            arrays |= {f"{name}.ids": part.ids, f"{name}.lengths": lengths, f"{name}.sizes": part.sizes}
-            print(f"{name}: {part.targets:,} tokens in {part.documents:,} documents")
-        files.write_file(out, {name: np.ascontiguousarray(narrow(array)) for name, array in arrays.items()})
+    corpora = tokenized(Protocol(paths[0], paths[1], (), out))
+    held_out = np.arange(corpora.dev.documents)
+    parts = (corpora.train, corpora.dev.select(held_out[::2]), corpora.dev.select(held_out[1::2]))
+    facts = {"full_vocabulary": corpora.full_vocabulary, "vocabulary": len(corpora.tokenizer)}
+    arrays = {"facts": np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)}
+    for name, part in zip(SPLITS, parts, strict=True):
+        lengths = np.diff(part.starts)
+        arrays |= {f"{name}.ids": part.ids, f"{name}.lengths": lengths, f"{name}.sizes": part.sizes}
+        print(f"{name}: {part.targets:,} tokens in {part.documents:,} documents")
+    files.write_file(out, {name: np.ascontiguousarray(narrow(array)) for name, array in arrays.items()})
 
 
 def narrow(array: Any) -> Any:
