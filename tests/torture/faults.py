@@ -52,7 +52,7 @@ APPLIED = "had been written|holds the new version|are counted"  # in messages of
 HIDDEN = re.compile(r"^\.(.+)\.(lock|writing-[0-9a-z_]+(-old)?)$")  # our own files, while we write
 
 CHECKPOINTS = 6.0  # seconds per look at the clock: every few steps, a minute has passed, and a checkpoint is saved
-COMPANION = f"{SMALL} --epochs 1"
+COMPANION = f"{SMALL} --epochs 4"
 NETWORK = f"{PAPER} --backprop --max-folds 2 --fold-tokens 500 --batch-size 256"
 SCRATCH = "scratch"  # folder for temporary files
 ARCHIVE = "archive.zip"  # to be downloaded
