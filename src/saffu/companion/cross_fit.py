@@ -25,14 +25,15 @@ from saffu.text.tokenizer import EOD
 
 FOLDS = 10
 FEW_FOLDS, LARGE = 3, 5_000_000  # for a text this long: ten would take minutes, and two thirds of the counts are enough
-STRETCHES = 200  # of a text: many, so that every fold is a sample of all its parts
+STRETCHES = 200  # of a text: many, so that every fold is a sample of all its parts …
+STRETCH = 2048  # tokens: … but not shorter than this, so that memory has something to remember
 LINES_ALONE, PASSAGE = 0.1, 10_000  # this share of every such number of tokens is read line by line
 
 
 class CrossFit(NamedTuple):
     """What the counts say of their own text."""
 
-    corpus: TokenCorpus  # the text as it was read: stretches and some of the lines are documents of their own
+    corpus: TokenCorpus  # the text as the network reads it: some of its lines are documents of their own
     log_p: Floats  # ln p of every target (targets,)
     certainty: Array  # what the gate sees of the model (targets, CERTAINTIES)
 
@@ -48,8 +49,8 @@ def cross_fitted(
     certainty = np.zeros((corpus.targets, 2), dtype=np.float32)
     ranges = stretches(corpus)
     folds = FEW_FOLDS if corpus.targets > LARGE else FOLDS
-    divided = with_lines_alone(corpus)
-    divided = replace(divided, starts=np.union1d(divided.starts, ranges[:, 0]))
+    with_lines = with_lines_alone(corpus)
+    divided = replace(with_lines, starts=np.union1d(with_lines.starts, ranges[:, 0]))
     with progress_bar(progress, total=corpus.targets) as bar:
         for fold in range(group.rank, min(folds, len(ranges)), group.size):
             own = ranges[fold::folds]
@@ -58,7 +59,7 @@ def cross_fitted(
             assert model.sums is not None
             log_p[where], certainty[where] = model.solved(model.sums - seen).log_probabilities_and_certainty(parts)
             bar.update(len(where))
-    return CrossFit(divided, group.sum(log_p), gate_inputs(group.sum(certainty), ages_of(divided)))
+    return CrossFit(with_lines, group.sum(log_p), gate_inputs(group.sum(certainty), ages_of(divided)))
 
 
 def with_lines_alone(corpus: TokenCorpus, passage: int = PASSAGE) -> TokenCorpus:
@@ -78,10 +79,10 @@ def with_lines_alone(corpus: TokenCorpus, passage: int = PASSAGE) -> TokenCorpus
 def stretches(corpus: TokenCorpus) -> Array:
     """Consecutive ranges (n, 2) of about equal length, which end with documents or, if those are long, with lines.
 
-    >>> stretches(TokenCorpus(np.full(1200, 3), np.array([0, 9, 1200]), np.ones(1200)))[:4].tolist()
-    [[0, 9], [9, 12], [12, 18], [18, 24]]
+    >>> stretches(TokenCorpus(np.full(1200, 3), np.array([0, 150, 1200]), np.ones(1200)))[:4].tolist()
+    [[0, 150], [150, 240], [240, 360], [360, 480]]
     """
-    length = -(-corpus.targets // STRETCHES)
+    length = max(-(-corpus.targets // STRETCHES), min(STRETCH, -(-corpus.targets // FOLDS)))
     cuts = np.arange(length, corpus.targets, length)
     for ends in (corpus.line_starts(), corpus.starts):  # documents take precedence
         following = ends[np.searchsorted(ends, cuts)]
