@@ -1,5 +1,6 @@
 """Mixtures: their probabilities, their weights, and what they forget."""
 
+import copy
 import json
 
 import numpy as np
@@ -9,6 +10,7 @@ from conftest import sentences
 from saffu import CalibratedConfig, SaffuError, SaffuLM, load
 from saffu.calibrated.mixture import fit_weights, fitted_mixture, inputs, log_softmax
 from saffu.calibrated.model import CalibratedModel
+from saffu.model.checking import check_model
 
 CONFIG = CalibratedConfig(order=3, slots=3, word_classes=20, output_classes=8)
 
@@ -99,8 +101,6 @@ def test_a_useless_part_is_left_out(parts):
 
 def test_each_part_forgets(parts, mixed, tmp_path):
     """Bit for bit the mixture that never counted the documents, whichever part had them; additions go to the first."""
-    import copy
-
     mixed.save(tmp_path / "m")
     lm = load(tmp_path / "m")
     before = lm.model_.arrays()
@@ -120,6 +120,20 @@ def test_each_part_forgets(parts, mixed, tmp_path):
         np.testing.assert_array_equal(array, lm.model_.arrays()[name], err_msg=name)
     with pytest.raises(SaffuError, match="none of these documents"):
         lm.forget(["never counted"])
+
+
+def test_its_counts_are_checked_against_its_text(mixed):
+    """Each document in the part that counted it; a document of the second part in the first is another mixture."""
+    own, general = letters(2, 60), sentences(1, 500)
+    findings = check_model(mixed, mixed.tokenize([*general, *own]))
+    assert findings.verified[-1].startswith("the counts are exactly those of the text")
+    with pytest.raises(SaffuError, match="1 document or parts that are counted are not in the text"):
+        check_model(mixed, mixed.tokenize([*general, *own[1:]]))
+    moved = mixed.model_.count_in(1, mixed.tokenize(own[:1]))
+    swapped = copy.copy(mixed)
+    swapped.model_ = mixed.model_.solved(mixed.model_.sums - mixed.model_.count(mixed.tokenize(own[:1])) + moved)
+    with pytest.raises(SaffuError, match=r"part 0.* differs"):
+        check_model(swapped, mixed.tokenize([*general, *own]))
 
 
 def test_what_cannot_be_mixed(parts, fitted):

@@ -12,6 +12,7 @@ import numpy as np
 from saffu.errors import SaffuError
 from saffu.format import plural
 from saffu.interface import Arrays
+from saffu.model.living import counts_of
 from saffu.model.matching import Matches
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ def counted_text(lm: SaffuLM, corpus: TokenCorpus) -> TokenCorpus:
         parts, left = matches.left()
         if left.documents:
             raise SaffuError(f"{plural(left.documents, 'document')} or parts that are counted are not in the text")
-    if changed := difference(lm.model_.count(parts).arrays(), lm.model_.sums.arrays()):
+    counts = counts_of(parts, lm.model_, lm.ledger_, lm.source_)
+    if changed := difference(counts.arrays(), lm.model_.sums.arrays()):
         raise SaffuError(f"its counts are not those of the text ({changed} differs)")
     return parts
 

@@ -17,9 +17,10 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import reduce, wraps
+from operator import add
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -106,7 +107,7 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
         return removal
     if not left.documents:
         raise SaffuError("this would remove every document in the model; delete its folder instead")
-    changed = model.solved(_sums_without(lm, ledger, model, parts))
+    changed = model.solved(model.sums - counts_of(parts, model, ledger, lm.source_))
     sizes = {name: lm.trained_on_[name] - number for name, number in parts.totals().items()}
     # Earlier samples may repeat the forgotten text.
     rows = [{key: value for key, value in row.items() if key != "sample"} for row in lm.log_]
@@ -115,14 +116,12 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
     return replace(removal, tokens=_remaining_tokens(lm, parts))
 
 
-def _sums_without(lm: SaffuLM, ledger: Ledger, model: Model, documents: TokenCorpus) -> Any:
-    """The model's sums without those of documents, in each part of a mixture that has counted them."""
-    if model.parts == 1:
-        return model.sums - model.count(documents)
-    sums: Any = model.sums
-    for part, own in enumerate(ledger.by_part(documents, lm.source_[PAGES])):
-        sums = sums - model.count_in(part, own) if own.documents else sums
-    return sums
+def counts_of(documents: TokenCorpus, model: Model, ledger: Ledger | None, source: Mapping[str, Any]) -> Any:
+    """The counts of documents that a model has counted, each in the part of a mixture that has counted it."""
+    if ledger is None or model.parts == 1:
+        return model.count(documents)
+    owned = enumerate(ledger.by_part(documents, source[PAGES]))
+    return reduce(add, [model.count_in(part, own) for part, own in owned if own.documents])
 
 
 @one_at_a_time
