@@ -37,7 +37,7 @@ class LineScore:
 
     @classmethod
     def of(cls, nats: float, tokens: int, size: int) -> LineScore:
-        bits = nats / math.log(2)
+        bits = nats / math.log(2) + 0.0  # which turns −0.0 into 0.0
         if not tokens:
             return cls(bits, tokens, size, math.nan, math.nan)
         perplexity = 2 ** (bits / tokens) if bits / tokens < 1024 else math.inf
@@ -99,7 +99,7 @@ class Scorer:
         name = self.tokenizer.token
         return [
             [
-                TokenScore(position, name(token), -nats / math.log(2))
+                TokenScore(position, name(token), -nats / math.log(2) + 0.0)
                 for position, (token, nats) in enumerate(zip(ids.tolist(), log_p.tolist(), strict=True), 1 - begin)
                 if position > 0
             ]
