@@ -114,7 +114,7 @@ class Capabilities(Protocol):
 
     def with_neural_cache(self) -> Model:
         """The same model, which scores with a cache of its network's states."""
-        raise SaffuError("`neural_cache` needs a network; train one (`minutes`) or omit it")
+        raise SaffuError("`neural_cache` needs a network; train one (`saffu train --minutes`) or omit it")
 
     def without_counts(self) -> Model:
         """The same model without its sums, which predicts the same but no longer changes."""

@@ -55,6 +55,6 @@ def test_without_a_network_there_is_no_neural_cache(saffu, tmp_path):
     lm.save(tmp_path / "model")
     (tmp_path / "dev.txt").write_text("\n".join(texts(2, 5)))
     refused = saffu(f"eval {tmp_path / 'model'} {tmp_path / 'dev.txt'} --neural-cache")
-    assert refused.status == 2 and "--neural-cache needs a network" in refused.err
+    assert refused.status == 2 and "--neural-cache needs a network; train one (`saffu train --minutes`)" in refused.err
     with pytest.raises(SaffuError, match="needs a network"):
         lm.score(texts(2, 5), neural_cache=True)
