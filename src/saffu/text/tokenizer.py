@@ -41,9 +41,10 @@ BYTES = {character: bytes([byte]) for byte, character in enumerate(BYTE_CHARACTE
 
 _WORDS = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 
-# No word continues from a visible character into white space, so text may be cut there, and each distinct chunk needs
-# to be split only once. For the pre-tokenizer, unlike Python, U+001C–U+001F are not white space.
-_CHUNK = re.compile(r"[^\S\x1c-\x1f]*[\S\x1c-\x1f]+|\s+")
+# No word continues from a visible character into white space, or from ASCII letters into other ASCII characters, so
+# text may be cut there, and each distinct chunk needs to be split only once. For the pre-tokenizer, unlike Python,
+# U+001C–U+001F are not white space.
+_CHUNK = re.compile(r" ?[A-Za-z]+(?![A-Za-z\x80-\U0010ffff])|[^\S\x1c-\x1f]*[\S\x1c-\x1f]+|\s+")
 # The pre-tokenizer's own words, if a text is ASCII: shorter than chunks, and more of them occur again.
 _ASCII_WORD = re.compile(r"'(?:s|t|re|ve|m|ll|d)| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", re.ASCII)
 KNOWN_CHARACTERS = 1 << 20  # of chunks whose ids are remembered
