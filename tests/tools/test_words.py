@@ -53,6 +53,18 @@ def test_punctuation_is_known_apart(fitted):
         assert -1e-9 <= row.punctuation <= row.bits + 1e-9, row
 
 
+def test_punctuation_that_no_token_has_is_known_by_its_bytes(fitted):
+    lm = fitted("calibrated")
+    assert len(lm.tokenizer_.encode("„")) > 1
+    text = "the „dog“ –"
+    pieces = [lm.tokenizer_.decode_bytes([token]) for token in lm.tokenizer_.encode(text)]
+    (tokens,) = lm.scorer_.without_memory().tokens([text])
+    letters = [row.bits for row, piece in zip(tokens, pieces, strict=False) if piece in b"dog"]
+    plain, quoted, dash, _ = lm.surprisals(text)
+    assert plain.punctuation == 0 and dash.punctuation == pytest.approx(dash.bits)
+    assert letters and quoted.punctuation == pytest.approx(quoted.bits - sum(letters))
+
+
 def test_every_kind_of_model(lm, dev_text):
     for text in dev_text[:5]:
         rows = lm.surprisals(text)

@@ -43,7 +43,7 @@ class WordScore:
     word: str
     tokens: int
     bits: float  # surprisal: −log2 p(word and its ending | all words before it)
-    punctuation: float  # how many of these bits are of tokens without a letter or digit
+    punctuation: float  # how many of these bits are of characters that are not letters or digits
 
 
 @lru_cache(maxsize=8)
@@ -53,10 +53,25 @@ def boundaries(tokenizer: Tokenizer) -> Array:
     return np.array([token == EOD or piece[:1] in _FIRST_BYTES for token, piece in enumerate(pieces)])
 
 
-def is_punctuation(tokenizer: Tokenizer, token: int) -> bool:
-    """Whether a token is text without a letter, a digit, or a part of a character."""
-    text = tokenizer.decode_bytes([token]).decode("utf-8", "surrogateescape").strip()
-    return token != EOD and text.isprintable() and text != "" and not any(c.isalnum() for c in text)
+def punctuation(pieces: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+    """Spans of the tokens that are text without a letter or digit; white space belongs to what follows.
+
+    A character may take several tokens.
+
+    >>> list(punctuation([b" ", b"(", b"no", b"\\xe2\\x80", b"\\x9c", b"."]))
+    [(0, 2), (3, 5), (5, 6)]
+    """
+    begin = 0
+    for end in range(1, len(pieces) + 1):
+        try:
+            text = b"".join(pieces[begin:end]).decode().strip()
+        except UnicodeDecodeError:
+            continue
+        if not text:
+            continue
+        if text.isprintable() and not any(character.isalnum() for character in text):
+            yield begin, end
+        begin = end
 
 
 @dataclass(frozen=True)
@@ -150,11 +165,11 @@ def word_scores(
         nats = -math.fsum(log_p[lo.token : hi.token]) + log_ended.get(lo, 0.0) - log_ended.get(hi, 0.0)
         tokens = hi.token + bool(hi.begun) - lo.token - bool(lo.begun)  # that begin in it
         marks = 0.0
-        for place in range(lo.token, hi.token):
-            if is_punctuation(tokenizer, ids[place]):  # the first token begins the word, and the last one ends it
-                marks -= log_p[place]
-                marks += log_ended.get(lo, 0.0) if place == lo.token else 0.0
-                marks -= log_ended.get(hi, 0.0) if place == hi.token - 1 else 0.0
+        pieces = [tokenizer.decode_bytes([token]) for token in ids[lo.token : hi.token]]
+        for first, end in punctuation(pieces):
+            marks -= math.fsum(log_p[lo.token + first : lo.token + end])
+            marks += log_ended.get(lo, 0.0) if first == 0 else 0.0  # the first token begins the word,
+            marks -= log_ended.get(hi, 0.0) if end == len(pieces) else 0.0  # and the last one ends it
         rows.append(WordScore(position, word, tokens, nats / math.log(2), marks / math.log(2)))
     return rows
 
