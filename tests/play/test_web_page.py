@@ -92,6 +92,17 @@ def test_other_shapes_of_models(text, asked, counted_page, settings):
         require_same(expected, answer.get("result", answer), name)
 
 
+def test_underscores_belong_to_words(asked):
+    documents = ["    def __init__(self, name):", "        self.file_name = name", "print(__name__)"] * 30
+    lm = SaffuLM().fit(documents)
+    best = {"    def __in": "__init__", "        self.fi": "self.file_name"}
+    answers = asked([("suggest", {"text": typed, "rest": "", "ending": None}) for typed in best], lm=lm)["answers"]
+    for (typed, word), answer in zip(best.items(), answers, strict=True):
+        words = {each["word"]: each["p"] for each in answer["result"]["words"]}
+        assert next(iter(words)) == word
+        assert words == pytest.approx({each: lm.complete_word(typed)[each] for each in words}, rel=1e-3)
+
+
 def test_text_is_tokenized_as_by_the_library(lm, asked):
     texts = [*MULTILINGUAL, *random_texts(300), "a\r\nb\n \n\nc"]
     found = asked([("state", {})], texts)

@@ -9,7 +9,7 @@ import pytest
 
 from saffu import SaffuLM
 from saffu.text.tokenizer import EOD
-from saffu.tools.decoding import CtcLanguageModel
+from saffu.tools.decoding import CtcLanguageModel, Spelling
 
 
 def test_steps_add_up_to_a_score(lm):
@@ -94,6 +94,14 @@ def test_beginnings_of_lines_are_not_glued_to_words():
     lm = SaffuLM().fit([" ".join(drawn.choice(words) for words in parts) for _ in range(100)])
     assert list(lm.complete_word("The k", 5)) == ["king"]
     assert set(lm.complete_word("My ", 10)) <= {word.rstrip(".") for words in parts for word in words}
+
+
+def test_underscores_belong_to_words():
+    lm = SaffuLM().fit(["    def __init__(self, name):", "        self.file_name = name", "print(__name__)"] * 30)
+    assert b"__(" in Spelling.of(lm.tokenizer_).pieces, "a token in which the word ends"
+    best = {typed: next(iter(lm.complete_word(typed))) for typed in ("    def __in", "        self.fi")}
+    assert list(best.values()) == ["__init__", "self.file_name"]
+    assert sum(lm.complete_word("    def __in").values()) <= 1 + 1e-6
 
 
 def test_completion_is_independent_of_tokenization(fitted):

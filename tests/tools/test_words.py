@@ -137,6 +137,7 @@ def test_completion_in_a_script_without_spaces(characters):
     lm = japanese()
     assert next(iter(lm.complete_word("今日は天"))).startswith("天気")
     assert next(iter(lm.complete_word("今日は水"))).startswith("水曜日")
+    assert next(iter(lm.complete_word("　天"))).startswith("天気"), "without the wide space"
     assert next(iter(lm.complete_word("今日は天気と猫が"))) == "が好きです"  # several tokens, each of which is certain
 
 

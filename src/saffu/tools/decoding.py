@@ -100,6 +100,7 @@ class Spelling:
     by_piece: dict[bytes, int]
     continues: Array  # (N,) bool: whether a token continues a word that stands before it
     spaceless: Array  # (N,) bool: whether it begins with a letter of a script without spaces
+    tails: dict[bytes, list[int]]  # by their underscores: tokens that end a word after them, such as `__(`
 
     @staticmethod
     @lru_cache(maxsize=8)
@@ -108,7 +109,11 @@ class Spelling:
         ordered = sorted((piece, token) for token, piece in enumerate(pieces) if piece)
         continues = np.array([continues_word(piece) for piece in pieces])
         spaceless = np.array([is_spaceless(piece.decode("utf-8", "ignore")[:1]) for piece in pieces])
-        return Spelling(pieces, ordered, dict(ordered), continues, spaceless)
+        tails: defaultdict[bytes, list[int]] = defaultdict(list)
+        for token in np.flatnonzero(~continues).tolist():
+            if pieces[token].startswith(b"_"):
+                tails[pieces[token][: len(pieces[token]) - len(pieces[token].lstrip(b"_"))]].append(token)
+        return Spelling(pieces, ordered, dict(ordered), continues, spaceless, dict(tails))
 
     def after(self, spelled: bytes, p: Array) -> Array:
         """Which tokens continue a word, (N,) bool, given their probabilities.
@@ -132,10 +137,12 @@ class Spelling:
 def continues_word(piece: bytes) -> bool:
     """Whether a token continues a word: with a letter, a digit, or a mark, after an apostrophe or hyphen at most.
 
-    In scripts without spaces, none does without further evidence (`Spelling.after`).
+    Underscores do, too. In scripts without spaces, no token does without further evidence (`Spelling.after`).
 
     >>> continues_word(b"me"), continues_word(b"'t"), continues_word(b" me"), continues_word(b".")
     (True, True, False, False)
+    >>> continues_word(b"__"), continues_word(b"__(")
+    (True, False)
     >>> continues_word("天気".encode())
     False
     """
@@ -144,6 +151,9 @@ def continues_word(piece: bytes) -> bool:
         text = text[1:]
     if not text:
         return bool(piece)  # part of a character continues it
+    text = text.lstrip("_")
+    if not text:
+        return True
     kind = category(text[0])[0]
     return kind == "M" or (kind in "LN" and not is_spaceless(text[0]))
 
@@ -157,9 +167,9 @@ def complete_word(model: Model, tokenizer: Tokenizer, prompt: str, number: int =
     """The most likely words that the last, unfinished word of a prompt may become, and their probabilities.
 
     Every sequence of tokens counts whose bytes begin with the unfinished word, so the result does not depend on how
-    that would be tokenized. A word ends before white space, punctuation, or the end of the line. The search is limited
-    (LEAST_SHARE, MOST_STEPS, MOST_TOKENS) and ends once no other word can be among the `number` most likely; what was
-    not followed is missing from the sum of the probabilities.
+    that would be tokenized. A word ends before white space, punctuation other than `_`, or the end of the line. The
+    search is limited (LEAST_SHARE, MOST_STEPS, MOST_TOKENS) and ends once no other word can be among the `number` most
+    likely; what was not followed is missing from the sum of the probabilities.
     """
     if number < 1:
         raise SaffuError(f"`number` is {number}; it must be an integer of at least 1")
@@ -174,8 +184,10 @@ def unfinished(prompt: str) -> tuple[str, str]:
     (('the old', ' ki'), ('the old', ' '), ('', 'th'))
     >>> unfinished("今日は天")  # in a script without spaces, the last segment
     ('今日は', '天')
+    >>> unfinished("はい。\\u3000天")  # the wide space is a token of its own
+    ('はい。\\u3000', '天')
     """
-    typed = _UNFINISHED.findall(prompt)[0]
+    typed = _UNFINISHED.findall(prompt)[0].rpartition("\u3000")[2]
     if is_spaceless(typed):
         last = segments(typed)[-1]
         typed = last if last.strip()[:1].isalnum() else ""
@@ -219,10 +231,15 @@ def _completions(model: Model, spelling: Spelling, start: State, prefix: bytes, 
         else:
             word = spelled.strip(WHITE_SPACE)
             likely = p / math.exp(-cost)
-            continues = spelling.after(spelled, likely) & (likely >= usual)  # what is rarer here than anywhere is noise
-            continues[unseen] = False
+            usable = likely >= usual  # what is rarer here than anywhere is noise
+            usable[unseen] = False
+            continues = spelling.after(spelled, likely) & usable
             if word:
                 shares[word] += float(p[EOD:][~continues[EOD:]].sum())
+                for underscores, ending in spelling.tails.items():
+                    share = float(p[ending][usable[ending]].sum())
+                    shares[word] -= share
+                    shares[word + underscores] += share
                 least = nlargest(number, shares.values())[-1] if len(shares) >= number else 0.0
             tokens = np.flatnonzero(continues)
         tokens = tokens[p[tokens] > max(LEAST_SHARE * covered / 10, least)]

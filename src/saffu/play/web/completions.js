@@ -24,6 +24,11 @@ class Spelling {
     this.byPiece = new Map(this.ordered.map((token) => [key(this.pieces[token]), token]));
     this.continuing = Uint16Array.from(tokens.filter((token) => tokenizer.continues[token]));
     this.ending = Uint16Array.from(tokens.filter((token) => token >= EOD && !tokenizer.continues[token]));
+    this.tails = new Map(); // tokens that end a word after underscores, such as __(
+    for (const token of this.ending) {
+      const [underscores] = key(this.pieces[token]).match(/^_*/);
+      if (underscores) this.tails.set(token, underscores);
+    }
   }
 
   static of(tokenizer) {
@@ -102,10 +107,16 @@ function completions(model, spelling, start, prefix, number) {
       tokens = spelling.continuing.filter(isLikely); // what is rarer here than anywhere is noise
       const word = key(stripped(spelled));
       if (word) {
+        const add = (ended, share) => found.set(ended, (found.get(ended) ?? 0) + share);
         let ends = 0;
         for (const token of spelling.ending) ends += Math.exp(logP[token] - cost);
         for (const token of spelling.continuing) if (!isLikely(token)) ends += Math.exp(logP[token] - cost);
-        found.set(word, (found.get(word) ?? 0) + ends);
+        for (const [token, underscores] of spelling.tails) {
+          if (!isLikely(token)) continue;
+          add(word + underscores, Math.exp(logP[token] - cost));
+          ends -= Math.exp(logP[token] - cost);
+        }
+        add(word, ends);
         if (found.size >= number) least = [...found.values()].sort((a, b) => b - a)[number - 1];
       }
     }

@@ -4,7 +4,7 @@ export const EOD = 3;
 const SPECIAL = ["<pad>", "<sod>", "<frg>", "<eod>"];
 const WORDS = /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
 const BLANK = /^[\p{White_Space}\x1c-\x1f]+$/u;
-const CONTINUES = /^[\p{L}\p{N}\p{M}]/u;
+const CONTINUES = /^_*(?:[\p{L}\p{N}\p{M}]|$)/u;
 const MOST_KNOWN = 50_000; // words whose tokens are remembered
 
 const encoder = new TextEncoder();
@@ -91,7 +91,7 @@ export function joined(pieces) {
   return bytes;
 }
 
-// Whether a token continues a word: with a letter, a digit, or a mark, after an apostrophe or hyphen at most.
+// Whether a token continues a word: with a letter, a digit, a mark, or underscores, after an apostrophe or hyphen at most.
 function continuesWord(piece) {
   let text = textOf(piece);
   if (String(bytesOf(text)) !== String(piece)) text = text.replaceAll("\ufffd", ""); // parts of characters
