@@ -49,7 +49,8 @@ def finished_stage(model: CalibratedModel, warnings: Sequence[str]) -> Stage:
     guessed = [view.name for view, table in zip(model.views, model.tables, strict=True) if not table.estimated.all()]
     if guessed:
         names = ", ".join(guessed)
-        warnings = [*warnings, f"too little text to estimate the discounts of {names}; fallback values are used"]
+        cause = "too little text, or too much repetition, to estimate the discounts"
+        warnings = [*warnings, f"{cause} of {names}; fallback values are used"]
     return Stage("counted", model, facts | ({"warnings": warnings} if warnings else {}))
 
 
