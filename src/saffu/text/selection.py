@@ -86,7 +86,7 @@ class Text:
 
 def warn_of_bad_files(bad: Mapping[str, str]) -> None:
     for reason in bad.values():
-        warn(f"skipped a file: {reason}")
+        warn(f"skipped a file: {reason.rsplit('; ', 1)[0]}")  # without the remedy
     if bad:
         warn(f"skipped {plural(len(bad), 'bad file')}")
 
