@@ -12,6 +12,7 @@ from saffu.text.tokenizer import EOD
 Integers = npt.NDArray[np.int64]
 OLD = 2048  # tokens: a document of this age, or any greater one, has a memory as good as it gets
 PIECES = 8  # held-out pieces: few and long, so that they are like new text
+TYPICAL_FROM = 200  # tokens of a piece, from which on typical ones are chosen
 
 
 def inputs_of(corpus: TokenCorpus) -> Array:
@@ -102,19 +103,22 @@ def scoring_rows(corpus: TokenCorpus, context: int) -> tuple[Integers, npt.NDArr
 def held_out(log_p: Floats, most: int) -> Integers:
     """Ranges (n, 2) of targets to hold out of training: `most` in total, or a twentieth of the text.
 
-    There is one in each eighth of the text: the piece that is about as hard as the eighth, by the counted ln p of its
-    targets. Pieces at fixed places may all be hard or all be easy, and a gate fitted to them is wrong for other text.
+    There is one in each eighth of the text: the piece whose mean ln p, by the counts, is closest to that of the eighth.
+    Pieces at fixed places may all be hard or all be easy, and a gate fitted to them is wrong for other text. In a short
+    text, where pieces are too short for a mean to say much, it is the one in the middle.
 
     >>> hard, easy, usual = -9.0, -1.0, -5.0
-    >>> held_out(np.repeat([hard, easy, usual, hard, easy] * 8, 4), 64)[:2]
-    array([[ 8, 12],
-           [28, 32]])
+    >>> held_out(np.repeat([hard, easy, usual, hard, easy] * 8, 1000), 2000)[:2]
+    array([[2000, 2250],
+           [7000, 7250]])
     """
     length = min(most, len(log_p) // 20) // PIECES
     ranges = []
     for part in np.array_split(np.arange(len(log_p)), PIECES) if length else []:
-        pieces = log_p[part[: len(part) // length * length]].reshape(-1, length).mean(1)
-        begin = int(part[0]) + length * int(np.abs(pieces - log_p[part].mean()).argmin())
+        begin = int(part[0]) + (len(part) - length) // 2
+        if length >= TYPICAL_FROM:
+            pieces = log_p[part[: len(part) // length * length]].reshape(-1, length).mean(1)
+            begin = int(part[0]) + length * int(np.abs(pieces - log_p[part].mean()).argmin())
         ranges.append((begin, begin + length))
     return np.array(ranges, dtype=np.int64).reshape(-1, 2)
 
