@@ -26,7 +26,7 @@ test: setup
 	$(BIN)/ruff check src reference tests lab benchmarks docs/*.py hatch_build.py
 	$(BIN)/ruff format --check src reference tests lab benchmarks docs/*.py hatch_build.py
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # The oldest transformers that exports work with (`test` has the newest), and lm_eval; in an environment of their own.
 test-hf: $(HF)/.installed
