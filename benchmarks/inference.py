@@ -29,8 +29,8 @@ from saffu.companion.rows import ages_of, gate_inputs, inputs_of, scoring_rows
 from saffu.interface import Array
 from saffu.text.documents import read_records
 from saffu.text.sources import find_files
-from saffu.threads import cores
 from saffu.tools.generate import generate_tokens
+from saffu.workers import cores
 
 GENERATED = 300
 LINE = "the old man went down to the sea ."

@@ -23,7 +23,7 @@ TOP = {"interface": 2, "__init__": 10, "__main__": 10}  # every other file at th
 TORCH = ("paper/", "training/", "companion/", "experiments/", "model/transformers/")
 NO_TORCH = tuple(f"companion/{name}.py" for name in ("config", "kernels", "model", "networks", "rows"))
 NO_TORCH += ("companion/weights.py", "companion/window.py")  # a trained model is used without it
-TORCH_INSIDE_FUNCTIONS = ("processes.py",)
+TORCH_INSIDE_FUNCTIONS = ("workers.py",)
 MOST_LINES, MOST_ARGUMENTS = 55, 9  # of a function
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from saffu import arrays, files, writing
+from saffu import files, writing
 from saffu.errors import SaffuError
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([True, False]), "c": np.arange(2)}
@@ -350,7 +350,7 @@ def test_a_lock_is_released_after_an_error(folder):
 some_arrays = st.dictionaries(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=8).filter(lambda name: name != "__metadata__"),
     hnp.arrays(
-        st.sampled_from([np.dtype(name) for name in arrays.DTYPE_NAMES]),
+        st.sampled_from([np.dtype(name) for name in writing.DTYPE_NAMES]),
         hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
     ),
     max_size=5,
@@ -503,7 +503,7 @@ def test_oversized_files_are_refused_before_they_are_read(folder, monkeypatch):
 
 def test_writing_does_not_copy_the_arrays():
     large = np.zeros(1000)
-    _, piece = arrays.to_safetensors({"a": large})
+    _, piece = writing.to_safetensors({"a": large})
     assert np.shares_memory(piece, large)
 
 

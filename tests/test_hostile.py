@@ -12,9 +12,9 @@ import pytest
 
 import saffu as package
 from saffu import SaffuError
-from saffu.arrays import load_arrays, to_safetensors
 from saffu.cli.output import Harmless, print_json
 from saffu.experiments.download import unpack
+from saffu.files import load_arrays, to_safetensors
 from saffu.model.folder import log_facts, source_facts, trained_on_facts
 from saffu.text.documents import read_lines, read_records
 from saffu.text.sources import _ZstdFile

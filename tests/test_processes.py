@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from torch.distributed import TCPStore
 
-from saffu.processes import SINGLE, ProcessGroup, together
+from saffu.workers import SINGLE, ProcessGroup, together
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def test_a_single_process_gets_back_what_it_passes():
 
 
 def test_a_single_process_does_not_import_torch():
-    script = "import sys, numpy, saffu.processes as p; p.SINGLE.sum(numpy.ones(1)); sys.exit('torch' in sys.modules)"
+    script = "import sys, numpy, saffu.workers as p; p.SINGLE.sum(numpy.ones(1)); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
@@ -57,7 +57,7 @@ TOGETHER = """
 import sys, numpy, torch
 from pathlib import Path
 from saffu.errors import SaffuError
-from saffu.processes import together
+from saffu.workers import together
 
 def threads():
     tasks = Path("/proc/self/task")
@@ -104,7 +104,7 @@ def test_sums_are_the_same_everywhere_and_no_thread_outlives_the_group(ending):
 LOST = """
 import os, sys, numpy
 from saffu.errors import SaffuError
-from saffu.processes import together
+from saffu.workers import together
 try:
     with together("cpu") as group:
         for number in range(100):

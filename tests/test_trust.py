@@ -17,9 +17,9 @@ import pytest
 
 import saffu as package
 from conftest import sentences
-from saffu.arrays import load_arrays, to_safetensors
 from saffu.calibrated.kernels import pointer
 from saffu.errors import SaffuError
+from saffu.files import load_arrays, to_safetensors
 
 GOLDEN = Path(__file__).parent / "golden" / "0.2.0" / "companion"
 

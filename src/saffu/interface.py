@@ -51,10 +51,8 @@ class Sums(Protocol):
 class Capabilities(Protocol):
     """What only some models can do. A class of models inherits these defaults and overrides what its models can."""
 
-    @property
-    def can_sample(self) -> bool:
-        """Whether `sample` is implemented."""
-        return False
+    can_sample: bool = False  # whether `sample` is implemented
+    parts: int = 1  # the number of texts that it has counted separately
 
     @property
     def has_network(self) -> bool:
@@ -70,11 +68,6 @@ class Capabilities(Protocol):
     def counted_part(self) -> Any:
         """The counted model in it, whose counts can be shown; None if there is none."""
         return None
-
-    @property
-    def parts(self) -> int:
-        """The number of texts that it has counted separately."""
-        return 1
 
     def count_in(self, part: int, corpus: TokenCorpus) -> Any:
         """The sums of a corpus as text of one part."""

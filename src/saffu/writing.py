@@ -6,6 +6,7 @@ import ctypes
 import errno
 import glob
 import hashlib
+import json
 import logging
 import os
 import re
@@ -21,17 +22,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 from uuid import uuid4
 
-from saffu.arrays import Array, to_safetensors
+import numpy as np
+import numpy.typing as npt
+
 from saffu.errors import SaffuError
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
+Array = npt.NDArray[Any]
 Content = bytes | Mapping[str, Array] | Callable[[], bytes | Mapping[str, Array]]
 """What a file holds: bytes, or arrays by name, which are written as safetensors."""
 
 OLD = "-old"  # ends the name of a folder that has been moved aside
 POLL = 0.05  # seconds between attempts to take a lock
+DTYPES = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1",
+    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1", "BOOL": "|b1",
+}  # fmt: skip
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
 HEAD = 4096  # bytes at the beginning of a file that show whether it is ours
 written: list[Path] = []  # what this process has replaced, for the message of an interruption
 
@@ -181,6 +190,24 @@ def pieces(content: Content) -> Iterator[Any]:
     """The bytes of a content, one buffer after the other."""
     data = content() if callable(content) else content
     return iter([data]) if isinstance(data, bytes) else to_safetensors(data)
+
+
+def to_safetensors(arrays: Mapping[str, Array]) -> Iterator[Any]:
+    """The content of a safetensors file in pieces: the header, then each array, copied only if it is not contiguous."""
+    names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))  # so that each array is aligned
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers requires it
+    end = 0
+    for name in names:
+        array = arrays[name]
+        begin, end = end, end + array.nbytes
+        dtype = DTYPE_NAMES[array.dtype.newbyteorder("<").str]
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-(8 + len(text)) % 64)
+    yield len(text).to_bytes(8, "little") + text
+    for name in names:
+        little_endian = arrays[name].astype(arrays[name].dtype.newbyteorder("<"), copy=False)
+        yield np.ascontiguousarray(little_endian).reshape(-1).view(np.uint8)
 
 
 def require_apart(out: Path, *sources: Path) -> None:

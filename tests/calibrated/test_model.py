@@ -20,7 +20,7 @@ from calibrated_data import (
     reference_scores,
 )
 from conftest import corpus_of
-from saffu.calibrated import kneser_ney, layout, reading
+from saffu.calibrated import kneser_ney, reading
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.model import CalibratedModel
 from saffu.calibrated.ngrams import MAX_VOCABULARY
@@ -68,7 +68,7 @@ def test_sums_by_class_change_nothing(config, monkeypatch):
     """They are stored for contexts with many followers, which texts as small as these do not have."""
     model, test = random_model(config, random_corpus(3), 3), random_corpus(4, documents=5)
     expected = model.log_probabilities(test)
-    monkeypatch.setattr(layout, "CLASS_SUMS_ABOVE", 1)
+    monkeypatch.setattr(reading, "CLASS_SUMS_ABOVE", 1)
     with_sums = model.solved(model.sums)
     assert with_sums.native.views[0].level[0].heavies > 0 == model.native.views[0].level[0].heavies
     assert with_sums.log_probabilities(test) == pytest.approx(expected, abs=1e-5)

@@ -8,7 +8,7 @@ from conftest import corpus_of
 from network_data import CLASS_OF, CONTEXT, random_weights
 from reference import companion as reference
 from saffu import SaffuError, SaffuLM
-from saffu.calibrated.layout import Ranks
+from saffu.calibrated.kneser_ney import Ranks
 from saffu.companion import neural_cache
 from saffu.companion.networks import Networks
 from saffu.companion.rows import inputs_of

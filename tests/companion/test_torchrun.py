@@ -15,7 +15,7 @@ from companion_data import counted_model, dev_corpus, training
 from saffu import load
 from saffu.companion import train
 from saffu.training.checkpoint import read_checkpoint
-from saffu.processes import together
+from saffu.workers import together
 
 def gloo_threads():
     tasks = Path("/proc/self/task")

@@ -282,7 +282,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from test_backprop import CONFIG, DEV, QUICK, TRAIN, Folder, started
-from saffu.processes import together
+from saffu.workers import together
 from saffu.paper.backprop import Backprop
 
 def threads():

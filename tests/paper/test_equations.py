@@ -12,7 +12,7 @@ from saffu.errors import SaffuError
 from saffu.paper import equations, sums
 from saffu.paper.equations import InitialVariation, InnerProducts
 from saffu.paper.sums import Counts, SumsByTarget
-from saffu.processes import SINGLE
+from saffu.workers import SINGLE
 
 
 def positive(rows: int, columns: int, seed: int = 0) -> torch.Tensor:

@@ -16,7 +16,7 @@ from saffu.paper.cipher import coerced_embeddings
 from saffu.paper.config import PaperConfig
 from saffu.paper.fit import fit, fragments, unsolved_network
 from saffu.paper.model import PaperModel
-from saffu.processes import ProcessGroup
+from saffu.workers import ProcessGroup
 
 SHAPE = {"block": 4, "radius": 3, "block_dimension": 5, "radius_dimension": 4, "hidden_dimension": 4}
 SHAPE |= {"dtype": "float64"}  # as exact as the reference

@@ -155,7 +155,7 @@ def array_shape(rng: random.Random, folder: Path) -> str:
 
 
 def rewritten(rng: random.Random, folder: Path, change: Callable[[dict[str, np.ndarray]], str]) -> str:
-    from saffu.arrays import load_arrays, to_safetensors
+    from saffu.files import load_arrays, to_safetensors
 
     path = rng.choice(sorted(folder.glob("*.safetensors")))
     arrays = load_arrays(path)

@@ -24,7 +24,7 @@ from saffu.calibrated.views import NGRAM, CalibratedSums, exponent_slices, views
 from saffu.errors import SaffuError
 from saffu.interface import Floats, Stage
 from saffu.text.corpus import TokenCorpus
-from saffu.threads import in_parallel
+from saffu.workers import in_parallel
 
 HELD_OUT = 20  # every 20th part is held out to fit exponents, and counted afterward
 MIN_DOCUMENTS = 400  # documents; a corpus with fewer is cut into this many parts

@@ -22,17 +22,17 @@ from operator import add
 
 import numpy as np
 
-from saffu.arrays import require
 from saffu.calibrated import kernels, storage
 from saffu.calibrated.kernels import TOKEN, Array, library, pointer
 from saffu.calibrated.ngrams import NgramCounts, Rows, checked_ids, key_width
 from saffu.calibrated.storage import CHUNK
 from saffu.errors import SaffuError
+from saffu.files import require
 from saffu.format import progress_bar
 from saffu.interface import Floats
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
-from saffu.threads import cores, in_parallel, run_in_threads
+from saffu.workers import cores, in_parallel, run_in_threads
 
 TARGETS_AT_ONCE = 1 << 14, 1 << 17  # scored by a thread: at least, and at most; more of them share more contexts
 FALLBACK = (0.5, 1.0, 1.5)  # discounts where counts of counts give none, as `lmplz --discount_fallback`

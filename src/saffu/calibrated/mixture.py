@@ -19,13 +19,13 @@ from operator import add
 
 import numpy as np
 
-from saffu.arrays import part_of, require
 from saffu.calibrated.config import MixtureConfig
 from saffu.calibrated.kernels import Array
 from saffu.calibrated.model import CalibratedModel, DocumentState
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.views import CalibratedSums
 from saffu.errors import SaffuError
+from saffu.files import part_of, require
 from saffu.interface import Arrays, Capabilities, Explanation, Floats, Term
 from saffu.text.corpus import TokenCorpus
 
@@ -91,6 +91,7 @@ class MixtureModel(Capabilities):
         self.weights = weights
         self.sums = sums
         self.vocabulary = self.whole.vocabulary
+        self.parts = config.parts
 
     @classmethod
     def of(cls, parts: Sequence[CalibratedModel]) -> MixtureModel:
@@ -127,10 +128,6 @@ class MixtureModel(Capabilities):
     @property
     def counted_part(self) -> CalibratedModel:
         return self.whole
-
-    @property
-    def parts(self) -> int:
-        return self.config.parts
 
     @property
     def frequencies(self) -> Array:

@@ -27,23 +27,22 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from saffu.arrays import are_counts, part_of, require
 from saffu.calibrated.classes import token_vectors
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.explain import explain
 from saffu.calibrated.kernels import TOKEN, Array, library, pointer
 from saffu.calibrated.kneser_ney import Ranks, Table, in_chunks, log_prior
-from saffu.calibrated.layout import NativeModel
 from saffu.calibrated.memory import first_remembered, memory_contexts, memory_slices
 from saffu.calibrated.ngrams import NgramCounts, checked_ids
-from saffu.calibrated.reading import Reader, Readers, initial_learning, read_corpus
+from saffu.calibrated.reading import NativeModel, Reader, Readers, initial_learning, read_corpus
 from saffu.calibrated.tempered import Prediction, sample_at
 from saffu.calibrated.views import CalibratedSums, View, exponent_slices, fits, stored_views, views_array
 from saffu.errors import SaffuError
+from saffu.files import are_counts, part_of, require
 from saffu.interface import Arrays, Capabilities, Explanation, Floats
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
-from saffu.threads import in_parallel
+from saffu.workers import in_parallel
 
 LARGEST_WEIGHT = 1e3  # of an exponent or a log-odds, by magnitude; larger ones would overflow in single precision
 DocumentState = tuple[int, bytes, bytes]

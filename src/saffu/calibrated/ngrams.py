@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from saffu.arrays import require
 from saffu.calibrated import storage
 from saffu.calibrated.kernels import TOKEN, TOO_OFTEN, Array, Buffer, library, pointer
 from saffu.calibrated.storage import CHUNK
 from saffu.errors import SaffuError
+from saffu.files import require
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD, PAD
-from saffu.threads import in_parallel
+from saffu.workers import in_parallel
 
 MAX_VOCABULARY = np.iinfo(TOKEN).max + 1
 MAX_ORDER = 9

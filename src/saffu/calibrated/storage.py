@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from saffu.calibrated.kernels import Array, library
 from saffu.errors import SaffuError
-from saffu.threads import cores
+from saffu.workers import cores
 
 CHUNK = 1 << 20  # entries converted at a time
 SMALL = 1 << 18  # bytes up to which an array stays in memory

@@ -9,11 +9,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from saffu.arrays import part_of
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.kernels import EVIDENCE, Array
 from saffu.calibrated.ngrams import NgramCounts, Rows
 from saffu.errors import SaffuError
+from saffu.files import part_of
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import PAD
 

@@ -37,10 +37,10 @@ from saffu.settings import Settings
 if TYPE_CHECKING:
     from saffu.model.language_model import OnRow, SaffuLM
     from saffu.model.recipe import Corpora, Executor, Recipe
-    from saffu.processes import ProcessGroup
     from saffu.text.corpus import TokenCorpus
     from saffu.text.selection import TrainingText
     from saffu.text.tokenizer import TokenizerConfig
+    from saffu.workers import ProcessGroup
 
 BACKPROP = ("backprop", "tensorboard")  # options of presets whose own weights are trained
 MAY_CHANGE = ("max_folds", "checkpoint_seconds")  # when a run is resumed
@@ -278,7 +278,7 @@ def resume(options: argparse.Namespace) -> None:
     from saffu.model.language_model import SaffuLM
     from saffu.model.recipe import locked, stored_run, stored_text
     from saffu.model.solutions import solution
-    from saffu.processes import together
+    from saffu.workers import together
 
     for name, usual in FIXED.items():
         if getattr(options, name) != usual:

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from saffu.arrays import Array, map_arrays
 from saffu.calibrated.kernels import TOKEN
 from saffu.calibrated.ngrams import MAX_VOCABULARY
 from saffu.cluster.engine import Cluster, keep, write_arrays
 from saffu.errors import SaffuError
+from saffu.files import Array, map_arrays
 from saffu.text.corpus import Line, TokenCorpus
 from saffu.text.documents import STRETCH, hold_out, read_lines, stretches
 from saffu.text.records import Skipped

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from saffu.arrays import Array, map_arrays
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.ngrams import Rows, count_rows, merge_rows, regroup_rows
 from saffu.calibrated.storage import even_cuts
 from saffu.calibrated.views import View, far_distances
 from saffu.cluster.corpus import PARTS, mapped, path_of
 from saffu.cluster.engine import Cluster, keep, write_arrays
+from saffu.files import Array, map_arrays
 from saffu.text.corpus import TokenCorpus
 
 NGRAM = 0  # the rows of n-grams; any other number is the distance between the two tokens of a pair

@@ -26,10 +26,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 from uuid import uuid4
 
 import saffu
-from saffu.arrays import Array, to_safetensors
 from saffu.errors import SaffuError
+from saffu.files import Array, to_safetensors
 from saffu.format import progress_bar
-from saffu.threads import cores
+from saffu.workers import cores
 
 LOCAL = "local"  # instead of the address of a cluster: this machine, for as long as it is needed
 RETRIES = 5  # times that a task is run again after its worker was lost

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from saffu.arrays import Array, map_arrays
 from saffu.calibrated.kneser_ney import (
     LEVEL_ARRAYS,
     Draft,
@@ -40,6 +39,7 @@ from saffu.cluster.counts import (
     summed_rows,
 )
 from saffu.cluster.engine import Cluster, write_arrays
+from saffu.files import Array, map_arrays
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from saffu.arrays import Array, map_arrays
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.fit import calibrated_encoder, class_encoder, finished_stage, held_out_ranges
 from saffu.calibrated.model import Encoder
@@ -27,6 +26,7 @@ from saffu.cluster.engine import Cluster, connected, require_usable, write_array
 from saffu.cluster.tables import model_of, near_runs
 from saffu.cluster.work import described_sources, shared_sources, work_folder
 from saffu.errors import SaffuError
+from saffu.files import Array, map_arrays
 from saffu.interface import Stage
 from saffu.model.language_model import SaffuLM
 from saffu.model.living import fingerprints

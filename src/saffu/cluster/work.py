@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import saffu
-from saffu.arrays import checksum
 from saffu.cluster.engine import Lost, keep
 from saffu.errors import SaffuError
+from saffu.files import checksum
 from saffu.text.sources import Source
 
 JOB = "job.json"

@@ -19,9 +19,9 @@ from saffu.calibrated.views import CalibratedSums
 from saffu.companion.rows import ages_of, gate_inputs
 from saffu.format import progress_bar
 from saffu.interface import Array, Floats
-from saffu.processes import SINGLE, ProcessGroup
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
+from saffu.workers import SINGLE, ProcessGroup
 
 FOLDS = 10
 FEW_FOLDS, LARGE = 3, 5_000_000  # for a text this long: ten would take minutes, and two thirds of the counts are enough

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from saffu.arrays import part_of
 from saffu.calibrated.model import CalibratedModel
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.tempered import mixed
@@ -25,6 +24,7 @@ from saffu.companion.rows import ages_of, gate_inputs
 from saffu.companion.weights import PREFIX
 from saffu.companion.window import Memory, Window, moved, read, window_of
 from saffu.errors import SaffuError
+from saffu.files import part_of
 from saffu.interface import Array, Arrays, Capabilities, Explanation, Floats, Model, Term
 from saffu.text.corpus import TokenCorpus
 

@@ -27,7 +27,7 @@ from saffu.companion.weights import PREFIX, Weights, stored, weights_of
 from saffu.format import progress_bar
 from saffu.interface import Array, Floats
 from saffu.text.corpus import TokenCorpus
-from saffu.threads import in_parallel
+from saffu.workers import in_parallel
 
 ROWS = 16  # scored at a time
 

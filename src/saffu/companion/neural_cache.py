@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from saffu.interface import Array, Floats
-from saffu.threads import in_parallel
+from saffu.workers import in_parallel
 
 WINDOW = 2000  # targets
 SHARPNESS = 12.0

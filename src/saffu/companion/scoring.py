@@ -14,8 +14,8 @@ from saffu.companion.network import NetworkStack
 from saffu.companion.rows import documents_of, held_out, inputs_of, scoring_rows, training_rows
 from saffu.format import progress_bar
 from saffu.interface import Array, Floats
-from saffu.processes import SINGLE, ProcessGroup
 from saffu.text.corpus import TokenCorpus
+from saffu.workers import SINGLE, ProcessGroup
 
 if TYPE_CHECKING:
     from saffu.companion.torch_networks import TorchNetworks

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saffu.arrays import part_of
 from saffu.companion.cross_fit import CrossFit, cross_fitted
 from saffu.companion.gate import constant_gate, loss
 from saffu.companion.model import CompanionModel
@@ -26,14 +25,15 @@ from saffu.companion.rows import ages_of, excerpt, gate_inputs
 from saffu.companion.scoring import DeviceCorpus, Division, score
 from saffu.companion.torch_networks import TorchNetworks
 from saffu.errors import SaffuError
+from saffu.files import part_of
 from saffu.format import plural, progress_bar
 from saffu.interface import Array, Score
-from saffu.processes import SINGLE, ProcessGroup
 from saffu.text.corpus import TokenCorpus
 from saffu.training import run
 from saffu.training.checkpoint import Checkpoint
 from saffu.training.cuda_graph import GraphedStep
 from saffu.training.run import Diverged, OnCheck, Row, seed_of
+from saffu.workers import SINGLE, ProcessGroup
 
 STATE = "optimizer "  # prefix of its arrays in a checkpoint
 DEV_TARGETS = {"cpu": 25_000, "cuda": 100_000}  # held-out targets scored at each check

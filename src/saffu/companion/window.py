@@ -16,7 +16,7 @@ from saffu.companion.networks import Networks
 from saffu.companion.rows import window_start
 from saffu.interface import Array
 from saffu.text.tokenizer import EOD
-from saffu.threads import in_parallel
+from saffu.workers import in_parallel
 
 MANY = 8  # tokens from which on reading a whole window takes less time than reading them one by one
 

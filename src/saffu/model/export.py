@@ -26,7 +26,6 @@ from saffu.model.solutions import solution
 from saffu.text.corpus import Line
 from saffu.text.documents import Lines
 from saffu.text.tokenizer import EOD, FRG, PAD, SOD, SPECIAL_TOKENS, Tokenizer, WordTokenizer
-from saffu.tools.evaluate import Statistics
 from saffu.tools.generate import uncounted
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def without_counts(lm: SaffuLM) -> SaffuLM:
     bare = copy.copy(lm)
     bare.model_ = lm.model_.without_counts()
     bare.ledger_ = None
-    bare.statistics_ = Statistics(lm.frequencies_, None)
+    bare.statistics_ = folders.Statistics(lm.frequencies_, None)
     return bare
 
 

@@ -19,21 +19,23 @@ import math
 import sys
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saffu import files
-from saffu.arrays import RESTORE, checksum, open_regular
 from saffu.errors import SaffuError
+from saffu.files import RESTORE, are_counts, checksum, open_regular, part_of
 from saffu.interface import Array
-from saffu.model.formats import migrated_arrays, migrated_manifest
+from saffu.model import formats
 from saffu.model.ledger import Ledger
 from saffu.model.solutions import solution
-from saffu.text.corpus import SPLITS
+from saffu.text.corpus import SPLITS, TokenCorpus
 from saffu.text.tokenizer import Tokenizer
-from saffu.tools.evaluate import Statistics
+from saffu.tools.evaluate import count_references
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # compiled kernels are loaded only where n-grams are used
+    from saffu.calibrated.ngrams import NgramCounts
     from saffu.model.language_model import SaffuLM
 
 MODEL, SUMS, REFERENCES = "model.safetensors", "sums.safetensors", "references.safetensors"
@@ -43,7 +45,52 @@ MOST = 2**63 - 1  # of anything that is counted
 LONGEST = 10_000  # characters of a text or entries of a list in the log
 NUMBERS = ("seconds", "dev_perplexity", "dev_bits_per_byte", "tokens_per_second", "learning_rate", "train_perplexity")
 COUNTS = ("documents", "tokens", "fold", "step", "steps", "shared", "models", "lines", "bytes")
+LARGEST_VOCABULARY = 1 << 16  # of n-gram counts
+NGRAMS = "ngrams."  # begins the names of stored n-gram counts
 SIZES = ("documents", "lines", "tokens", "bytes")
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Sums over the training documents that no prediction needs, for the baselines; additive, like those of a model."""
+
+    frequencies: Array  # (N,) int64: how often each token is a target
+    ngrams: NgramCounts | None  # None if not requested, or if the model's own sums hold them
+
+    @classmethod
+    def of(cls, corpus: TokenCorpus, vocabulary: int, ngrams: bool) -> Statistics:
+        """Count a corpus."""
+        counts = count_references(corpus, vocabulary) if ngrams and vocabulary <= LARGEST_VOCABULARY else None
+        return cls(corpus.frequencies(vocabulary), counts)
+
+    def __add__(self, other: Statistics) -> Statistics:
+        ngrams = None if self.ngrams is None or other.ngrams is None else self.ngrams + other.ngrams
+        return Statistics(self.frequencies + other.frequencies, ngrams)
+
+    def __sub__(self, other: Statistics) -> Statistics:
+        ngrams = None if self.ngrams is None or other.ngrams is None else self.ngrams - other.ngrams
+        return Statistics(self.frequencies - other.frequencies, ngrams)
+
+    def arrays(self) -> dict[str, Array]:
+        """What is stored, by name."""
+        ngrams: Mapping[str, Any] = {} if self.ngrams is None else self.ngrams.arrays()
+        return {"frequencies": self.frequencies, **{NGRAMS + name: array for name, array in ngrams.items()}}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Array], vocabulary: int) -> Statistics:
+        """The inverse of `arrays`."""
+        frequencies = arrays["frequencies"]
+        if not are_counts(frequencies, vocabulary):
+            raise SaffuError("the token frequencies are damaged; restore the folder or train again")
+        ngrams = part_of(arrays, NGRAMS)
+        if not ngrams:
+            return cls(frequencies, None)
+        from saffu.calibrated.ngrams import NgramCounts
+
+        counts = NgramCounts.from_arrays(ngrams)
+        if counts.vocabulary != vocabulary:
+            raise SaffuError("the n-gram counts have another vocabulary; restore the folder or train again")
+        return cls(frequencies, counts)
 
 
 class ModelFolder:
@@ -54,8 +101,11 @@ class ModelFolder:
         self.path = path
         self.check = check or sys.platform == "win32"  # where a mapped file cannot be replaced
         self.recorded = files.read_manifest(path)
-        with self.fitting(files.MANIFEST):
-            self.manifest = migrated_manifest(self.recorded)
+        self.is_old = self.recorded["format"] < files.FORMAT
+        self.manifest = self.recorded
+        if self.is_old:
+            with self.fitting(files.MANIFEST):
+                self.manifest = formats.migrated_manifest(self.recorded)
 
     def __contains__(self, name: str) -> bool:
         return name in self.manifest["checksums"]
@@ -63,8 +113,10 @@ class ModelFolder:
     def arrays(self, name: str) -> dict[str, Array]:
         """The arrays of a safetensors file."""
         read = files.read_arrays(self.path, name, self.recorded) if self.check else files.map_arrays(self.path / name)
+        if not self.is_old:
+            return read
         with self.fitting(name):
-            return migrated_arrays(self.recorded, read)
+            return formats.migrated_arrays(self.recorded, read)
 
     @contextmanager
     def fitting(self, name: str) -> Iterator[None]:

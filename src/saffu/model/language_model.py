@@ -25,7 +25,6 @@ from saffu.model.solutions import (
     solution,
     trained_tokenizer,
 )
-from saffu.processes import SINGLE, ProcessGroup
 from saffu.settings import Settings
 from saffu.text.corpus import Line, TokenCorpus
 from saffu.text.documents import documents_from
@@ -34,6 +33,7 @@ from saffu.tools import decoding, evaluate, generate
 from saffu.tools.scores import LineScore, Scorer, checked, score_texts
 from saffu.tools.word_vectors import WordVectors
 from saffu.tools.words import WordScore
+from saffu.workers import SINGLE, ProcessGroup
 
 if TYPE_CHECKING:
     from saffu.calibrated.ngrams import NgramCounts
@@ -63,7 +63,7 @@ class SaffuLM:
     model_: Model
     tokenizer_: Tokenizer
     tokenizer_settings_: dict[str, Any]
-    statistics_: evaluate.Statistics
+    statistics_: folders.Statistics
     trained_on_: dict[str, int]
     ledger_: Ledger | None
     log_: list[dict[str, Any]]
@@ -197,7 +197,7 @@ class SaffuLM:
             self.model_ = stage.model
             if not self.log_:
                 ngrams = references and evaluate.references_of(stage.model) is None
-                self.statistics_ = evaluate.Statistics.of(corpus, len(self.tokenizer_), ngrams)
+                self.statistics_ = folders.Statistics.of(corpus, len(self.tokenizer_), ngrams)
                 self.ledger_ = Ledger.of(corpus)
             if training is not None or stage.model.sums is None:  # then its counts are not those of whole documents
                 self.ledger_ = None

@@ -28,14 +28,13 @@ import numpy as np
 from saffu.errors import SaffuError
 from saffu.format import plural
 from saffu.interface import Model
-from saffu.model.folder import verify_and_load
+from saffu.model.folder import Statistics, verify_and_load
 from saffu.model.ledger import PAGES, Ledger
 from saffu.model.matching import UNCHANGED, Matches
 from saffu.model.solutions import check
 from saffu.text.corpus import BEGINS, HELD_OUT, Line, TokenCorpus
 from saffu.text.documents import documents_from
 from saffu.text.tokenizer import EOD, Tokenizer, TokenizerConfig
-from saffu.tools.evaluate import Statistics
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM, Text

@@ -19,11 +19,11 @@ from saffu.interface import Stage
 from saffu.model.folder import read_tokenizer
 from saffu.model.language_model import OnRow, SaffuLM
 from saffu.model.solutions import solution
-from saffu.processes import SINGLE, ProcessGroup, launched, together
 from saffu.settings import Settings
 from saffu.text.corpus import TokenCorpus
 from saffu.text.selection import TextSelection, TrainingText
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
+from saffu.workers import SINGLE, ProcessGroup, launched, together
 
 if TYPE_CHECKING:
     from saffu.training.checkpoint import Checkpoint

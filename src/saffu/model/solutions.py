@@ -14,10 +14,10 @@ from saffu.companion.config import CompanionConfig
 from saffu.errors import SaffuError
 from saffu.interface import Arrays, Model, Stage
 from saffu.paper.config import PaperConfig, TrainingConfig
-from saffu.processes import SINGLE, ProcessGroup
 from saffu.settings import Settings
 from saffu.text.corpus import Line, TokenCorpus
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
+from saffu.workers import SINGLE, ProcessGroup
 
 if TYPE_CHECKING:
     from saffu.training.run import Run

@@ -20,10 +20,10 @@ from saffu.paper.config import TrainingConfig
 from saffu.paper.model import PaperModel
 from saffu.paper.step import AdamStep, copy_weights
 from saffu.paper.windows import Targets
-from saffu.processes import SINGLE, ProcessGroup
 from saffu.text.corpus import TokenCorpus
 from saffu.training import cuda_graph, run
 from saffu.training.run import Diverged, OnCheck, Row, Save
+from saffu.workers import SINGLE, ProcessGroup
 
 DEV_TARGETS = 100_000  # held-out targets scored after each fold
 STEPS_PER_CHECK = 64  # after which losses are fetched from the device

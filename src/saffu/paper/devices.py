@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 
 from saffu.errors import SaffuError
-from saffu.threads import cores, run_in_threads
+from saffu.workers import cores, run_in_threads
 
 Result = TypeVar("Result")
 

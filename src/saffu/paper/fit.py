@@ -21,9 +21,9 @@ from saffu.paper.counting import counting_network
 from saffu.paper.model import PaperModel, PaperSums
 from saffu.paper.network import Network
 from saffu.paper.sums import Counts
-from saffu.processes import SINGLE, ProcessGroup
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import FRG, PAD, SOD
+from saffu.workers import SINGLE, ProcessGroup
 
 FAINT = 1e-4  # as good as zero for the embedding of `<pad>`, but its logarithm exists
 

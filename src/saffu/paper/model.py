@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from saffu.arrays import are_counts
 from saffu.errors import SaffuError
+from saffu.files import are_counts
 from saffu.format import progress_bar
 from saffu.interface import Array, Arrays, Capabilities, Explanation, Floats, State
 from saffu.paper import explain

@@ -13,9 +13,9 @@ from saffu.paper.config import PaperConfig, TrainingConfig
 from saffu.paper.fit import fit, unsolved_network
 from saffu.paper.model import PaperModel
 from saffu.paper.network import Network
-from saffu.processes import SINGLE, ProcessGroup
 from saffu.text.corpus import TokenCorpus
 from saffu.training.run import seed_of
+from saffu.workers import SINGLE, ProcessGroup
 
 
 def start(

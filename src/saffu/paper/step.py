@@ -16,7 +16,7 @@ from saffu.interface import Array
 from saffu.paper.config import TrainingConfig
 from saffu.paper.network import Network, Tables
 from saffu.paper.windows import Targets
-from saffu.processes import SINGLE, ProcessGroup, peer_errors
+from saffu.workers import SINGLE, ProcessGroup, peer_errors
 
 
 class AdamStep:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saffu.processes import ProcessGroup
+from saffu.workers import ProcessGroup
 
 FLOAT32_TARGETS = 1 << 17  # targets that are summed in float32 before they are added to float64 sums
 

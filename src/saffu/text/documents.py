@@ -1,17 +1,13 @@
-"""Text to lines: read sources in a stream, split them into documents, hold some out; accept documents from Python.
-
-Whether a source without a telling name holds plain text, a table, or JSON is decided by its first lines.
-"""
+"""Text to lines: read sources in a stream, split them into documents, hold some out; accept documents from Python."""
 
 from __future__ import annotations
 
 import codecs
-import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,17 +21,15 @@ from saffu.text.records import (
     is_valid,
     json_records,
     parquet_records,
-    parsed_object,
     text_field,
     valid_records,
 )
-from saffu.text.sources import Source, Spool, clear_errors, open_source
+from saffu.text.sources import Source, Spool, clear_errors, held_format, open_source
 
 ENCODING_ERRORS = ("strict", "replace")
 BAD_RECORDS = ("error", "skip")
 SNIFFED_BYTES = 8192  # a NUL byte among them means a binary file
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-SNIFFED_LINES = 20  # if all of them are JSON objects, a file is not plain text
 STRETCH = 100  # lines of running text that are held out together, at most
 
 
@@ -148,60 +142,18 @@ def _texts(
     _require_choice("encoding_errors", errors, ENCODING_ERRORS)
     _require_choice("bad_records", bad_records, BAD_RECORDS)
     for source in (s if isinstance(s, Source) else Source(Path(s), str(s)) for s in sources):
-        bad = BadRecords(source.name, bad_records == "skip", {} if skipped is None else skipped)
         with open_source(source) as file:
-            if source.format == "parquet":
+            kind, lines = held_format(source, decoded_lines(file, source, errors), field)
+            if not kind:
+                yield source, lines
+                continue
+            bad = BadRecords(source.name, bad_records == "skip", {} if skipped is None else skipped)
+            if kind == "parquet":
                 records = parquet_records(file, source, field, all_fields, errors, bad)
             else:
-                delimiter, lines = table_delimiter(source, decoded_lines(file, source, errors), field)
-                if delimiter:
-                    records = csv_records(lines, delimiter, field, bad)
-                else:
-                    holds_json, lines = is_json(source, lines, field)
-                    if not holds_json:
-                        yield source, lines
-                        continue
-                    records = json_records(lines, field, bad)
+                records = json_records(lines, field, bad) if kind == "json" else csv_records(lines, kind, field, bad)
             for record in valid_records(records, errors, bad):
                 yield source, record
-
-
-def table_delimiter(source: Source, lines: Iterator[str], field: str | None) -> tuple[str, Iterator[str]]:
-    """What separates the columns of a table, empty if a source is not one; and all of its lines.
-
-    A pipe holds a table if its first line names the field of the text among others.
-    """
-    delimiters = {"csv": ",", "tsv": "\t"}
-    if source.format in delimiters or not source.spooled or source.format or field is None:
-        return delimiters.get(source.format, ""), lines
-    first = next(lines, "")
-    names = first.rstrip("\r\n")
-    delimiter = next((d for d in "\t," if d in names and field in next(csv.reader([names], delimiter=d))), "")
-    return delimiter, chain([first] if first else [], lines)
-
-
-def is_json(source: Source, lines: Iterator[str], field: str | None) -> tuple[bool, Iterator[str]]:
-    """Whether a source holds JSON Lines, by its name or its first lines; and all of its lines."""
-    if source.format in ("jsonl", "ndjson") or (source.spooled and not source.format and field is not None):
-        return True, lines
-    head = []
-    objects = 0
-    for line in islice(lines, 50 * SNIFFED_LINES):
-        head.append(line)
-        if parsed_object(line) is not None:
-            objects += 1
-        elif not line.isspace():
-            objects = 0
-            break
-        if objects == SNIFFED_LINES:
-            break
-    if objects and field is None:
-        raise SaffuError(
-            f"{source.name} holds JSON objects, not plain text; set `field` to the name of their text field"
-        )
-    if not objects and source.format == "json":
-        raise SaffuError(f"{source.name} is not JSON Lines; write one object per line (`jq -c '.[]'`) to a .jsonl file")
-    return objects > 0, chain(head, lines)
 
 
 def decoded_lines(file: BinaryIO, source: Source, errors: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from saffu.errors import SaffuError
 from saffu.format import plural
-from saffu.text.sources import Source, import_extra
+from saffu.text.sources import Source, import_extra, parsed_object
 
 RawRecord = tuple[int, Any, dict[str, Any]]
 """The number of a record, what its text field holds, and its other fields."""
@@ -117,15 +117,6 @@ def _problem(line: str) -> str:
     except ValueError:  # Python's limit on the digits of an integer
         return "has an integer of too many digits"
     return "is not a JSON object"
-
-
-def parsed_object(line: str) -> dict[str, Any] | None:
-    """The JSON object that a line holds, or None."""
-    try:
-        value = json.loads(line) if line.lstrip().startswith("{") else None
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def csv_records(lines: Iterable[str], delimiter: str, wanted: str | None, bad: BadRecords) -> Iterator[RawRecord]:

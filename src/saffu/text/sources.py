@@ -1,12 +1,17 @@
-"""Where text comes from: files, folders, globs, standard input, and pipes, compressed or not."""
+"""Where text comes from: files, folders, globs, standard input, and pipes, compressed or not; and its format.
+
+Whether a source without a telling name holds plain text, a table, or JSON is decided by its first lines.
+"""
 
 from __future__ import annotations
 
 import bz2
+import csv
 import glob
 import gzip
 import importlib
 import io
+import json
 import lzma
 import shutil
 import stat
@@ -17,6 +22,7 @@ import zlib
 from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -26,6 +32,7 @@ ENDINGS = ("txt", "md", "jsonl", "ndjson", "csv", "tsv", "parquet")
 COMPRESSED = ("gz", "zst", "bz2", "xz")
 SUFFIXES = tuple(f".{ending}{compressed}" for ending in ENDINGS for compressed in ("", *(f".{c}" for c in COMPRESSED)))
 STANDARD_INPUT = "-"
+SNIFFED_LINES = 20  # if all of them are JSON objects, a source is not plain text
 DESCRIPTORS = Path("/proc/self/fd")  # where Linux lets a process open its own files again
 
 
@@ -186,6 +193,64 @@ def _files_of_one_part(folder: Path) -> list[Path]:
     if len(present) > 1:
         raise SaffuError(f"{folder} holds {' and '.join(present)} files; name the folder of one of them")
     return files
+
+
+def held_format(source: Source, lines: Iterator[str], field: str | None) -> tuple[str, Iterator[str]]:
+    """What a source holds, and all of its lines: "parquet", "json" lines, the delimiter of a table, or "" for text."""
+    if source.format == "parquet":
+        return source.format, lines
+    delimiter, lines = table_delimiter(source, lines, field)
+    if delimiter:
+        return delimiter, lines
+    holds_json, lines = is_json(source, lines, field)
+    return "json" if holds_json else "", lines
+
+
+def table_delimiter(source: Source, lines: Iterator[str], field: str | None) -> tuple[str, Iterator[str]]:
+    """What separates the columns of a table, empty if a source is not one; and all of its lines.
+
+    A pipe holds a table if its first line names the field of the text among others.
+    """
+    delimiters = {"csv": ",", "tsv": "\t"}
+    if source.format in delimiters or not source.spooled or source.format or field is None:
+        return delimiters.get(source.format, ""), lines
+    first = next(lines, "")
+    names = first.rstrip("\r\n")
+    delimiter = next((d for d in "\t," if d in names and field in next(csv.reader([names], delimiter=d))), "")
+    return delimiter, chain([first] if first else [], lines)
+
+
+def is_json(source: Source, lines: Iterator[str], field: str | None) -> tuple[bool, Iterator[str]]:
+    """Whether a source holds JSON Lines, by its name or its first lines; and all of its lines."""
+    if source.format in ("jsonl", "ndjson") or (source.spooled and not source.format and field is not None):
+        return True, lines
+    head = []
+    objects = 0
+    for line in islice(lines, 50 * SNIFFED_LINES):
+        head.append(line)
+        if parsed_object(line) is not None:
+            objects += 1
+        elif not line.isspace():
+            objects = 0
+            break
+        if objects == SNIFFED_LINES:
+            break
+    if objects and field is None:
+        raise SaffuError(
+            f"{source.name} holds JSON objects, not plain text; set `field` to the name of their text field"
+        )
+    if not objects and source.format == "json":
+        raise SaffuError(f"{source.name} is not JSON Lines; write one object per line (`jq -c '.[]'`) to a .jsonl file")
+    return objects > 0, chain(head, lines)
+
+
+def parsed_object(line: str) -> dict[str, Any] | None:
+    """The JSON object that a line holds, or None."""
+    try:
+        value = json.loads(line) if line.lstrip().startswith("{") else None
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 @contextmanager

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from saffu.arrays import are_counts, part_of
-from saffu.errors import SaffuError
-from saffu.interface import Array, Floats, Model, Score
+from saffu.interface import Floats, Model, Score
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 
@@ -21,8 +17,6 @@ if TYPE_CHECKING:  # compiled kernels are loaded only where n-grams are used
 
 REFERENCES = {"unigram": 1, "bigram": 2, "trigram": 3, "5-gram": 5}
 REFERENCE_ORDER = 3  # counted for the baselines, unless a model holds longer n-grams anyway
-LARGEST_VOCABULARY = 1 << 16  # of n-gram counts
-NGRAMS = "ngrams."  # begins the names of stored n-gram counts
 CACHE_WEIGHT = 0.1  # of a cache mixed with n-grams: about the best value on running text
 PROGRESS_BAR_FROM = 100_000  # targets from which on a progress bar is shown
 
@@ -44,49 +38,6 @@ def count_references(corpus: TokenCorpus, vocabulary: int, order: int = REFERENC
     from saffu.calibrated.ngrams import NgramCounts
 
     return NgramCounts.count(corpus, order, vocabulary)
-
-
-@dataclass(frozen=True, eq=False)
-class Statistics:
-    """Sums over the training documents that no prediction needs, for the baselines; additive, like those of a model."""
-
-    frequencies: npt.NDArray[np.int64]  # (N,) how often each token is a target
-    ngrams: NgramCounts | None  # None if not requested, or if the model's own sums hold them
-
-    @classmethod
-    def of(cls, corpus: TokenCorpus, vocabulary: int, ngrams: bool) -> Statistics:
-        """Count a corpus."""
-        counts = count_references(corpus, vocabulary) if ngrams and vocabulary <= LARGEST_VOCABULARY else None
-        return cls(corpus.frequencies(vocabulary), counts)
-
-    def __add__(self, other: Statistics) -> Statistics:
-        ngrams = None if self.ngrams is None or other.ngrams is None else self.ngrams + other.ngrams
-        return Statistics(self.frequencies + other.frequencies, ngrams)
-
-    def __sub__(self, other: Statistics) -> Statistics:
-        ngrams = None if self.ngrams is None or other.ngrams is None else self.ngrams - other.ngrams
-        return Statistics(self.frequencies - other.frequencies, ngrams)
-
-    def arrays(self) -> dict[str, Array]:
-        """What is stored, by name."""
-        ngrams: Mapping[str, Any] = {} if self.ngrams is None else self.ngrams.arrays()
-        return {"frequencies": self.frequencies, **{NGRAMS + name: array for name, array in ngrams.items()}}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array], vocabulary: int) -> Statistics:
-        """The inverse of `arrays`."""
-        frequencies = arrays["frequencies"]
-        if not are_counts(frequencies, vocabulary):
-            raise SaffuError("the token frequencies are damaged; restore the folder or train again")
-        ngrams = part_of(arrays, NGRAMS)
-        if not ngrams:
-            return cls(frequencies, None)
-        from saffu.calibrated.ngrams import NgramCounts
-
-        counts = NgramCounts.from_arrays(ngrams)
-        if counts.vocabulary != vocabulary:
-            raise SaffuError("the n-gram counts have another vocabulary; restore the folder or train again")
-        return cls(frequencies, counts)
 
 
 def references_of(model: Model) -> NgramCounts | None:

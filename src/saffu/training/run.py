@@ -24,11 +24,11 @@ import torch
 from saffu.errors import SaffuError
 from saffu.files import Content
 from saffu.interface import Array
-from saffu.processes import ProcessGroup
 from saffu.settings import Settings
 from saffu.text.corpus import TokenCorpus
 from saffu.training.checkpoint import Checkpoint, restored
 from saffu.training.cuda_graph import side_stream
+from saffu.workers import ProcessGroup
 
 Row = dict[str, Any]
 Save = Callable[[Mapping[str, Content]], None]

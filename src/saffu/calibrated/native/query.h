@@ -1,4 +1,4 @@
-// A calibrated model in memory: tables, classes, and exponents, as Python lays them out (calibrated/layout.py).
+// A calibrated model in memory: tables, classes, and exponents, as Python lays them out (calibrated/reading.py).
 #pragma once
 #include "kernels.h"
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saffu.arrays import map_arrays
+from saffu.files import map_arrays
 from saffu.interface import Array, State
 from saffu.model.export import VECTORS
 from saffu.model.language_model import SaffuLM

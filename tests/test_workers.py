@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from saffu.threads import cores, run_in_threads
+from saffu.workers import cores, run_in_threads
 
 
 def test_every_worker_has_its_number():
