@@ -16,7 +16,8 @@ from saffu import CalibratedConfig, SaffuError, SaffuLM, load
 from saffu.companion.config import CompanionConfig, resolved
 from saffu.companion.networks import Networks
 from saffu.companion.rows import ages_of, excerpt, gate_inputs
-from saffu.companion.scoring import score
+from saffu.companion.scoring import DeviceCorpus, score
+from saffu.companion.spelling import spellings_of
 from saffu.companion.torch_networks import score_on_device
 from saffu.companion.train import Training
 from saffu.interface import Score
@@ -24,6 +25,7 @@ from saffu.text.corpus import TokenCorpus, lines_of
 from saffu.text.tokenizer import EOD
 from saffu.tools.evaluate import evaluate
 from saffu.training.checkpoint import read_checkpoint
+from saffu.workers import SINGLE
 
 
 @pytest.fixture(scope="module")
@@ -307,10 +309,46 @@ def test_the_gate_is_calibrated_by_text_that_the_network_never_sees(counted, dev
         assert (documents[..., 1:] != documents[..., :-1])[jumps].all()
     with torch.no_grad():
         run.networks.gates.bias.fill_(30)  # all trust in an untrained network
-    networks = parts.with_fitted_gates(run.networks)
+    networks = parts.calibrated(run.networks)
     found = score(networks.stack, networks.gates, parts.gate_text, parts.gate_flat).mixture[parts.gate_targets]
     assert found.mean() > parts.gate_flat.counted.numpy()[parts.gate_targets].mean() - 1e-6
     assert run.networks.gates.bias.item() == 30  # training continues with the gate it has
+
+
+def test_networks_that_are_too_sure_are_softened(counted, dev):
+    run = training(counted, dev, network_start="random")  # predicts the prior
+    run.division.gate_flat.counted.fill_(-np.log(len(counted.tokenizer_)))  # counts that know nothing
+    bias = run.networks.stack.output_bias.detach().clone()
+    assert torch.equal(run.division.calibrated(run.networks).stack.output_bias, bias)  # it is right
+    run.networks.stack.soften(1 / 2)  # logits that are twice too large
+    softened = run.division.calibrated(run.networks)
+    assert (softened.stack.output_bias / bias).mean() < 1.5
+    assert torch.equal(run.networks.stack.output_bias, bias * 2)  # training continues with what it has
+    gains = [run.division._with_fitted_gates(some, 1.0, SINGLE)[1].mean() for some in (run.networks, softened)]
+    assert gains[1] > gains[0]
+
+
+def test_what_is_learned_of_spellings_is_stored_with_the_embeddings(counted, dev):
+    spellings = spellings_of(
+        [b"", b"", b"", b"", *(b" x%d" % (number % 7) for number in range(4, len(counted.tokenizer_)))]
+    )
+    run = training(counted, dev, spellings=spellings, epochs=2)
+    assert not run.networks.stack.spelling.any()
+    run.run()
+    stack = run.networks.stack.eval()
+    shared = stack.embeddings() - stack.embedding  # the same for all tokens of one spelling
+    assert shared[0, 4].any() and torch.allclose(shared[0, 4], shared[0, 11])
+    assert not shared[0, :4].any()
+    without_torch = run.networks.without_torch(run.model.counted)
+    counted_scores, certainty = run.model.counted.log_probabilities_and_certainty(dev)
+    found = without_torch.score(dev, counted_scores, gate_inputs(certainty, ages_of(dev)), None, False)
+    flat = DeviceCorpus(dev, counted_scores, gate_inputs(certainty, ages_of(dev)), run.device)
+    expected = score(stack, run.networks.gates, dev, flat)
+    np.testing.assert_allclose(found.trained, expected.network, atol=1e-4)
+    resumed = training(counted, dev, spellings=spellings, epochs=2)
+    resumed.load(run.arrays())
+    assert torch.equal(resumed.networks.stack.spelling, stack.spelling)
+    assert torch.equal(resumed.networks.stack.embedding, stack.embedding)
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
@@ -390,8 +428,10 @@ def test_the_rule_decides_by_text_time_and_device():
     assert (large.depth, large.class_first, large.decay, large.networks) == (6, False, 3.0, 1)
     assert large.network_dropout == pytest.approx(0.19) and large.rate == pytest.approx(0.25, abs=0.01)
     several = resolved(CompanionConfig(minutes=5), 2_000_000, "cuda")
-    assert (several.networks, several.network_dropout) == (4, pytest.approx(0.21, abs=0.01))
-    assert resolved(CompanionConfig(minutes=5), 900_000, "cuda").networks == 8
+    assert (several.depth, several.networks) == (6, 6)
+    assert several.network_dropout == pytest.approx(0.2, abs=0.01)
+    often = resolved(CompanionConfig(minutes=5), 900_000, "cuda")  # there is time for several large networks
+    assert (often.depth, often.networks, often.network_dropout) == (8, 7, pytest.approx(0.35, abs=0.01))
     assert resolved(CompanionConfig(minutes=5, networks=2), 2_000_000, "cuda").networks == 2
     assert resolved(CompanionConfig(epochs=8), 2_000_000, "cuda").networks == 1
     assert resolved(CompanionConfig(minutes=0.2), 20_000_000, "cuda").depth == 4

@@ -44,16 +44,18 @@ class CompanionConfig(CalibratedConfig):
 
 SPEED = {"cpu": {2: 20e3, 4: 4e3, 6: 1.3e3}, "cuda": {2: 3e6, 4: 1.5e6, 6: 0.85e6, 8: 0.52e6}}
 """Tokens per second of training by device and depth: two cores, or one H200. The rule needs only rough values."""
+COMPILED_FROM = 90.0  # seconds of training on a GPU: compiling takes 10 to 20 and then saves three tenths of each step
+COMPILED_SPEED = 1.35  # times the speed
 TRAINING_SHARE = 0.85  # of the minutes; the rest is for counting
 MOST_EPOCHS = {"cpu": 16.0, "cuda": 30.0}  # of each network; more does not help
 MANY_EPOCHS = 8  # after which weight decay keeps a text from being memorized
 MIN_TOKENS = {6: 15e6, 8: 60e6}  # read in a run, for this many layers to pay off on a GPU …
-LONG_TEXT = 5e6  # … eight only for a text of this many tokens
+LONG_TEXT = 5e6  # … eight for a text of this many tokens, or if there is time for several networks
 MIN_EPOCHS, MIN_STEPS = 12, 3000  # of each network, for several to pay off …
-MIN_EPOCHS_OF_MANY = 24  # … and for more than four
+SEVERAL, MIN_EPOCHS_OF_MANY = 4, 24  # … and for more than four, or for these to have eight layers
 MOST_NETWORKS = 8
 BATCH_TOKENS = {"cpu": 4096, "cuda": 8192}
-LONG_RUN = 20_000  # steps; a run that would take more reads twice as many tokens per step, a quarter faster
+LONG_RUN = 27_000  # steps; a run that would take more reads twice as many tokens per step, a quarter faster
 MOST_DROPOUT = 0.4
 DECAY, DECAY_TOKENS = 3.0, 6e6  # weight decay over many epochs, and its product with the tokens of a longer text
 FEW_EPOCHS_DECAY = 0.5
@@ -63,11 +65,11 @@ RATE, RATE_STEPS, RATE_WIDTH = 0.3, 3000, 384  # the factor of the learning rate
 def resolved(config: CompanionConfig, tokens: int, device: str) -> CompanionConfig:
     """The settings, with everything chosen that follows from text, time, and device.
 
-    On a CPU there is one network of 2 layers. On a GPU, a network has 6 layers, fewer or more if the time is too short
-    or the text is long; time for more than 12 epochs and 3,000 steps goes into more networks, up to four, and up to
-    eight if each gets 24 epochs. Learning rates fall with the width and slowly with the number of steps. What keeps a
-    text from being memorized, dropout and weight decay, follows from how often it is read and how long it is. Measured
-    in docs/companion.md.
+    On a CPU there is one network of 2 layers. On a GPU, a network has 6 layers, fewer if the time is too short, more if
+    the text is long or there is time for four networks; time for more than 12 epochs and 3,000 steps goes into more
+    networks, up to four, and up to eight if each gets 24 epochs. Learning rates fall with the width and slowly with the
+    number of steps. What keeps a text from being memorized, dropout and weight decay, follows from how often it is read
+    and how long it is. Measured in docs/companion.md.
     """
     kind = device.split(":")[0]
     batch_tokens = config.batch_tokens or BATCH_TOKENS[kind]
@@ -75,7 +77,10 @@ def resolved(config: CompanionConfig, tokens: int, device: str) -> CompanionConf
     def epochs_of_all(depth: int) -> float:
         """The number of epochs, added up over networks, that the time allows."""
         speed = SPEED[kind][max(d for d in SPEED[kind] if d <= max(2, depth))]
-        return speed * 60 * TRAINING_SHARE * config.minutes / tokens if config.minutes else math.inf
+        seconds = 60 * TRAINING_SHARE * config.minutes
+        if kind != "cpu" and seconds >= COMPILED_FROM:
+            speed *= COMPILED_SPEED
+        return speed * seconds / tokens if config.minutes else math.inf
 
     depth = config.depth or chosen_depth(kind, tokens, epochs_of_all)
     limit = config.epochs or MOST_EPOCHS[kind]
@@ -83,7 +88,7 @@ def resolved(config: CompanionConfig, tokens: int, device: str) -> CompanionConf
     if not networks:
         available = epochs_of_all(depth) if kind != "cpu" and config.minutes else 1.0
         pays_off = min(available / MIN_EPOCHS, available * tokens / batch_tokens / MIN_STEPS)
-        networks = int(min(max(1.0, pays_off), max(4.0, available / MIN_EPOCHS_OF_MANY), MOST_NETWORKS))
+        networks = int(min(max(1.0, pays_off), max(SEVERAL, available / MIN_EPOCHS_OF_MANY), MOST_NETWORKS))
     epochs = min(limit, epochs_of_all(depth) / networks)
     decay = min(DECAY, DECAY_TOKENS / tokens) if epochs >= MANY_EPOCHS else FEW_EPOCHS_DECAY
     steps = max(1.0, epochs * tokens / batch_tokens)
@@ -111,16 +116,21 @@ def chosen_depth(kind: str, tokens: int, epochs_of_all: Callable[[int], float]) 
         return 2
     if tokens >= LONG_TEXT and epochs_of_all(8) * tokens >= MIN_TOKENS[8]:
         return 8
+    if SEVERAL * MIN_EPOCHS_OF_MANY <= epochs_of_all(8) < math.inf:
+        return 8
     return 6 if epochs_of_all(6) * tokens >= MIN_TOKENS[6] else 4
 
 
 def chosen_dropout(epochs: float, tokens: int, depth: int) -> float:
-    """Dropout: more for a text that is short and read often, none for small networks.
+    """Dropout: more for a text that is short and read often, and for large networks; none for small ones.
 
     >>> [chosen_dropout(epochs, tokens, 6) for epochs, tokens in ((12, 1.9e6), (27, 0.93e6), (7, 15e6), (30, 15e6))]
     [0.15, 0.28, 0.0, 0.07]
+    >>> [chosen_dropout(27, 0.93e6, depth) for depth in (2, 4, 8)]
+    [0.09, 0.19, 0.35]
     """
-    dropout = 0.072 * math.log2(1 + epochs * 1e6 / tokens / 2) * min(1.0, depth / 6)
+    size = depth / 6 if depth < 6 else math.pow(depth / 6, 2 / 3)
+    dropout = 0.072 * math.log2(1 + epochs * 1e6 / tokens / 2) * size
     return round(min(MOST_DROPOUT, dropout), 2) if dropout >= 0.05 else 0.0
 
 

@@ -5,7 +5,7 @@
 
 where h_k is the network's state, the next two numbers measure how certain the counted model is, for any target, and the
 last says how much of the document it remembers. A gate starts at w = 0 and the constant that fits the untrained network
-best (`constant_gate`). The loss of each network is −log(g_k·p_k + (1 − g_k)·p_counted) − ½ log p_k: the second term
+best (`constant_gate`). The loss of each network is −log(g_k·p_k + (1 − g_k)·p_counted) − w log p_k: the second term
 keeps it learning where the counted model is already right. Networks are trained as if each were alone; only their
 predictions are averaged. Without torch, `networks.py` mixes in the same way.
 """
@@ -23,7 +23,7 @@ from saffu.companion.weights import CERTAINTIES
 LEAST = 0.005  # weight of either side at the start
 SHUT = -20.0  # logit of a gate that uses only the counts
 CLEAR = 2.0  # standard errors above which a gain counts as real
-OWN_WEIGHT = 0.5  # of the network's own loss
+OWN_WEIGHT = {"cpu": 0.5, "cuda": 2.0}  # of the network's own loss: a small one had better learn what the counts lack
 
 
 class Gates(nn.Module):
@@ -42,11 +42,15 @@ class Gates(nn.Module):
         return (of_states + of_certainty).squeeze(-1) + self.bias[:, None]
 
     @torch.no_grad()
-    def calibrate(self, logit: Tensor, trained: Tensor, counted: Tensor) -> None:
-        """Change the gates, which gave `logit` (K, n), to a·logit + b, the best for targets not trained on."""
+    def calibrate(self, logit: Tensor, trained: Tensor, counted: Tensor) -> tuple[float, float]:
+        """Change the gates, which gave `logit` (K, n), to a·logit + b, the best for targets not trained on.
+
+        Returns a and b.
+        """
         scale, constant = calibration(logit, trained, counted)
         self.weight.mul_(scale)
         self.bias.mul_(scale).add_(constant)
+        return scale, constant
 
 
 def mixed(logit: Tensor, trained: Tensor, counted: Tensor) -> Tensor:
@@ -132,4 +136,4 @@ def is_clear(gains: Tensor) -> bool:
 
 def loss(logit: Tensor, trained: Tensor, counted: Tensor) -> Tensor:
     """The sum over networks of their mean loss, given log-probabilities of targets on both sides (K, n)."""
-    return -(mixed(logit, trained, counted) + OWN_WEIGHT * trained).mean(1).sum()
+    return -(mixed(logit, trained, counted) + OWN_WEIGHT[trained.device.type] * trained).mean(1).sum()

@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from saffu.companion.spelling import Spellings
 from saffu.interface import Array
 from saffu.text.tokenizer import EOD
 
@@ -44,6 +45,9 @@ class NetworkStack(nn.Module):
     rank: Tensor
     class_of: Tensor
     first: list[int]
+    grams: Tensor  # tables of spellings, if there are any
+    offsets: Tensor
+    gram_weights: Tensor
 
     def __init__(
         self,
@@ -53,8 +57,12 @@ class NetworkStack(nn.Module):
         dropout: float = 0.0,
         classes: Array | None = None,
         number: int = 1,
+        spellings: Spellings | None = None,
     ) -> None:
-        """`log_prior` (N,): log f of each token. `classes` (N,): class of each token, numbered without gaps."""
+        """`log_prior` (N,): log f of each token. `classes` (N,): class of each token, numbered without gaps.
+
+        With `spellings`, what tokens have in common by their spelling is learned once.
+        """
         super().__init__()
         self.number = number
         self.heads = depth
@@ -83,10 +91,33 @@ class NetworkStack(nn.Module):
             self.attention[:, :, 3].zero_()
             self.mlp[:, :, 1].zero_()
         self._set_classes(classes, prior)
+        self.spelling: nn.Parameter | None = None  # (K, n-grams, d)
+        if spellings is not None and spellings.number:
+            for name, values in zip(("grams", "offsets", "gram_weights"), spellings, strict=False):
+                self.register_buffer(name, torch.from_numpy(values), persistent=False)
+            self.spelling = zeros(spellings.number, width)
+
+    def embeddings(self) -> Tensor:
+        """The embedding of every token (K, N, d), with what it owes to its spelling."""
+        if self.spelling is None:
+            return self.embedding
+        shared = [
+            F.embedding_bag(self.grams, own, self.offsets, mode="sum", per_sample_weights=self.gram_weights)
+            for own in self.spelling
+        ]
+        return self.embedding + torch.stack(shared)
+
+    @torch.no_grad()
+    def soften(self, temperature: float) -> None:
+        """Divide all logits by a temperature."""
+        for weight in (self.output_map, self.output_bias, self.class_map, self.class_bias):
+            if weight is not None:
+                weight.div_(temperature)
 
     def _set_classes(self, classes: Array | None, prior: Tensor) -> None:
         """Parameters and tables of the output's first level, if it has two."""
         self.class_map: nn.Parameter | None = None
+        self.class_bias: nn.Parameter | None = None
         if classes is None:
             return
         of_token = torch.from_numpy(np.asarray(classes, dtype=np.int64))[EOD:]
@@ -104,11 +135,13 @@ class NetworkStack(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.training_dtype if self.training else self.scoring_dtype
 
-    def hidden(self, inputs: Tensor, documents: Tensor) -> Tensor:
+    def hidden(self, inputs: Tensor, documents: Tensor, embeddings: Tensor | None = None) -> Tensor:
         """h (K, rows · T, d) after each input token; tokens of other `documents` are not seen.
 
-        Both are (K, rows, T), or (rows, T) if all networks read the same rows.
+        Both are (K, rows, T), or (rows, T) if all networks read the same rows. `embeddings` are what the method of that
+        name returns, if it was called before.
         """
+        embeddings = self.embeddings() if embeddings is None else embeddings
         inputs = inputs.expand(self.number, *inputs.shape[-2:])
         length = inputs.shape[-1]
         turn = rotation(length, inputs.device, self.dtype)
@@ -120,9 +153,9 @@ class NetworkStack(nn.Module):
         attention = self.attention.to(self.dtype)
         mlp = self.mlp.to(self.dtype)
         head_gate = self.head_gate.to(self.dtype)
-        first = torch.arange(self.number, device=inputs.device) * self.embedding.shape[1]
+        first = torch.arange(self.number, device=inputs.device) * embeddings.shape[1]
         places = (inputs + first[:, None, None]).flatten(1)
-        x = F.embedding(places, self.embedding.flatten(0, 1)).to(self.dtype)  # (K, rows · T, d)
+        x = F.embedding(places, embeddings.flatten(0, 1)).to(self.dtype)  # (K, rows · T, d)
         x = F.dropout(x, self.dropout, self.training)
         layer = self._maybe_compiled(transformer_layer)
         dropout = self.dropout if self.training else 0.0
@@ -134,26 +167,29 @@ class NetworkStack(nn.Module):
     def _maybe_compiled(self, function: Callable[P, Tensor]) -> Callable[P, Tensor]:
         return compiled(function) if self.is_compiled and self.training else function
 
-    def target_log_probabilities(self, hidden: Tensor, targets: Tensor) -> Tensor:
+    def target_log_probabilities(self, hidden: Tensor, targets: Tensor, embeddings: Tensor | None = None) -> Tensor:
         """log p of targets (K, n), or (n,) for all networks, after states h (K, n, d): (K, n) float32."""
+        embeddings = (self.embeddings() if embeddings is None else embeddings)[:, EOD:]
         targets = (targets - EOD).expand(hidden.shape[:2])
         mapped = product(hidden, self.output_map.to(hidden.dtype).mT)
         if self.class_map is not None:
-            members = range(self.number)
-            return torch.stack([self._within_classes(k, hidden[k], mapped[k], targets[k]) for k in members])
+            parts = zip(range(self.number), hidden, mapped, targets, embeddings, strict=True)
+            return torch.stack([self._within_classes(*part) for part in parts])
         log_p = self._maybe_compiled(log_softmax_at)
-        return log_p(mapped, self.embedding[:, EOD:], self.output_bias, targets)
+        return log_p(mapped, embeddings, self.output_bias, targets)
 
-    def _within_classes(self, member: int, hidden: Tensor, mapped: Tensor, targets: Tensor) -> Tensor:
+    def _within_classes(
+        self, member: int, hidden: Tensor, mapped: Tensor, targets: Tensor, embeddings: Tensor
+    ) -> Tensor:
         """log p of targets (n,) by one network whose output predicts the class first."""
-        assert self.class_map is not None
+        assert self.class_map is not None and self.class_bias is not None
         classes = self.class_of[targets]
         by_class = F.linear(hidden.float(), self.class_map[member], self.class_bias[member])
         log_p = -F.cross_entropy(by_class, classes, reduction="none")
         places = torch.argsort(classes, stable=True)
         sizes = torch.bincount(classes, minlength=len(self.first) - 1).tolist()
         widths = np.diff(self.first).tolist()
-        weights = self.embedding[member, EOD:][self.order].split(widths)
+        weights = embeddings[self.order].split(widths)
         biases = self.output_bias[member][self.order].split(widths)
         parts = []
         ranks = self.rank[targets[places]].split(sizes)

@@ -87,7 +87,7 @@ class Optimizer:
         """`factor` multiplies all learning rates."""
         self.parameters = [*network.parameters(), *gate.parameters()]
         matrices = [network.attention, network.mlp, network.output_map]
-        named = {id(weight) for weight in [*matrices, network.embedding]}
+        named = {id(weight) for weight in [*matrices, network.embedding, network.spelling]}
         vectors = [weight for weight in self.parameters if id(weight) not in named]
         device = network.embedding.device
         self.rates: list[tuple[Tensor, float]] = []
@@ -105,6 +105,8 @@ class Optimizer:
             self.muon = Muon(matrices, rate(MATRIX_RATE), weight_decay, dtype=network.training_dtype)
         else:
             groups.append({"params": matrices, "lr": rate(ADAM_MATRIX_RATE), "weight_decay": weight_decay})
+        if network.spelling is not None:
+            groups.append(groups[0] | {"params": [network.spelling]})
         fused = device.type == "cuda"
         self.adam = torch.optim.AdamW(groups, betas=BETAS, weight_decay=0.0, fused=fused, capturable=fused)
 

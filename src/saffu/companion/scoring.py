@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from saffu.companion.cross_fit import CrossFit, with_context
-from saffu.companion.gate import Gates, averaged, mixed
+from saffu.companion.gate import Gates, averaged, is_clear, mixed
 from saffu.companion.network import NetworkStack
 from saffu.companion.rows import documents_of, held_out, inputs_of, scoring_rows, training_rows
 from saffu.format import progress_bar
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TOKENS = 1 << 14  # scored at a time
 GATE_TARGETS = {"cpu": 10_000, "cuda": 20_000}  # of the training text that only the gate is fitted to
+TEMPERATURES = (1.06, 1.12, 1.18, 1.25, 1.32, 1.4)
 
 
 class DeviceCorpus:
@@ -42,9 +43,10 @@ class DeviceCorpus:
 
         Positions (rows, T) are those of all networks.
         """
-        hidden = networks.hidden(self.inputs[positions], self.documents[positions])
+        embeddings = networks.embeddings()
+        hidden = networks.hidden(self.inputs[positions], self.documents[positions], embeddings)
         places = positions.flatten(-2)  # ([K,] n)
-        trained = networks.target_log_probabilities(hidden, self.targets[places])
+        trained = networks.target_log_probabilities(hidden, self.targets[places], embeddings)
         return gates(hidden, self.certainty[places]), trained, self.counted[places].expand_as(trained)
 
 
@@ -117,13 +119,32 @@ class Division:
         orders = np.stack([training_rows(len(self.kept), self.length, rng) for _ in range(number)])
         return self.kept[torch.from_numpy(orders)].to(self.flat.inputs.device)
 
-    def with_fitted_gates(self, networks: TorchNetworks, group: ProcessGroup = SINGLE) -> TorchNetworks:
-        """A copy whose gate is calibrated on text that the network has not been trained on."""
+    def calibrated(self, networks: TorchNetworks, group: ProcessGroup = SINGLE) -> TorchNetworks:
+        """A copy whose gates and temperature are fitted to text that the networks have not been trained on.
+
+        Networks that have read a text often are too sure of themselves elsewhere, so the temperature rises from 1 as
+        long as the mixture gets better; it stays 1 unless the gain is clear.
+        """
+        if self.gate_text is None:
+            return networks.copy()
+        plain, plain_gains = self._with_fitted_gates(networks, 1.0, group)
+        best, best_gains = plain, plain_gains
+        for temperature in TEMPERATURES:
+            softer, gains = self._with_fitted_gates(networks, temperature, group)
+            if gains.mean() <= best_gains.mean():
+                break
+            best, best_gains = softer, gains
+        return best if is_clear(best_gains - plain_gains) else plain
+
+    def _with_fitted_gates(
+        self, networks: TorchNetworks, temperature: float, group: ProcessGroup
+    ) -> tuple[TorchNetworks, Tensor]:
+        """A copy at a temperature whose gates fit it best, and what it gains over the counts at each target."""
+        assert self.gate_text is not None
         networks = networks.copy()
-        if self.gate_text is not None:
-            scores = score(networks.stack, networks.gates, self.gate_text, self.gate_flat, group=group)
-            logit, trained = (
-                torch.from_numpy(values[:, self.gate_targets]) for values in (scores.logit, scores.trained)
-            )
-            networks.gates.calibrate(logit, trained, self.gate_flat.counted.cpu()[self.gate_targets])
-        return networks
+        networks.stack.soften(temperature)
+        scores = score(networks.stack, networks.gates, self.gate_text, self.gate_flat, group=group)
+        logit, trained = (torch.from_numpy(values[:, self.gate_targets]) for values in (scores.logit, scores.trained))
+        counted = self.gate_flat.counted.cpu()[self.gate_targets]
+        scale, constant = networks.gates.calibrate(logit, trained, counted)
+        return networks, averaged(mixed(scale * logit + constant, trained, counted)) - counted

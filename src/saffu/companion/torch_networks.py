@@ -18,6 +18,7 @@ from saffu.companion.gate import Gates
 from saffu.companion.network import NetworkStack
 from saffu.companion.networks import Networks, Scores
 from saffu.companion.scoring import DeviceCorpus, score
+from saffu.companion.spelling import Spellings
 from saffu.companion.weights import PREFIX
 from saffu.errors import SaffuError
 from saffu.interface import Array, Floats
@@ -38,36 +39,60 @@ class TorchNetworks:
         self.device = device
 
     @classmethod
-    def plain(cls, config: CompanionConfig, counted: CalibratedModel, device: torch.device) -> TorchNetworks:
+    def plain(
+        cls,
+        config: CompanionConfig,
+        counted: CalibratedModel,
+        device: torch.device,
+        spellings: Spellings | None = None,
+    ) -> TorchNetworks:
         """With random weights, drawn from torch's generator."""
         frequencies = counted.frequencies + 0.5
         classes = counted.encoder.output_classes if config.class_first else None
         log_prior = np.log(frequencies / frequencies.sum())
         number = max(1, config.networks)
         dropout = config.network_dropout or 0.0
-        stack = NetworkStack(log_prior, config.depth, config.context, dropout, classes, number)
+        stack = NetworkStack(log_prior, config.depth, config.context, dropout, classes, number, spellings)
         stack.training_dtype, stack.scoring_dtype = dtypes(config.precision, device)
         return cls(stack, Gates(stack.width, number), device)
 
     @classmethod
-    def start(cls, config: CompanionConfig, counted: CalibratedModel, device: torch.device) -> TorchNetworks:
+    def start(
+        cls,
+        config: CompanionConfig,
+        counted: CalibratedModel,
+        device: torch.device,
+        spellings: Spellings | None = None,
+    ) -> TorchNetworks:
         """The networks that training starts from."""
-        networks = cls.plain(config, counted, torch.device("cpu"))  # the same random weights on every device
+        networks = cls.plain(config, counted, torch.device("cpu"), spellings)  # the same random weights on every device
         counted_start(networks.stack, counted, config.network_start)
         networks.stack.training_dtype, networks.stack.scoring_dtype = dtypes(config.precision, device)
         return cls(networks.stack, networks.gates, device)
 
     @classmethod
     def from_arrays(
-        cls, config: CompanionConfig, counted: CalibratedModel, arrays: Mapping[str, Array], device: torch.device
+        cls,
+        config: CompanionConfig,
+        counted: CalibratedModel,
+        arrays: Mapping[str, Array],
+        device: torch.device,
+        spellings: Spellings | None = None,
     ) -> TorchNetworks:
-        networks = cls.plain(config, counted, device)
+        networks = cls.plain(config, counted, device, spellings)
         networks.load(arrays)
         networks.stack.eval()
         return networks
 
     def arrays(self) -> dict[str, Array]:
-        """All weights, by name."""
+        """The weights of a model, by name: what tokens owe to their spelling is part of their embeddings."""
+        weights = self.trained_arrays()
+        if weights.pop(f"{PREFIX}network.spelling", None) is not None:
+            weights[f"{PREFIX}network.embedding"] = self.stack.embeddings().detach().cpu().numpy()
+        return weights
+
+    def trained_arrays(self) -> dict[str, Array]:
+        """All weights as they are trained, by name."""
         parts = {"network": self.stack, "gate": self.gates}
         return {
             f"{PREFIX}{part}.{name}": weight.detach().cpu().numpy().copy()
@@ -80,11 +105,11 @@ class TorchNetworks:
         return Networks(self.arrays(), self.stack.context, counted.ranks)
 
     def load(self, arrays: Mapping[str, Array]) -> None:
-        """Restore the weights that `arrays` returned, in place."""
+        """Restore the weights that `arrays` or `trained_arrays` returned, in place."""
         for part, module in {"network": self.stack, "gate": self.gates}.items():
             for name, weight in module.named_parameters():
                 stored = arrays.get(f"{PREFIX}{part}.{name}")
-                if stored is None and name == "head_gate":  # version 0.2 had none
+                if stored is None and name in ("head_gate", "spelling"):  # 0.2 had none; part of the embedding
                     weight.data.zero_()
                     continue
                 if stored is not None and stored.ndim == weight.dim() - 1:  # version 0.2 had one network

@@ -17,12 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from saffu.companion.config import COMPILED_FROM
 from saffu.companion.cross_fit import CrossFit, cross_fitted
 from saffu.companion.gate import constant_gate, loss
 from saffu.companion.model import CompanionModel
 from saffu.companion.optimizer import Optimizer
 from saffu.companion.rows import ages_of, excerpt, gate_inputs
 from saffu.companion.scoring import DeviceCorpus, Division, score
+from saffu.companion.spelling import Spellings
 from saffu.companion.torch_networks import TorchNetworks
 from saffu.errors import SaffuError
 from saffu.files import part_of
@@ -45,7 +47,6 @@ ROUNDING = 1e-6  # bits per byte: a gate that is shut is not worse than the coun
 WARMUP = 50  # steps
 COOLDOWN = 0.6  # of a run: the share at its end in which learning rates fall to zero
 LEAST_SHARE = 0.5  # of the time is for training, however long counting took
-COMPILED_FROM = 90.0  # seconds of training on a GPU: compiling takes 10 to 20 and then saves three tenths of each step
 SYNC = 8  # steps after which a GPU is waited for, and the clock read
 FEW_STEPS = 200  # hardly enough to learn anything
 
@@ -75,10 +76,12 @@ class Training(run.Run[CompanionModel, Progress]):
         seconds: float = 0.0,
         group: ProcessGroup = SINGLE,
         cross_fit: CrossFit | None = None,
+        spellings: Spellings | None = None,
     ):
         """`seconds` is the time already spent on the model.
 
-        `cross_fit` is what `cross_fitted` returned for the corpus; several runs can share it.
+        `cross_fit` is what `cross_fitted` returned for the corpus; several runs can share it. With the `spellings` of
+        the vocabulary, networks learn from what tokens have in common.
         """
         super().__init__(corpus, dev, torch.device(model.device), group, source)
         self.model = self.best = model
@@ -93,10 +96,10 @@ class Training(run.Run[CompanionModel, Progress]):
         self.counted_score = self._score_of(counted)
         torch.manual_seed(seed_of(self.config.seed, "weights"))
         if model.networks is None:
-            self.networks = TorchNetworks.start(self.config, model.counted, self.device)
+            self.networks = TorchNetworks.start(self.config, model.counted, self.device, spellings)
         else:
             self.networks = TorchNetworks.from_arrays(
-                self.config, model.counted, model.networks.restored_arrays(), self.device
+                self.config, model.counted, model.networks.restored_arrays(), self.device, spellings
             )
         for weight in self.networks.parameters():
             weight.data.copy_(group.sum(weight.data if group.is_first else torch.zeros_like(weight)))
@@ -210,7 +213,7 @@ class Training(run.Run[CompanionModel, Progress]):
         while progress.checks < len(CHECKS) - 1 and CHECKS[progress.checks] <= fraction + 1e-9:
             progress.checks += 1
         progress.last_check = progress.steps
-        networks = self.division.with_fitted_gates(self.networks, self.group)
+        networks = self.division.calibrated(self.networks, self.group)
         model = self.model.with_networks(networks.without_torch(self.model.counted))
         mixture, alone = self._scores(networks)
         bits = mixture.bits_per_byte
@@ -279,7 +282,7 @@ class Training(run.Run[CompanionModel, Progress]):
 
     def arrays(self) -> dict[str, Array]:
         state = {f"{STATE}{name}": value.cpu().numpy() for name, value in self.optimizer.arrays().items()}
-        return self.networks.arrays() | state
+        return self.networks.trained_arrays() | state
 
     def load(self, arrays: Mapping[str, Array]) -> None:
         self.networks.load(arrays)

@@ -34,7 +34,7 @@ def new_run(lm: SaffuLM, training: Settings | None, *corpora: TokenCorpus, **opt
     train = solution(lm.config.preset).train
     if train is None:
         raise SaffuError(f"{lm.config.preset} models have no trainable weights; fit a companion or paper model")
-    run = train(lm.model_, lm.config, training, *corpora, **options)
+    run = train(lm.model_, lm.config, lm.tokenizer_, training, *corpora, **options)
     lm.config = run.best.config
     return run
 

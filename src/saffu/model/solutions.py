@@ -132,17 +132,27 @@ def paper_from_arrays(config: PaperConfig, vocabulary: int, arrays: Arrays, sums
 
 
 def train_companion(
-    model: Any, config: CompanionConfig, training: None, corpus: TokenCorpus, dev: TokenCorpus, **options: Any
+    model: Any,
+    config: CompanionConfig,
+    tokenizer: Tokenizer,
+    training: None,
+    corpus: TokenCorpus,
+    dev: TokenCorpus,
+    **options: Any,
 ) -> Run[Any, Any]:
     from saffu.companion.config import resolved
+    from saffu.companion.spelling import spellings_of
     from saffu.companion.train import Training
 
-    return Training(model.with_config(resolved(config, corpus.targets, model.device)), corpus, dev, **options)
+    spellings = spellings_of([tokenizer.decode_bytes([id]) for id in range(len(tokenizer))])
+    model = model.with_config(resolved(config, corpus.targets, model.device))
+    return Training(model, corpus, dev, spellings=spellings, **options)
 
 
 def train_paper(
     model: Any,
     config: PaperConfig,
+    tokenizer: Tokenizer,
     training: TrainingConfig | None,
     corpus: TokenCorpus,
     dev: TokenCorpus,
