@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from saffu.experiments.grid import CellKey
+from saffu.experiments.grid import CellKey, title_of
 
 Perplexities = Mapping[CellKey, tuple[float, float]]
 """Train and dev perplexity by cell."""
@@ -57,9 +57,8 @@ def average_ranks(values: Iterable[float]) -> Floats:
     >>> average_ranks([10.0, 30.0, 10.0, 20.0])
     array([1.5, 4. , 1.5, 3. ])
     """
-    _, inverse, counts = np.unique(np.asarray(list(values), dtype=np.float64), return_inverse=True, return_counts=True)
-    last = counts.cumsum()
-    ranks: Floats = ((2 * last - counts + 1) / 2)[inverse]
+    _, inverse, counts = np.unique(list(values), return_inverse=True, return_counts=True)
+    ranks: Floats = (counts.cumsum() - (counts - 1) / 2)[inverse]
     return ranks
 
 
@@ -115,10 +114,7 @@ def agreement(ours: Perplexities, keys: Iterable[CellKey] | None = None) -> Agre
 
 def agreement_by_table(ours: Perplexities) -> dict[str, Agreement]:
     """The comparison within each table, by its title ("sum/cat", …, "sum/cat + documents")."""
-    tables = dict.fromkeys(key[:2] for key in printed_perplexities())
-    agreements = {}
-    for modes, documents in tables:
-        keys = [key for key in printed_perplexities() if key[:2] == (modes, documents)]
-        if compared := agreement(ours, keys):
-            agreements[modes + (" + documents" if documents else "")] = compared
-    return agreements
+    tables: dict[str, list[CellKey]] = {}
+    for key in printed_perplexities():
+        tables.setdefault(title_of(*key[:2]), []).append(key)
+    return {title: compared for title, keys in tables.items() if (compared := agreement(ours, keys))}

@@ -90,14 +90,13 @@ def pareto(cells: Sequence[Cell]) -> str:
         axis = figure.subplots()
         groups: dict[str, list[Cell]] = {}
         for cell in (cell for cell in cells if cell.dev):
-            groups.setdefault(cell.modes + (" + documents" if cell.config.document_shards else ""), []).append(cell)
+            groups.setdefault(cell.title, []).append(cell)
         axis.set_xscale("log")
         axis.set_yscale("log")
         for (title, members), color in zip(groups.items(), COLORS * len(groups), strict=False):
-            x, y = coordinates(members)
-            axis.plot(x, y, "o", markersize=4, alpha=0.75, color=color, label=title)
-        x, y = coordinates(pareto_front(cells))
-        axis.plot(x, y, "k--o", drawstyle="steps-post", linewidth=1, markerfacecolor="none")
+            axis.plot(*coordinates(members), "o", markersize=4, alpha=0.75, color=color, label=title)
+        front = coordinates(pareto_front(cells))
+        axis.plot(*front, "k--o", drawstyle="steps-post", linewidth=1, markerfacecolor="none")
         axis.yaxis.set_major_locator(MaxNLocator(6))
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
         axis.yaxis.set_minor_formatter(NullFormatter())
@@ -111,8 +110,7 @@ def pareto(cells: Sequence[Cell]) -> str:
 
 
 def coordinates(cells: Sequence[Cell]) -> tuple[list[int], list[float]]:
-    scored = [(cell.parameters, cell.dev.perplexity) for cell in cells if cell.dev]
-    return [size for size, _ in scored], [perplexity for _, perplexity in scored]
+    return [cell.parameters for cell in cells], [cell.perplexity for cell in cells]
 
 
 def short(perplexity: float) -> str:

@@ -82,6 +82,11 @@ def key_of(config: PaperConfig) -> CellKey:
     return modes_of(config), bool(config.document_shards), config.block, config.radius
 
 
+def title_of(modes: str, documents: bool) -> str:
+    """The name of a table of cells."""
+    return modes + (" + documents" if documents else "")
+
+
 def reading_of(config: PaperConfig) -> str:
     """The settings that differ from the defaults, in words.
 

@@ -1,19 +1,25 @@
-"""The report of an ablation: tables, figures, and a page, written to its folder `report`."""
+"""The report of an ablation: tables, figures, and a page, written to its folder `report`.
+
+The page works offline, in light and dark mode, on a phone, and in print; it loads nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from html import escape
+from importlib import resources
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from saffu import files
 from saffu.errors import SaffuError
 from saffu.experiments import figures, tables
-from saffu.experiments.agreement import agreement, agreement_by_table, printed_perplexities, printed_source
+from saffu.experiments.agreement import Agreement, agreement, agreement_by_table, printed_perplexities, printed_source
 from saffu.experiments.grid import key_of, reading_of
-from saffu.experiments.html import page
-from saffu.experiments.results import Results, perplexities_of
+from saffu.experiments.results import Cell, Results, perplexities_of
+from saffu.format import plural
 
 TITLE = "<title>saffu: ablation report</title>"
 
@@ -49,6 +55,11 @@ class Report:
         """SVG."""
         return figures.pareto(self.base)
 
+    def agreed(self, table: tables.Table, ours: str) -> str:
+        """How well the paper's table agrees with one of ours."""
+        compared = self.agreement_by_table.get(table.title)
+        return f" Rank correlation with {ours}: {compared.spearman:.3f}." if compared else ""
+
     def markdown(self) -> str:
         """Agreement, each table followed by the paper's, and the other settings."""
         parts = [f"Settings: {self.reading}. {self.run['tokens']:,} tokens counted.\n"]
@@ -59,9 +70,8 @@ class Report:
                 f"(paper: {self.agreement.printed_dev_train:.3f}).\n"
             )
         for ours, printed in zip(self.tables, self.printed_tables, strict=True):
-            compared = self.agreement_by_table.get(ours.title)
-            agreed = f" Rank correlation with ours: {compared.spearman:.3f}." if compared else ""
-            parts += [tables.markdown(ours), tables.markdown(printed, f"The paper's {printed.title}.{agreed}")]
+            caption = f"The paper's {printed.title}.{self.agreed(ours, 'ours')}"
+            parts += [tables.markdown(ours), tables.markdown(printed, caption)]
         if self.sweeps:
             parts.append(self._sweeps())
         parts.append(f"The paper's numbers: {printed_source()}.\n")
@@ -69,16 +79,13 @@ class Report:
 
     def _sweeps(self) -> str:
         lines = tables.head(["changed", "cells", "least", "median", "greatest", "best dev"])
-        for sweep in self.sweeps:
-            spread = [tables.change(ratio) for ratio in sweep.ratios or ()] or ["–"] * 3
-            best = f"{sweep.best.dev.perplexity:.1f}" if sweep.best and sweep.best.dev else "–"
-            lines.append(f"| {sweep.label} | {sweep.cells} | {' | '.join(spread)} | {best} |")
+        lines += [f"| {' | '.join([sweep.label, *sweep.facts()])} |" for sweep in self.sweeps]
         return "\n".join(lines) + "\n"
 
     def files(self) -> dict[str, str]:
         """Names and contents of the report's files."""
         contents = {
-            "index.html": page(self),
+            "index.html": page_of(self),
             "tables.md": self.markdown(),
             "tables.tex": "\n".join(tables.latex(table) for table in self.tables),
             "heat-maps.svg": self.heat_maps,
@@ -111,9 +118,8 @@ class Report:
             "agreement_by_table": {title: vars(compared) for title, compared in self.agreement_by_table.items()},
             "front": [
                 dict(zip(("modes", "documents", "block", "radius"), key_of(cell.config), strict=True))
-                | {"parameters": cell.parameters, "dev_perplexity": cell.dev.perplexity}
+                | {"parameters": cell.parameters, "dev_perplexity": cell.perplexity}
                 for cell in tables.pareto_front(self.base)
-                if cell.dev
             ],
         }
 
@@ -125,3 +131,103 @@ def require_own_report(folder: Path, names: Iterable[str]) -> None:
     foreign = [name for name in names if (folder / name).exists()]
     if foreign and not own:
         raise SaffuError(f"will not replace {folder / foreign[0]}: it is not part of a report; choose another folder")
+
+
+def page_of(report: Report) -> str:
+    """The whole page."""
+    template = Template((resources.files("saffu.experiments") / "report.html").read_text("utf-8"))
+    return template.substitute(
+        title=escape(plural(len(report.base), "model") + " compared"),
+        reading=escape(report.reading),
+        facts=fact_list(report.run, report.base),
+        agreement=agreement_table(report.agreement, report.agreement_by_table),
+        heat_maps=report.heat_maps,
+        pareto=report.pareto,
+        front=front_table(report.base),
+        source=escape(printed_source()),
+        tables="\n".join(
+            f"<h3>{escape(ours.title)}</h3>{perplexity_table(ours, f'Ours. {ours.caption}')}"
+            + perplexity_table(printed, f"The paper’s.{report.agreed(ours, 'our table')}")
+            for ours, printed in zip(report.tables, report.printed_tables, strict=True)
+        ),
+        sweeps="<h2>Other settings</h2>" + sweep_table(report.sweeps) if report.sweeps else "",
+        footer=escape(footer(report.run)),
+    )
+
+
+def fact_list(facts: dict[str, Any], cells: Iterable[Cell]) -> str:
+    shown = [("tokens counted", f"{facts['tokens']:,}"), ("vocabulary", f"{facts['vocabulary']:,}")]
+    shown += [("held-out targets", f"{facts['dev_targets']:,}")]
+    best = min(cells, key=tables.LOSS)
+    if best.dev:
+        shown.append(("best dev perplexity", f"{best.dev.perplexity:.1f}"))
+        shown.append(("its bits per byte", f"{best.dev.bits_per_byte:.3f}"))
+        shown.append(("its shape", best.shape))
+    shown += [(f"{name} baseline", f"{value:.1f}") for name, value in facts.get("dev_references", {}).items()]
+    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in shown)
+    return f'<dl class="facts">{items}</dl>'
+
+
+def agreement_table(overall: Agreement | None, by_table: dict[str, Agreement]) -> str:
+    if overall is None:
+        return "<p>Fewer than three cells of this grid are in the paper’s tables.</p>"
+    formats = ("d", ".3f", ".3f", ".2f", ".3f", ".3f")
+    rows = [
+        row(title, (f"{value:{form}}" for value, form in zip(vars(compared).values(), formats, strict=True)))
+        for title, compared in {"all without documents": overall, **by_table}.items()
+    ]
+    head = ("cells", "rank correlation", "correlation of logs", "ratio of spreads", "dev/train", "paper’s dev/train")
+    caption = "Dev perplexities of this grid and of the paper’s tables; spread: standard deviation of log-perplexities."
+    return html_table(caption, "table", head, rows)
+
+
+def perplexity_table(table: tables.Table, caption: str) -> str:
+    rows = [
+        f'<tr><th scope="row">r = {radius}</th>{"".join(perplexity_cell(table, b, radius) for b in table.blocks)}</tr>'
+        for radius in table.radii
+    ]
+    return html_table(escape(caption), "", [f"b = {block}" for block in table.blocks], rows)
+
+
+def perplexity_cell(table: tables.Table, block: int, radius: int) -> str:
+    scores = table.cells.get((block, radius))
+    if scores is None:
+        return "<td>–</td>"
+    best = ' class="best"' if table.is_best(block, radius) else ""
+    return f'<td{best}><span class="train">{scores[0]:.1f},</span> {scores[1]:.1f}</td>'
+
+
+def front_table(cells: Iterable[Cell]) -> str:
+    rows = [
+        row(
+            cell.title,
+            [f"{cell.config.block}", f"{cell.config.radius}", f"{cell.parameters:,}", f"{cell.perplexity:.1f}"],
+        )
+        for cell in tables.pareto_front(cells)
+    ]
+    return html_table("The Pareto front, smallest first.", "modes", ("b", "r", "parameters", "dev perplexity"), rows)
+
+
+def sweep_table(sweeps: Sequence[tables.Sweep]) -> str:
+    rows = [row(sweep.label, [*sweep.facts(), sweep.best.shape if sweep.best else "–"]) for sweep in sweeps]
+    caption = "Dev perplexity relative to the same cells of the tables above; negative is better."
+    return html_table(caption, "changed", ("cells", "least", "median", "greatest", "best dev", "its shape"), rows)
+
+
+def row(title: str, values: Iterable[str]) -> str:
+    cells = "".join(f"<td>{escape(value)}</td>" for value in values)
+    return f'<tr><th scope="row">{escape(title)}</th>{cells}</tr>'
+
+
+def html_table(caption: str, first: str, head: Iterable[str], rows: Sequence[str]) -> str:
+    columns = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    body = f'<thead><tr><th class="left">{first}</th>{columns}</tr></thead><tbody>{"".join(rows)}</tbody>'
+    return f'<p class="caption">{caption}</p><div class="scroll"><table>{body}</table></div>'
+
+
+def footer(facts: dict[str, Any]) -> str:
+    runs = facts.get("runs", [])
+    seconds = sum(run["fit_seconds"] + run["score_seconds"] for run in runs)
+    devices = ", ".join(dict.fromkeys(run["device"] for run in runs))
+    made = f"Fitted and scored in {seconds:,.0f} seconds on {devices}. " if runs else ""
+    return f"{made}Text fingerprint {facts['text']}. Generated by saffu report."

@@ -7,6 +7,7 @@ it touches.
 from __future__ import annotations
 
 import json
+import math
 import os
 import zlib
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 
 from saffu import files
 from saffu.errors import SaffuError
-from saffu.experiments.grid import SHAPE, SWEPT, CellKey, cell_settings, key_of, modes_of
+from saffu.experiments.grid import SHAPE, SWEPT, CellKey, cell_settings, key_of, modes_of, title_of
 from saffu.interface import Score
 from saffu.paper.config import PaperConfig
 from saffu.writing import locked, recover
@@ -46,6 +47,25 @@ class Cell:
     @property
     def modes(self) -> str:
         return modes_of(self.config)
+
+    @property
+    def title(self) -> str:
+        """Of its table."""
+        return title_of(self.modes, bool(self.config.document_shards))
+
+    @property
+    def shape(self) -> str:
+        return f"{self.modes}, b = {self.config.block}, r = {self.config.radius}"
+
+    @property
+    def loss(self) -> float:
+        """−Σ ln p of the held-out text; infinite for a cell that could not be fitted."""
+        return self.dev.nll if self.dev else math.inf
+
+    @property
+    def perplexity(self) -> float:
+        """Of the held-out text."""
+        return self.dev.perplexity if self.dev else math.inf
 
     @property
     def perplexities(self) -> tuple[float, float] | None:

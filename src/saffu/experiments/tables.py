@@ -6,14 +6,20 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import median
 from typing import Any
 
 from saffu.experiments.agreement import Perplexities
-from saffu.experiments.grid import DEFAULTS, MODES, SWEPT, CellKey, key_of
+from saffu.experiments.grid import DEFAULTS, MODES, SWEPT, CellKey, key_of, title_of
 from saffu.experiments.results import Cell
 
+LOSS = attrgetter("loss")
 WORDS = {"sum": "summation", "cat": "concatenation"}
+
+
+Scores = tuple[float, float] | None
+"""Train and dev perplexity; None for a cell that could not be fitted."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +28,7 @@ class Table:
 
     modes: str
     documents: bool
-    cells: dict[tuple[int, int], tuple[float, float] | None]  # by b and r; None for a cell that could not be fitted
+    cells: dict[tuple[int, int], Scores]  # by b and r
 
     @property
     def blocks(self) -> list[int]:
@@ -33,12 +39,12 @@ class Table:
         return sorted({radius for _, radius in self.cells})
 
     @property
-    def name(self) -> str:
-        return self.modes.replace("/", "-") + ("-documents" if self.documents else "")
+    def title(self) -> str:
+        return title_of(self.modes, self.documents)
 
     @property
-    def title(self) -> str:
-        return self.modes + (" + documents" if self.documents else "")
+    def name(self) -> str:
+        return self.title.replace("/", "-").replace(" + ", "-")
 
     @property
     def caption(self) -> str:
@@ -52,16 +58,18 @@ class Table:
         scored = [(scores[1], shape) for shape, scores in self.cells.items() if scores]
         return min(scored)[1] if scored else None
 
-    def formatted(self, block: int, radius: int) -> str:
-        scores = self.cells.get((block, radius))
-        return f"{scores[0]:.1f}, {scores[1]:.1f}" if scores else "–"
-
     def is_best(self, block: int, radius: int) -> bool:
         """Whether no other cell has a lower dev perplexity, as formatted."""
         own = self.cells.get((block, radius))
-        best = self.best
-        least = self.cells[best] if best else None
-        return bool(own and least) and f"{own[1]:.1f}" == f"{least[1]:.1f}"  # type: ignore[index]
+        return (
+            own is not None and f"{own[1]:.1f}" == f"{min(scores[1] for scores in self.cells.values() if scores):.1f}"
+        )
+
+    def formatted(self, block: int, radius: int, best: str = "{}") -> str:
+        """Both perplexities of a cell; `best` is the format of the best ones."""
+        scores = self.cells.get((block, radius))
+        text = f"{scores[0]:.1f}, {scores[1]:.1f}" if scores else "–"
+        return best.format(text) if self.is_best(block, radius) else text
 
 
 def head(titles: Sequence[str]) -> list[str]:
@@ -84,9 +92,9 @@ def settings(cell: Cell) -> tuple[Any, ...]:
     return tuple(getattr(cell.config, name) for name in SWEPT)
 
 
-def tables(scores: Iterable[tuple[CellKey, tuple[float, float] | None]]) -> list[Table]:
+def tables(scores: Iterable[tuple[CellKey, Scores]]) -> list[Table]:
     """One table per pair of modes in the paper's order, then those with a document model."""
-    by_table: dict[tuple[bool, str], dict[tuple[int, int], tuple[float, float] | None]] = {}
+    by_table: dict[tuple[bool, str], dict[tuple[int, int], Scores]] = {}
     for (modes, documents, block, radius), pair in scores:
         by_table.setdefault((documents, modes), {})[block, radius] = pair
     order = sorted(by_table, key=lambda key: (key[0], MODES.index(key[1])))
@@ -105,13 +113,9 @@ def matching(table: Table, perplexities: Perplexities) -> Table:
 
 def best_cells(cells: Iterable[Cell]) -> dict[str, Cell]:
     """The cell with the lowest dev perplexity by title of its table, in the paper's order."""
-    best: dict[tuple[bool, str], Cell] = {}
-    for cell in cells:
-        key = bool(cell.config.document_shards), cell.modes
-        if cell.dev and (key not in best or cell.dev.nll < best[key].dev.nll):  # type: ignore[union-attr]
-            best[key] = cell
-    order = sorted(best, key=lambda key: (key[0], MODES.index(key[1])))
-    return {modes + (" + documents" if documents else ""): best[documents, modes] for documents, modes in order}
+    scored = [cell for cell in cells if cell.dev]
+    titles = [table.title for table in tables_of(scored)]
+    return {title: min((cell for cell in scored if cell.title == title), key=LOSS) for title in titles}
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,11 @@ class Sweep:
     def label(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in self.changed.items())
 
+    def facts(self) -> list[str]:
+        """The number of cells, the ratios, and the best dev perplexity."""
+        best = f"{self.best.perplexity:.1f}" if self.best else "–"
+        return [str(self.cells), *(map(change, self.ratios) if self.ratios else ["–"] * 3), best]
+
 
 def sweeps(cells: Sequence[Cell], base: tuple[Any, ...]) -> list[Sweep]:
     """Every other combination of settings, compared cell by cell with the base."""
@@ -140,13 +149,12 @@ def sweeps(cells: Sequence[Cell], base: tuple[Any, ...]) -> list[Sweep]:
         changed = {n: v for n, v, usual in zip(SWEPT, values, base, strict=True) if v != usual}
         scored = [cell for cell in members if cell.dev]
         ratios = sorted(
-            cell.dev.perplexity / other.dev.perplexity
+            cell.perplexity / other.perplexity
             for cell in scored
-            if cell.dev and (other := unchanged.get(key_of(cell.config))) and other.dev
+            if (other := unchanged.get(key_of(cell.config))) and other.dev
         )
-        best = min(scored, key=lambda cell: cell.dev.nll if cell.dev else 0.0, default=None)
         spread = (ratios[0], median(ratios), ratios[-1]) if ratios else None
-        compared.append(Sweep(changed, len(ratios), spread, best))
+        compared.append(Sweep(changed, len(ratios), spread, min(scored, key=LOSS, default=None)))
     return sorted(compared, key=lambda sweep: list(map(str, sweep.changed.items())))
 
 
@@ -162,12 +170,9 @@ def change(ratio: float) -> str:
 def pareto_front(cells: Iterable[Cell]) -> list[Cell]:
     """The cells that no other cell beats with as few parameters, smallest first."""
     front: list[Cell] = []
-    scored = [(cell.parameters, cell.dev.nll, cell) for cell in cells if cell.dev]
-    least = float("inf")
-    for _, nll, cell in sorted(scored, key=lambda entry: entry[:2]):
-        if nll < least:
+    for cell in sorted((cell for cell in cells if cell.dev), key=lambda cell: (cell.parameters, cell.loss)):
+        if not front or cell.loss < front[-1].loss:
             front.append(cell)
-            least = nll
     return front
 
 
@@ -175,7 +180,7 @@ def markdown(table: Table, caption: str = "") -> str:
     lines = [caption or table.caption, "", "| | " + " | ".join(f"b = {b}" for b in table.blocks) + " |"]
     lines.append("| --- |" + " --- |" * len(table.blocks))
     for radius in table.radii:
-        row = [emphasized(table, b, radius, "**{}**") for b in table.blocks]
+        row = [table.formatted(b, radius, "**{}**") for b in table.blocks]
         lines.append(f"| **r = {radius}** | " + " | ".join(row) + " |")
     return "\n".join(lines) + "\n"
 
@@ -186,14 +191,9 @@ def latex(table: Table) -> str:
     lines.append(rf"\begin{{tabular}}{{l{'l' * len(table.blocks)}}}")
     lines.append(" & " + " & ".join(f"$b = {power(b)}$" for b in table.blocks) + r" \\")
     for radius in table.radii:
-        row = [emphasized(table, b, radius, r"\textbf{{{}}}").replace("–", "--") for b in table.blocks]
+        row = [table.formatted(b, radius, r"\textbf{{{}}}").replace("–", "--") for b in table.blocks]
         lines.append(f"$r = {power(radius)}$ & " + " & ".join(row) + r" \\")
     return "\n".join([*lines, r"\end{tabular}", r"\end{center}", r"\end{table}"]) + "\n"
-
-
-def emphasized(table: Table, block: int, radius: int, best: str) -> str:
-    formatted = table.formatted(block, radius)
-    return best.format(formatted) if table.is_best(block, radius) else formatted
 
 
 def power(size: int) -> str:
