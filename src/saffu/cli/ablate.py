@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, get_type_hints
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 from saffu.cli.options import (
     Command,
@@ -16,13 +17,15 @@ from saffu.cli.options import (
     device_of,
     integer,
     named_path,
-    own_settings,
+    named_setting,
+    rare_help,
     reading_of,
     selection_of,
 )
 from saffu.cli.output import print_json, say, table, warn
 from saffu.errors import SaffuError
 from saffu.format import plural
+from saffu.settings import Settings
 
 if TYPE_CHECKING:
     from saffu.experiments.results import Cell
@@ -31,7 +34,9 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
-    from saffu.experiments.grid import DOCUMENT_SHARDS, MODES, SIZES
+    from saffu.experiments.grid import DOCUMENT_SHARDS, MODES, SIZES, SWEPT
+    from saffu.paper.config import PaperConfig
+    from saffu.text.tokenizer import TokenizerConfig
 
     help = "files, folders, globs, or - for stdin [the English text that ships with Python]"
     parser.add_argument("text", nargs="*", metavar="TEXT", help=help)
@@ -58,6 +63,8 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     shape.add_argument("--document-shards", type=integer(0), metavar="N", help=help)
     help = "other settings; with several values, every combination is fitted; `--set help` lists them"
     shape.add_argument("--set", action="append", default=[], metavar="NAME=VALUE,…", help=help)
+    rare: dict[str, Settings] = {entry.name: TokenizerConfig() for entry in fields(TokenizerConfig)}
+    parser.set_defaults(rare=rare | dict.fromkeys(SWEPT, PaperConfig()))
 
 
 def values(kind: type) -> Callable[[str], list[Any]]:
@@ -82,12 +89,11 @@ def run(options: argparse.Namespace) -> None:
     from saffu.text.tokenizer import TokenizerConfig
 
     if "help" in options.set:
-        print(set_help())
+        print(rare_help(options))
         return
-    sweeps = {name: settings for given in options.set for name, settings in [swept(given)]}
-    of_tokenizer = {entry.name for kind in (False, True) for entry in own_settings(TokenizerConfig, kind)}
+    sweeps = dict(swept(given, options) for given in options.set)
     tokenizer_settings: dict[str, Any] = {"bpe_count": "types"}
-    for name in sorted(of_tokenizer & set(sweeps)):
+    for name in sorted(name for name in sweeps if isinstance(options.rare[name], TokenizerConfig)):
         settings = sweeps.pop(name)
         if len(settings) > 1:
             raise SaffuError(f"--set {name} affects the text that all cells share; pass one value")
@@ -98,43 +104,13 @@ def run(options: argparse.Namespace) -> None:
     run_cells(options, cells, TokenizerConfig(**tokenizer_settings))
 
 
-def swept(given: str) -> tuple[str, list[Any]]:
+def swept(given: str, options: argparse.Namespace) -> tuple[str, list[Any]]:
     """The name and the values of one --set."""
-    kinds = swept_kinds()
-    name, _, text = given.partition("=")
-    name = name.strip().replace("-", "_")
-    if name not in kinds:
-        raise SaffuError(f"--set has no setting {name!r}; see --set help")
-    settings = [converted(kinds[name], name, word.strip()) for word in text.split(",") if word.strip()]
-    if not settings:
+    name, text = named_setting(given, options)
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
         raise SaffuError(f"--set {name} has no value; use --set {name}=VALUE or {name}=VALUE,VALUE")
-    return name, list(dict.fromkeys(settings))
-
-
-def swept_kinds() -> dict[str, Any]:
-    """The types of all settings that --set takes."""
-    from saffu.experiments.grid import SWEPT
-    from saffu.paper.config import PaperConfig
-    from saffu.text.tokenizer import TokenizerConfig
-
-    kinds = get_type_hints(PaperConfig)
-    tokenizer = get_type_hints(TokenizerConfig)
-    names = [entry.name for rare in (False, True) for entry in own_settings(TokenizerConfig, rare)]
-    return {name: kinds[name] for name in SWEPT} | {name: tokenizer[name] for name in names}
-
-
-def set_help() -> str:
-    from dataclasses import fields
-
-    from saffu.paper.config import PaperConfig
-    from saffu.text.tokenizer import TokenizerConfig
-
-    entries = [entry for kind in (PaperConfig, TokenizerConfig) for entry in fields(kind)]
-    kinds = swept_kinds()
-    lines = [
-        f"  {entry.name}={entry.default}\n      {entry.metadata['meaning']}" for entry in entries if entry.name in kinds
-    ]
-    return "\n".join(["settings for --set NAME=VALUE or NAME=VALUE,VALUE:", *lines])
+    return name, list(dict.fromkeys(converted(name, word, options) for word in words))
 
 
 def cells_of(options: argparse.Namespace, sweeps: dict[str, list[Any]]) -> list[PaperConfig]:

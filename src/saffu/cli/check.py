@@ -12,8 +12,8 @@ from saffu.cli.options import (
     add_model,
     add_output_options,
     add_text_options,
-    device_of,
-    reading_of,
+    load_model,
+    tokenized,
 )
 from saffu.cli.output import print_json, say, warn
 from saffu.errors import SaffuError
@@ -30,18 +30,10 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from saffu.model.checking import check_model, left_behind
-    from saffu.model.language_model import SaffuLM
-    from saffu.text.corpus import TokenCorpus
-    from saffu.text.selection import Text
 
     try:
-        lm = SaffuLM.load(options.model, device_of(options), check=True)
-        corpus = None
-        if options.text:
-            with Text(options.text, reading_of(options, lm.source_)) as text:
-                corpus = TokenCorpus.build(text, lm.tokenizer_, progress="tokenize")
-                text.warn_of_skipped()
-        findings = check_model(lm, corpus)
+        lm = load_model(options, check=True)
+        findings = check_model(lm, tokenized(options.text, options, lm) if options.text else None)
     except SaffuError as error:
         raise SaffuError(f"{options.model} fails the check: {error}") from None
     for path in left_behind(options.model):

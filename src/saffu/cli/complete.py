@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 
-from saffu.cli.options import Command, Parser, add_device, add_model, device_of, integer, require_utf8
+from saffu.cli.options import Command, Parser, add_device, add_model, integer, load_model, require_utf8
 from saffu.cli.output import print_json, table
 
 LEAST = 0.001  # a probability that is worth showing
@@ -23,13 +23,11 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print words and their probabilities, most likely first; with several prompts, rows with their numbers."""
-    from saffu.model.language_model import SaffuLM
-
     one = options.prompt is not None
     prompts: Iterable[str] = [options.prompt] if one else (line.removesuffix("\n") for line in sys.stdin)
     if one:
         require_utf8(options.prompt)
-    lm = SaffuLM.load(options.model, device_of(options))
+    lm = load_model(options)
     if not one and not options.json:
         print("id\tword\tprobability", flush=True)
     for number, prompt in enumerate(prompts, 1):

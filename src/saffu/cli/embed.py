@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from saffu.cli.options import Command, Parser, add_model, integer, named_path, require_utf8
+from saffu.cli.options import Command, Parser, add_model, integer, load_model, named_path, require_utf8
 from saffu.cli.output import print_json, warn
 from saffu.errors import SaffuError
 from saffu.format import plural, show_token
@@ -37,10 +37,7 @@ def run(options: argparse.Namespace) -> None:
         from saffu.writing import require_new_file
 
         require_new_file(options.out, options.force, ours=r"\d+ \d+\n")
-
-    from saffu.model.language_model import SaffuLM
-
-    lm = SaffuLM.load(options.model)
+    lm = load_model(options)
     vectors = lm.word_vectors_ if options.kind is None else lm.word_vectors_.of(options.kind)
     facts = [
         {

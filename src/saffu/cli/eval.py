@@ -19,8 +19,8 @@ from saffu.cli.options import (
     add_output_options,
     add_text_options,
     count,
-    device_of,
     integer,
+    load_model,
     reading_of,
     require_online,
 )
@@ -55,7 +55,6 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu.model.language_model import SaffuLM
     from saffu.text.corpus import TokenCorpus
     from saffu.text.documents import hold_out
     from saffu.text.selection import Text
@@ -65,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
     require_online(options)
     if options.update and (not options.text or "-" in options.text or options.max_tokens):
         raise SaffuError("--update counts whole files, which it reads again; pass them, and omit --max-tokens")
-    lm = SaffuLM.load(options.model, device_of(options))
+    lm = load_model(options)
     every = lm.source_.get("hold_out", 0) if lm.source_.get("default_corpus") else 0
     if not (options.text or every):
         raise SaffuError("no text to evaluate on; pass some: saffu eval MODEL TEXT")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from saffu.cli.options import Command, Parser, add_model, integer, require_utf8
+from saffu.cli.options import Command, Parser, add_model, integer, load_model, require_utf8
 from saffu.cli.output import clipped, print_json, warn, warn_of_space
 from saffu.errors import SaffuError
 from saffu.format import plural, show_token
@@ -30,13 +30,12 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu.model.language_model import SaffuLM
     from saffu.tools.explain import HalfWord, candidate, explanation_facts, most_likely
 
     if not (options.top or options.target):
         raise SaffuError("--top must be at least 1 without --target; pass one of them")
     require_utf8(options.prompt, *options.target)
-    lm = SaffuLM.load(options.model)
+    lm = load_model(options)
     warn_of_space(options.prompt, lm.tokenizer_)
     half = None if options.target else HalfWord.of(lm.model_, lm.tokenizer_, options.prompt)
     if half:

@@ -17,9 +17,11 @@ from saffu.cli.options import (
     add_text_options,
     flag,
     integer,
+    load_model,
     named_path,
     reading_of,
     require_output,
+    tokenized,
 )
 from saffu.cli.output import model_facts, print_json, warn
 from saffu.errors import SaffuError
@@ -89,15 +91,13 @@ def size_of(folder: Path) -> int:
 
 def export_hf(options: argparse.Namespace) -> None:
     """Write a folder for transformers, or one for each of several checkpoints."""
-    from saffu.model.language_model import SaffuLM
-
     if options.checkpoints:
-        export_checkpoints(SaffuLM.load(options.model), options)
+        export_checkpoints(load_model(options), options)
         return
     if options.sizes:
         raise SaffuError("--sizes needs the training text; pass --checkpoints TEXT")
     require_output(options, options.model)
-    lm = SaffuLM.load(options.model)
+    lm = load_model(options)
     lm.export_hf(options.out)
     size = size_of(options.out)
     load = f'from_pretrained("{options.out.as_posix()}", trust_remote_code=True)'
@@ -108,10 +108,8 @@ def export_hf(options: argparse.Namespace) -> None:
 
 def export_int8(options: argparse.Namespace) -> None:
     """Write the same model with a network of int8 weights."""
-    from saffu.model.language_model import SaffuLM
-
     require_output(options, options.model)
-    lm = SaffuLM.load(options.model).quantize()
+    lm = load_model(options).quantize()
     lm.save(options.out)
     before, after = ((folder / "model.safetensors").stat().st_size for folder in (options.model, options.out))
     megabytes = f"{after / 1e6:.1f} MB instead of {before / 1e6:.1f}"
@@ -120,11 +118,10 @@ def export_int8(options: argparse.Namespace) -> None:
 
 def export_arpa(options: argparse.Namespace) -> None:
     """Write the n-gram counts as an ARPA file."""
-    from saffu.model.language_model import SaffuLM
     from saffu.tools.arpa import write_arpa
     from saffu.writing import is_stream
 
-    lm = SaffuLM.load(options.model)
+    lm = load_model(options)
     ngrams = write_arpa(lm.references_, lm.tokenizer_, options.out, options.order, options.prune or 0, options.force)
     if not is_stream(options.out):  # which may be where notes would go
         size = options.out.stat().st_size
@@ -135,18 +132,13 @@ def export_arpa(options: argparse.Namespace) -> None:
 def export_web(options: argparse.Namespace) -> None:
     """Write a page that shows the counted model."""
     from saffu.model.checking import counted_text
-    from saffu.model.language_model import SaffuLM
     from saffu.play.web_page import MODEL, export_web
-    from saffu.text.corpus import TokenCorpus
-    from saffu.text.selection import Text
 
     require_output(options, options.model, *(options.text or ()))
-    lm = SaffuLM.load(options.model)
+    lm = load_model(options)
     counted = None
     if options.text:
-        with Text(options.text, reading_of(options, lm.source_)) as text:
-            corpus = TokenCorpus.build(text, lm.tokenizer_, progress="tokenize")
-            text.warn_of_skipped()
+        corpus = tokenized(options.text, options, lm)
         try:
             counted = counted_text(lm, corpus)
         except SaffuError:

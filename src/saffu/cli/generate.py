@@ -13,9 +13,9 @@ from saffu.cli.options import (
     add_device,
     add_model,
     add_settings,
-    device_of,
     given_settings,
     integer,
+    load_model,
     require_utf8,
 )
 from saffu.cli.output import print_json
@@ -35,12 +35,11 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu.model.language_model import SaffuLM
     from saffu.tools.generate import Sampling
 
     require_utf8(options.prompt)
     sampling = Sampling(**given_settings(options, Sampling))  # checked before the model is read
-    lm = SaffuLM.load(options.model, device_of(options))
+    lm = load_model(options)
     samples = []
     for number in range(options.samples):
         settings = sampling.to_dict()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from saffu.cli.options import Command, Parser, add_model, shown
+from saffu.cli.options import Command, Parser, add_model, load_model, shown
 from saffu.cli.output import model_facts, print_json, table
 from saffu.format import escape_controls, plural
 
@@ -24,10 +24,9 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu.model.language_model import SaffuLM
     from saffu.model.living import fingerprints
 
-    lm = SaffuLM.load(options.model, check=options.check)
+    lm = load_model(options, options.check)
     encoder = fingerprints(lm)["encoder"]
     sizes = {path.name: path.stat().st_size for path in sorted(options.model.iterdir()) if path.is_file()}
     facts = model_facts(lm) | {"source": lm.source_, "encoder": encoder, "changeable": lm.ledger_ is not None}

@@ -16,11 +16,12 @@ from saffu.cli.options import (
     add_output_options,
     add_text_options,
     count,
-    device_of,
     finite,
+    load_model,
     named_path,
     reading_of,
     require_output,
+    tokenized,
 )
 from saffu.cli.output import Log, model_facts, print_json, say, warn
 from saffu.cli.train import bounded, saved
@@ -119,12 +120,11 @@ def add_documents(options: argparse.Namespace) -> None:
 
 def held_out_text(options: argparse.Namespace, lm: SaffuLM, corpus: TokenCorpus) -> TokenCorpus:
     """The text of --dev, which training on new documents needs."""
-    from saffu.text.selection import Text, same_text
+    from saffu.text.selection import same_text
 
     if lm.model_.without_network() is None:
         raise SaffuError(f"{options.model} has no network to train; make one with saffu train --minutes")
-    with Text(options.dev, reading_of(options, lm.source_)) as text:
-        dev = lm.tokenize(list(text))
+    dev = tokenized(options.dev, options, lm)
     if not dev.targets:
         raise SaffuError("the text of --dev is empty; pass files with at least one non-empty line")
     if same_text(corpus, dev, part=False):
@@ -222,16 +222,13 @@ def merge(options: argparse.Namespace) -> None:
 def mix(options: argparse.Namespace) -> None:
     from saffu.files import changing
     from saffu.model.language_model import SaffuLM
-    from saffu.text.selection import Text
 
     if len({folder.resolve() for folder in options.models}) < len(options.models):
         raise SaffuError("the same model is listed twice; list each model once")
     require_output(options, *options.models, *options.dev)
     with changing(options.out, wait=False):
         first, *others = [SaffuLM.load(folder, check=True) for folder in options.models]
-        with Text(options.dev, reading_of(options, first.source_)) as text:
-            lm = first.mix(*others, dev=list(text))
-            text.warn_of_skipped()
+        lm = first.mix(*others, dev=tokenized(options.dev, options, first))
         lm.save(options.out)
     if options.json:
         print_json(model_facts(lm) | {"out": options.out, "members": lm.log_[-1]["members"]})
@@ -257,17 +254,11 @@ def require_original(model: Path, remedy: str) -> None:
 def changed_model(options: argparse.Namespace) -> Iterator[tuple[SaffuLM, TokenCorpus]]:
     """The model to change and the documents named; saved at the end. Other writers wait."""
     from saffu.files import changing
-    from saffu.model.language_model import SaffuLM
-    from saffu.text.corpus import TokenCorpus
-    from saffu.text.selection import Text
 
     require_original(options.model, "change the original model and export it again")
     with changing(options.model, wait=True):
-        lm = SaffuLM.load(options.model, device_of(options), check=True)
-        with Text(options.text, reading_of(options, lm.source_)) as text:
-            # In memory: tokens of documents to be forgotten are not left on a disk if this process is killed.
-            corpus = TokenCorpus.build(text, lm.tokenizer_, progress="tokenize")
-            text.warn_of_skipped()
+        lm = load_model(options, check=True)
+        corpus = tokenized(options.text, options, lm)
         if not corpus.targets:
             raise SaffuError("the text is empty; pass files with at least one non-empty line")
         yield lm, corpus

@@ -16,6 +16,8 @@ from saffu.errors import SaffuError
 from saffu.settings import Settings
 
 if TYPE_CHECKING:
+    from saffu.model.language_model import SaffuLM
+    from saffu.text.corpus import TokenCorpus
     from saffu.text.selection import Reading, TextSelection
 
 LARGEST = 2**63 - 1
@@ -204,24 +206,31 @@ def rare_values(options: argparse.Namespace) -> dict[str, Any]:
     """The values of all --set options, by name."""
     values: dict[str, Any] = {}
     for given in getattr(options, "set", []):
-        name, equals, text = given.partition("=")
-        name = name.strip().replace("-", "_")
+        name = given.partition("=")[0].strip().replace("-", "_")
         if name in options and name not in ("set", "rare", "command"):
-            raise SaffuError(f"--set {given} is an option of its own; use {flag(name)} {text}")
-        if name not in options.rare:
-            near = get_close_matches(name, options.rare, 1)
-            raise SaffuError(
-                f"--set has no setting {name!r}; " + (f"did you mean {near[0]}?" if near else "see --set help")
-            )
-        if not equals:
-            raise SaffuError(f"--set {name} has no value; use --set {name}=VALUE")
-        values[name] = converted(get_type_hints(type(options.rare[name]))[name], name, text.strip())
+            raise SaffuError(f"--set {given} is an option of its own; use {flag(name)} {given.partition('=')[2]}")
+        name, text = named_setting(given, options)
+        values[name] = converted(name, text, options)
     return values
 
 
-def converted(kind: Any, name: str, text: str) -> Any:
-    """Convert an argument of the command line to the value of a setting."""
-    kind = plain_kind(kind)
+def named_setting(given: str, options: argparse.Namespace) -> tuple[str, str]:
+    """The name and the value, as it was typed, of one --set."""
+    name, _, text = given.partition("=")
+    name = name.strip().replace("-", "_")
+    if name not in options.rare:
+        near = get_close_matches(name, options.rare, 1)
+        raise SaffuError(
+            f"--set has no setting {name!r}; " + (f"did you mean {near[0]}?" if near else "see --set help")
+        )
+    if not text.strip():
+        raise SaffuError(f"--set {name} has no value; use --set {name}=VALUE")
+    return name, text.strip()
+
+
+def converted(name: str, text: str, options: argparse.Namespace) -> Any:
+    """Convert an argument of the command line to the value of a rare setting."""
+    kind = plain_kind(get_type_hints(type(options.rare[name]))[name])
     if get_origin(kind) is Literal:
         kind = type(get_args(kind)[0])
     try:
@@ -310,11 +319,30 @@ def add_device(parser: Parser) -> None:
 
 def device_of(options: argparse.Namespace) -> str:
     """The device that --device names, after a check that it can be used."""
-    if options.device in (None, "cpu"):
+    device = getattr(options, "device", None)
+    if device in (None, "cpu"):
         return "cpu"
     from saffu.paper.devices import usable_device
 
-    return str(usable_device(options.device))
+    return str(usable_device(device))
+
+
+def load_model(options: argparse.Namespace, check: bool = False) -> SaffuLM:
+    """The model that the options name; see `SaffuLM.load`."""
+    from saffu.model.language_model import SaffuLM
+
+    return SaffuLM.load(options.model, device_of(options), check)
+
+
+def tokenized(names: Sequence[str], options: argparse.Namespace, lm: SaffuLM) -> TokenCorpus:
+    """Text as token ids of a model, read like its own text. In memory: of text to be forgotten, nothing is written."""
+    from saffu.text.corpus import TokenCorpus
+    from saffu.text.selection import Text
+
+    with Text(names, reading_of(options, lm.source_)) as text:
+        corpus = TokenCorpus.build(text, lm.tokenizer_, progress="tokenize")
+        text.warn_of_skipped()
+    return corpus
 
 
 def add_neural_cache(parser: Parser) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from saffu.cli.options import Command, Parser, add_device, add_model, add_output_options, device_of
+from saffu.cli.options import Command, Parser, add_device, add_model, add_output_options, load_model
 from saffu.cli.output import clipped, print_json, table
 
 
@@ -22,11 +22,10 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu.model.language_model import SaffuLM
     from saffu.tools import minimal_pairs
 
     files = minimal_pairs.find_pairs(options.files)
-    lm = SaffuLM.load(options.model, device_of(options))
+    lm = load_model(options)
     rows = minimal_pairs.evaluate_pairs(lm.model_, lm.tokenizer_, files, lm.references_, options.include_eod)
     facts = minimal_pairs.overall(rows)
     if options.json:
