@@ -269,23 +269,30 @@ def remove(path: Path, meaning: str) -> None:
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Put off Ctrl-C and SIGTERM to the end of a few quick steps that belong together."""
-    if threading.current_thread() is not threading.main_thread():  # which is the only one that is interrupted
-        yield
-        return
+def uninterrupted(once: bool = False) -> Iterator[list[int]]:
+    """Put off Ctrl-C and SIGTERM to the end of steps that belong together; the list receives those that arrive.
+
+    With `once`, for longer work, a second signal of a kind takes effect at once. Signals that are ignored stay so.
+    """
     arrived: list[int] = []
-    usual: dict[int, Any] = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
-        handler = signal.getsignal(number)
-        if callable(handler):
-            usual[number] = handler
-            signal.signal(number, lambda number, _: arrived.append(number))
+    if threading.current_thread() is not threading.main_thread():  # which is the only one that is interrupted
+        yield arrived
+        return
+    handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    usual = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+
+    def put_off(number: int, _: Any) -> None:
+        arrived.append(number)
+        if once:
+            signal.signal(number, usual[number])
+
+    for number in usual:
+        signal.signal(number, put_off)
     try:
-        yield
+        yield arrived
     finally:
-        for interruption, handler in usual.items():
-            signal.signal(interruption, handler)
+        for number, handler in usual.items():
+            signal.signal(number, handler)
         if arrived:
             signal.raise_signal(arrived[0])
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from saffu.training.run import deferred_interrupts
+from saffu.writing import uninterrupted
 
 
 class Terminated(Exception):
@@ -25,7 +25,7 @@ def sigterm_raises():
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
 def test_a_signal_takes_effect_at_the_end(number, error):
     usual, steps = signal.getsignal(number), []
-    with pytest.raises(error), deferred_interrupts() as received:
+    with pytest.raises(error), uninterrupted(once=True) as received:
         signal.raise_signal(number)
         steps.append(list(received))
     assert steps == [[number]]
@@ -34,7 +34,7 @@ def test_a_signal_takes_effect_at_the_end(number, error):
 
 def test_a_second_signal_takes_effect_at_once():
     steps = []
-    with pytest.raises(KeyboardInterrupt), deferred_interrupts():
+    with pytest.raises(KeyboardInterrupt), uninterrupted(once=True):
         signal.raise_signal(signal.SIGINT)
         steps.append(1)
         signal.raise_signal(signal.SIGINT)
@@ -45,7 +45,7 @@ def test_a_second_signal_takes_effect_at_once():
 def test_ignored_signals_stay_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with deferred_interrupts() as received:
+        with uninterrupted(once=True) as received:
             signal.raise_signal(signal.SIGINT)
         assert received == []
     finally:
@@ -56,7 +56,7 @@ def test_other_threads_leave_signals_alone():
     handlers = []
 
     def work():
-        with deferred_interrupts() as received:
+        with uninterrupted(once=True) as received:
             handlers.append((signal.getsignal(signal.SIGINT), received))
 
     thread = threading.Thread(target=work)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from importlib import resources
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Any
 
 import tokenizers
@@ -31,7 +32,16 @@ from saffu.tools.generate import uncounted
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM
 
+MODULE = resources.files("saffu.model.transformers")
 MODELING = "modeling_saffu.py"
+SCORES = """
+Scores on held-out text; the last stage is this model:
+
+| stage | perplexity | bits per byte |
+| --- | --- | --- |
+{}
+Perplexity is per token, `<eod>` included; bits per byte can be compared between models.
+"""
 TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 NEWLINE = Regex(r"\r?\n(?:[^\S\n]+(?=\n))?")  # with the white space of a blank line after it, as in a corpus
 VECTORS = "vectors.safetensors"  # token vectors of a calibrated model, which are made from counts that an export lacks
@@ -50,7 +60,7 @@ def export_hf(lm: SaffuLM, folder: str | Path) -> None:
     vectors = model.hidden_vectors()
     files: dict[str, Content] = {
         folders.TOKENIZER: tokenizer_json(lm.tokenizer_).encode(),
-        MODELING: resources.files("saffu.model.transformers").joinpath(MODELING).read_bytes(),
+        MODELING: MODULE.joinpath(MODELING).read_bytes(),
         "generation_config.json": as_json(generation_settings(running, uncounted(lm.model_).tolist())),
         "tokenizer_config.json": as_json(tokenizer_settings()),
         "README.md": model_card(lm, Path(folder).resolve().name).encode(),
@@ -141,33 +151,18 @@ def as_json(settings: dict[str, Any]) -> bytes:
 
 def model_card(lm: SaffuLM, name: str) -> str:
     """README.md: what the model is, the scores in its log, and how to load it."""
-    seen = lm.trained_on_
     rows = scored_stages(lm.log_)
     trained = ", then trained by backpropagation" if rows and rows[-1].get("fold") else ""
-    lines = [
-        "---",
-        "library_name: transformers",
-        "pipeline_tag: text-generation",
-        "tags:",
-        "- saffu",
-        "---",
-        f"# {name}",
-        "",
-        f"A language model made by saffu: {solution(lm.config.preset).description}{trained}.",
-        "",
-        "| | |",
-        "| --- | --- |",
-        f"| parameters | {lm.parameters_:,} |",
-        f"| vocabulary | {len(lm.tokenizer_):,} tokens, byte-level BPE |",
-        f"| training text | {seen['tokens']:,} tokens, {seen['bytes']:,} bytes |",
-        "",
-    ]
-    if rows:
-        lines += ["Scores on held-out text; the last stage is this model:", ""]
-        lines += ["| stage | perplexity | bits per byte |", "| --- | --- | --- |"]
-        lines += [f"| {row['stage']} | {row['dev_perplexity']:.2f} | {row['dev_bits_per_byte']:.4f} |" for row in rows]
-        lines += ["", "Perplexity is per token, `<eod>` included; bits per byte can be compared between models.", ""]
-    return "\n".join(lines) + USAGE.format(name=name)
+    scores = [f"| {row['stage']} | {row['dev_perplexity']:.2f} | {row['dev_bits_per_byte']:.4f} |\n" for row in rows]
+    return Template(MODULE.joinpath("model_card.md").read_text("utf-8")).substitute(
+        name=name,
+        description=solution(lm.config.preset).description + trained,
+        parameters=f"{lm.parameters_:,}",
+        vocabulary=f"{len(lm.tokenizer_):,}",
+        tokens=f"{lm.trained_on_['tokens']:,}",
+        bytes=f"{lm.trained_on_['bytes']:,}",
+        scores=SCORES.format("".join(scores)) if rows else "",
+    )
 
 
 def scored_stages(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -175,28 +170,6 @@ def scored_stages(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
     scored = [row for row in log if "dev_perplexity" in row]
     best = [row for row in scored if row.get("best") and row["fold"]]
     return [row for row in scored if not row.get("fold")] + best[-1:]
-
-
-USAGE = """
-## Use
-`pip install 'saffu[hf]'` first: `modeling_saffu.py` calls saffu for predictions.
-```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("{name}", trust_remote_code=True)
-model = AutoModelForCausalLM.from_pretrained("{name}", trust_remote_code=True)
-prompt = tokenizer("Once upon a time", return_tensors="pt")
-print(tokenizer.decode(model.generate(**prompt, do_sample=True, max_new_tokens=40)[0], skip_special_tokens=True))
-```
-With saffu alone: `saffu.load("{name}")`.
-
-The tokenizer puts `<sod>` in front of a text, so that its first token is predicted too. A newline is the token `<eod>`.
-`AutoModel` gives hidden states for classifiers. `use_cache` has no effect: what was read in the latest call is
-not read again.
-
-## Limitations
-A small model. It generates locally plausible text and understands nothing.
-"""
 
 
 def export_checkpoints(

@@ -8,12 +8,9 @@ whole state, so a run that was interrupted and resumed ends with the weights of 
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -29,6 +26,7 @@ from saffu.text.corpus import TokenCorpus
 from saffu.training.checkpoint import Checkpoint, restored
 from saffu.training.cuda_graph import side_stream
 from saffu.workers import ProcessGroup
+from saffu.writing import uninterrupted
 
 Row = dict[str, Any]
 Save = Callable[[Mapping[str, Content]], None]
@@ -107,7 +105,7 @@ class Run(ABC, Generic[M, P]):
         """
         cuda = [self.device] if self.device.type == "cuda" else []
         try:
-            with side_stream(self.device), torch.random.fork_rng(cuda), deferred_interrupts() as interrupts:
+            with side_stream(self.device), torch.random.fork_rng(cuda), uninterrupted(once=True) as interrupts:
                 self._since = saved = time.perf_counter()
                 for now in self.moments(on_check):
                     due = now or time.perf_counter() - saved >= self.save_seconds
@@ -180,32 +178,6 @@ def seed_of(*place: int | str) -> int:
     """
     words = [part if isinstance(part, int) else int.from_bytes(part.encode(), "big") for part in place]
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0])
-
-
-@contextmanager
-def deferred_interrupts() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM in a list; the first one takes effect at the end of the context.
-
-    A second signal of a kind takes effect at once. Signals that are ignored stay ignored.
-    """
-    received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
-        yield received
-        return
-
-    def defer(number: int, frame: Any) -> None:
-        received.append(number)
-        signal.signal(number, usual[number])
-
-    heard = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) not in (signal.SIG_IGN, None)]
-    usual = {int(number): signal.signal(number, defer) for number in heard}
-    try:
-        yield received
-    finally:
-        for number, handler in usual.items():
-            signal.signal(number, handler)
-        if received:
-            signal.raise_signal(received[0])
 
 
 def open_tensorboard(folder: Path) -> Any:
