@@ -102,9 +102,6 @@ class MixtureModel(Capabilities):
         whole = CalibratedModel.from_sums(config, largest.encoder, sums.whole)
         return cls(config, range(len(parts)), [*parts, whole], np.zeros((len(parts) + 1, 2 * len(parts) + 3)), sums)
 
-    def with_weights(self, weights: Floats) -> MixtureModel:
-        return MixtureModel(self.config, self.owners, self.members, weights, self.sums)
-
     def without_member(self, number: int) -> MixtureModel:
         """An equal mixture of the other members."""
         members = [member for m, member in enumerate(self.members) if m != number]
@@ -162,13 +159,11 @@ class MixtureModel(Capabilities):
         return log_softmax(self.weights @ inputs(certainty))
 
     def scores_by_part(self, corpus: TokenCorpus, progress: str | None = None) -> dict[str, Floats]:
-        """ln p of every target by the mixture, named "", and by each member."""
         log_p, certainty = members_scores(self, corpus, progress)
         mixed = np.logaddexp.reduce(self.log_weights(certainty) + log_p, axis=0)
         return {"": mixed} | dict(zip(self.names, log_p, strict=True))
 
     def log_probabilities(self, corpus: TokenCorpus, progress: str | None = None) -> Floats:
-        """ln p of every target, (targets,)."""
         return self.scores_by_part(corpus, progress)[""]
 
     def start(self, context: Iterable[int] = ()) -> MixtureState:
@@ -188,7 +183,6 @@ class MixtureModel(Capabilities):
         return self.log_weights([certainty for _, certainty in own]), log_p
 
     def next_log_probabilities(self, states: Sequence[MixtureState]) -> Array:
-        """ln p of every token after each state, (states, N) float32; −inf for the markers."""
         log_w, log_p = self._distributions(states)
         return np.asarray(np.logaddexp.reduce(log_w[:, :, None] + log_p, axis=0), dtype=np.float32)
 
@@ -228,14 +222,13 @@ class MixtureModel(Capabilities):
         """Token vectors by the company that tokens keep in all text, (N, 100)."""
         if self.sums is None:
             return self.whole.vectors()  # which says why there are none
-        return replace_sums(self.whole, self.sums.whole).vectors()
+        return self.whole.with_sums(self.sums.whole).vectors()
 
     def count(self, corpus: TokenCorpus) -> MixtureSums:
         """The counts of a corpus, as text of the first part."""
         return self.count_in(0, corpus)
 
     def count_in(self, part: int, corpus: TokenCorpus) -> MixtureSums:
-        """The counts of a corpus, as text of one part."""
         counts = self.whole.count(corpus)
         return MixtureSums(tuple(counts if number == part else None for number in range(self.parts)))
 
@@ -249,7 +242,6 @@ class MixtureModel(Capabilities):
         return MixtureModel(self.config, self.owners, members, self.weights, sums)
 
     def arrays(self) -> dict[str, Array]:
-        """Everything stored of the mixture except its counts."""
         stored: dict[str, Array] = {"weights": self.weights, "owners": np.array(self.owners, dtype=np.int64)}
         for m, member in enumerate(self.members):
             stored |= {f"member {m}.{name}": array for name, array in member.arrays().items()}
@@ -287,11 +279,6 @@ class MixtureModel(Capabilities):
         return sum(member.size for member in self.members) + self.weights.size
 
 
-def replace_sums(model: CalibratedModel, sums: CalibratedSums) -> CalibratedModel:
-    """The same model with its counts."""
-    return CalibratedModel(model.config, model.encoder, model.tables, model.frequencies, model.counts, sums)
-
-
 def members_scores(model: MixtureModel, corpus: TokenCorpus, progress: str | None = None) -> tuple[Floats, list[Array]]:
     """ln p of every target by each member (M, targets), and each member's certainty (targets, 2)."""
     own = [member.log_probabilities_and_certainty(corpus, progress) for member in model.members]
@@ -316,7 +303,7 @@ def fitted_mixture(parts: Sequence[CalibratedModel], corpus: TokenCorpus) -> Mix
     model = MixtureModel.of(parts)
     log_p, certainty = members_scores(model, corpus)
     while True:
-        model = model.with_weights(fit_weights(log_p, certainty))
+        model.weights = fit_weights(log_p, certainty)
         shares = np.exp(model.log_weights(certainty)).mean(1)
         least = int(shares[:-1].argmin()) if len(shares) > 2 else -1
         if least < 0 or shares[least] > LEAST_SHARE:

@@ -124,13 +124,16 @@ class CalibratedModel(Capabilities):
 
     @property
     def sums(self) -> CalibratedSums | None:
-        """The counts that all tables follow from."""
         if callable(self._sums):
             self._sums = self._sums()
         return self._sums
 
+    def with_sums(self, sums: CalibratedSums | None) -> CalibratedModel:
+        """The same model with other counts, or without any."""
+        return CalibratedModel(self.config, self.encoder, self.tables, self.frequencies, self.counts, sums)
+
     def without_counts(self) -> CalibratedModel:
-        return CalibratedModel(self.config, self.encoder, self.tables, self.frequencies, self.counts, None)
+        return self.with_sums(None)
 
     can_sample = True
 
@@ -163,17 +166,7 @@ class CalibratedModel(Capabilities):
     @cached_property
     def native(self) -> NativeModel:
         """The model laid out for kernels, on first use."""
-        encoder = self.encoder
-        return NativeModel(
-            self.config,
-            self.views,
-            self.tables,
-            self.ranks,
-            self.frequencies,
-            encoder.context_classes,
-            encoder.plain,
-            encoder.memory,
-        )
+        return NativeModel(self.config, self.encoder, self.tables, self.ranks, self.frequencies)
 
     @property
     def lookback(self) -> int:
@@ -181,7 +174,6 @@ class CalibratedModel(Capabilities):
         return max(distance for view in self.views for distance in view.distances)
 
     def log_probabilities(self, corpus: TokenCorpus, progress: str | None = None) -> Floats:
-        """ln p of every target, (targets,)."""
         return self._scored(corpus, progress, None)
 
     def log_probabilities_and_certainty(self, corpus: TokenCorpus, progress: str | None = None) -> tuple[Floats, Array]:
@@ -209,7 +201,6 @@ class CalibratedModel(Capabilities):
         return Readers(self.native)
 
     def start(self, context: Iterable[int] = ()) -> DocumentState:
-        """The state of a document that begins with these tokens."""
         tokens = np.array(list(context), dtype=np.int64)
         if len(tokens) and not EOD <= tokens.min() <= tokens.max() < self.vocabulary:
             raise SaffuError(
@@ -219,7 +210,6 @@ class CalibratedModel(Capabilities):
         return self._read((0, b"", learned.tobytes()), tokens.astype(TOKEN))
 
     def advance(self, state: DocumentState, token: int) -> DocumentState:
-        """The state after one more token."""
         if not EOD <= token < self.vocabulary:
             raise SaffuError(
                 f"token {token} is outside {EOD} to {self.vocabulary - 1}; encode text with this tokenizer"
@@ -245,7 +235,6 @@ class CalibratedModel(Capabilities):
         return tokens[-max(remembered, self.lookback) :].tobytes()
 
     def next_log_probabilities(self, states: Sequence[DocumentState]) -> Array:
-        """ln p of every token after each state, (states, N) float32; −inf for the markers."""
         return self.next_log_probabilities_and_certainty(states)[0]
 
     def next_log_probabilities_and_certainty(self, states: Sequence[DocumentState]) -> tuple[Array, Array]:
@@ -291,7 +280,6 @@ class CalibratedModel(Capabilities):
     def sample(
         self, state: DocumentState, rng: np.random.Generator, temperature: float = 1.0
     ) -> tuple[int, DocumentState]:
-        """A token drawn from the distribution after a state, and the state after it."""
         if temperature != 1:
             with self.prediction(state) as (prediction, _):
                 drawn = self.sampled_at(temperature, prediction, rng)
@@ -308,7 +296,6 @@ class CalibratedModel(Capabilities):
         return token, (age + 1, self._tail(np.append(tokens, TOKEN(token)), age + 1), after.tobytes())
 
     def without_memory(self) -> CalibratedModel:
-        """The same model, not using the memory of a document."""
         config = replace(self.config, cache=0)
         return CalibratedModel(config, self.encoder, self.tables, self.frequencies, self.counts, self._sums)
 
@@ -334,15 +321,12 @@ class CalibratedModel(Capabilities):
         return {"company": token_vectors(self.sums.ngrams)}
 
     def count(self, corpus: TokenCorpus) -> CalibratedSums:
-        """The counts of a corpus."""
         return CalibratedSums.count(corpus, self.config, self.vocabulary, views=self.views)
 
     def solved(self, sums: CalibratedSums) -> CalibratedModel:
-        """The model with this one's classes and exponents that follows from these counts."""
         return CalibratedModel.from_sums(self.config, self.encoder, sums)
 
     def arrays(self) -> dict[str, Array]:
-        """Everything stored of the model except its counts."""
         stored = {f"encoder.{name}": array for name, array in self.encoder.arrays().items()}
         stored |= {"frequencies": self.frequencies, "counts": np.array([self.counts])}
         for number, table in enumerate(self.tables):

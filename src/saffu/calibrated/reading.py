@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_void_p
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,13 @@ from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.kernels import TOKEN, Array, library, pointer
 from saffu.calibrated.kneser_ney import Ranks, Table, log_prior
 from saffu.calibrated.ngrams import checked_ids
-from saffu.calibrated.views import View
 from saffu.format import progress_bar
 from saffu.interface import Floats
 from saffu.text.corpus import TokenCorpus
 from saffu.workers import cores, run_in_threads
+
+if TYPE_CHECKING:
+    from saffu.calibrated.model import Encoder
 
 CHUNK = 1 << 10  # targets read at a time
 AHEAD = 8  # chunks of a document whose shares may wait to be read
@@ -41,15 +43,13 @@ class NativeModel:
     def __init__(
         self,
         config: CalibratedConfig,
-        views: Sequence[View],
+        encoder: Encoder,
         tables: Sequence[Table],
         ranks: Ranks,
         frequencies: Array,
-        context_classes: dict[int, Array],
-        plain: Array,
-        remembered: Array,
     ):
-        """Exponents (2, J) of classes and tokens: of prior and views, and of the memory."""
+        views = encoder.views
+        context_classes = encoder.context_classes
         prior = log_prior(frequencies, ranks)
         of_classes = np.log(ranks.by_class(np.exp(prior)))
         self.ranks = ranks
@@ -81,7 +81,7 @@ class NativeModel:
         self.structure.kept.append(arrays)
         self.structure.view = self.views
         self._set_memory(config, context_classes)
-        self.set_exponents(plain, remembered)
+        self.set_exponents(encoder.plain, encoder.memory)
 
     def _add_class_rows(self, level: dict[str, Array], native: kernels.Level, ranks: Ranks) -> None:
         """Sums by class of contexts with many followers, and where each class begins among them: both save time."""

@@ -88,28 +88,31 @@ def fetch_babylm(
         for split in SPLITS:
             if not manifest and (out / split).exists():
                 raise SaffuError(f"{out / split} already exists and is not from an earlier run; choose another `out`")
-        return _fetch(year, size, out, wanted, accept_changed, keep_archives)
+        folder = out / "archives"
+        folder.mkdir(exist_ok=True)
+        ours = [folder / archive.name for archive in wanted.values() if not (folder / archive.name).exists()]
+        for archive in dict.fromkeys(wanted.values()):
+            download(archive, folder / archive.name, HOMES[year])
+        recorded = {a.name: verified(a, folder / a.name, accept_changed) for a in dict.fromkeys(wanted.values())}
+        manifest = {"corpus": "BabyLM", "year": year, "size": size, "archives": recorded}
+        manifest = unpack_splits(out, {split: folder / archive.name for split, archive in wanted.items()}, manifest)
+        if not keep_archives:
+            for path in ours:  # those downloaded by hand stay
+                path.unlink(missing_ok=True)
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
+        return manifest
 
 
-def _fetch(
-    year: int, size: str, out: Path, wanted: Mapping[str, Archive], accept_changed: bool, keep_archives: bool
-) -> dict[str, Any]:
-    folder = out / "archives"
-    folder.mkdir(exist_ok=True)
-    ours = [folder / archive.name for archive in wanted.values() if not (folder / archive.name).exists()]
-    for archive in dict.fromkeys(wanted.values()):
-        download(archive, folder / archive.name, HOMES[year])
-    recorded = {}
-    for archive in dict.fromkeys(wanted.values()):
-        recorded[archive.name] = {"url": archive.url, **checksums(folder / archive.name)}
-        compare_checksum(archive, recorded[archive.name], folder, accept_changed)
+def unpack_splits(out: Path, archives: Mapping[str, Path], manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Unpack each split from its archive, and record their files; all of them appear at the end."""
     scratch = out / UNPACKING
     remove(scratch, "left by a process that was killed")
     try:
         scratch.mkdir()
-        files = {split: unpack(folder / wanted[split].name, split, size, scratch) for split in SPLITS}
-        manifest = {"corpus": "BabyLM", "year": year, "size": size, "archives": recorded, "files": files}
-        write_durably(scratch / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
+        files = {split: unpack(archive, split, manifest["size"], scratch) for split, archive in archives.items()}
+        whole = {**manifest, "files": files}
+        write_durably(scratch / MANIFEST, (json.dumps(whole, indent=2) + "\n").encode())
         (scratch / MANIFEST).replace(out / MANIFEST)  # from now on, the folders are ours
         for split in SPLITS:
             if not (out / split).exists():  # if a run was killed between two of them
@@ -117,12 +120,7 @@ def _fetch(
     finally:
         with uninterrupted():
             remove(scratch, "which holds text that was unpacked")
-    if not keep_archives:
-        for path in ours:  # those downloaded by hand stay
-            path.unlink(missing_ok=True)
-        with suppress(OSError):  # it is not empty
-            folder.rmdir()
-    return manifest
+    return whole
 
 
 def download(archive: Archive, path: Path, home: str) -> None:
@@ -180,22 +178,21 @@ def request(url: str, have: int, tag: str) -> HTTPResponse:
     return answer
 
 
-def checksums(path: Path) -> dict[str, Any]:
+def verified(archive: Archive, path: Path, accept_changed: bool) -> dict[str, Any]:
+    """What is recorded of a downloaded archive. Raises SaffuError if it is not the published one."""
     md5 = hashlib.md5(usedforsecurity=False)
     sha256 = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
             md5.update(chunk)
             sha256.update(chunk)
-    return {"bytes": path.stat().st_size, "md5": md5.hexdigest(), "sha256": sha256.hexdigest()}
-
-
-def compare_checksum(archive: Archive, computed: Mapping[str, Any], folder: Path, accept_changed: bool) -> None:
-    if archive.md5 and archive.md5 != computed["md5"] and not accept_changed:
+    if archive.md5 and archive.md5 != md5.hexdigest() and not accept_changed:
         raise SaffuError(
-            f"{folder / archive.name} has the MD5 {computed['md5']}, not the published {archive.md5}; "
+            f"{path} has the MD5 {md5.hexdigest()}, not the published {archive.md5}; "
             "delete it and rerun, or accept it with `accept_changed`"
         )
+    sizes = {"bytes": path.stat().st_size, "md5": md5.hexdigest(), "sha256": sha256.hexdigest()}
+    return {"url": archive.url, **sizes}
 
 
 def unpack(archive: Path, split: str, size: str, scratch: Path) -> dict[str, Any]:
