@@ -268,7 +268,9 @@ def count_rows(
         raise ValueError(f"order {order} needs {order - 1} positive distances, not {places.tolist()}")
     if len(ranges) and not (ranges.min() >= 0 and ranges.max() <= corpus.targets):
         raise ValueError(f"ranges reach beyond the {corpus.targets} targets of the corpus")
-    (lo, hi), keys, counts = checked_buckets(buckets, vocabulary), Buffer(), Buffer()
+    (lo, hi), keys, counts = buckets, Buffer(), Buffer()
+    if not 0 <= lo <= hi <= vocabulary:
+        raise ValueError(f"buckets {buckets} of a vocabulary of {vocabulary}")
     offsets = np.empty(hi - lo + 1, dtype=np.int64)
     library.saffu_count_rows(
         pointer(ids, TOKEN), pointer(starts, np.int64), corpus.documents, pointer(ranges, np.int64), len(ranges),
@@ -371,12 +373,6 @@ def tokens_of(keys: Array) -> Array:
     """
     words = keys if keys.ndim == 2 else keys[:, None]  # the lowest first
     return np.ascontiguousarray(words, dtype=words.dtype.newbyteorder("<")).view("<u2")
-
-
-def checked_buckets(buckets: tuple[int, int], vocabulary: int) -> tuple[int, int]:
-    if not 0 <= buckets[0] <= buckets[1] <= vocabulary:
-        raise ValueError(f"buckets {buckets} of a vocabulary of {vocabulary}")
-    return buckets
 
 
 def checked_ids(corpus: TokenCorpus, vocabulary: int) -> Array:

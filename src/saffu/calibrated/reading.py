@@ -80,7 +80,10 @@ class NativeModel:
             setattr(self.structure, name, pointer(array, array.dtype))
         self.structure.kept.append(arrays)
         self.structure.view = self.views
-        self._set_memory(config, context_classes)
+        contexts = memory.memory_contexts(config)
+        self.structure.memory = self._shape(config.cache, memory.HALF_LIVES, contexts, context_classes)
+        window = min(memory.ARCHIVE * config.cache, MOST_TOKENS)
+        self.structure.archive = self._shape(window, memory.ARCHIVE_HALF_LIVES, memory.ARCHIVE_CONTEXTS, {})
         self.set_exponents(encoder.plain, encoder.memory)
 
     def _add_class_rows(self, level: dict[str, Array], native: kernels.Level, ranks: Ranks) -> None:
@@ -100,15 +103,6 @@ class NativeModel:
         native.before = pointer(before, TOKEN)
         self.structure.kept += [heavy, rows, before]
 
-    def _set_memory(self, config: CalibratedConfig, context_classes: dict[int, Array]) -> None:
-        """How the memory of a document is made."""
-        self.structure.memory = self._shape(
-            config.cache, memory.HALF_LIVES, memory.memory_contexts(config), context_classes
-        )
-        self.structure.archive = self._shape(
-            min(memory.ARCHIVE * config.cache, MOST_TOKENS), memory.ARCHIVE_HALF_LIVES, memory.ARCHIVE_CONTEXTS, {}
-        )
-
     def _shape(
         self,
         window: int,
@@ -116,6 +110,7 @@ class NativeModel:
         contexts: Sequence[memory.MemoryContext],
         context_classes: dict[int, Array],
     ) -> kernels.MemoryShape:
+        """How a memory is made."""
         kept: list[Array] = []
 
         def pointer_to(values: Sequence[float], dtype: npt.DTypeLike) -> c_void_p:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from saffu.cli.options import Command, Parser, add_model, integer, load_model, named_path, require_utf8
@@ -33,9 +32,9 @@ def run(options: argparse.Namespace) -> None:
     if not (options.words or options.out):
         raise SaffuError("no word to look up; pass words, or write all vectors with --out FILE")
     require_utf8(*options.words)
-    if options.out:
-        from saffu.writing import require_new_file
+    from saffu.writing import is_stream, require_new_file
 
+    if options.out:
         require_new_file(options.out, options.force, ours=r"\d+ \d+\n")
     lm = load_model(options)
     vectors = lm.word_vectors_ if options.kind is None else lm.word_vectors_.of(options.kind)
@@ -61,15 +60,9 @@ def run(options: argparse.Namespace) -> None:
         print(show_token(fact["word"]) + pieces)
         for neighbor in fact["neighbors"]:
             print(f"  {neighbor['cosine']:6.3f}  {show_token(neighbor['token'])}")
-    if options.out:
-        print_written(len(options.words) or len(listed(lm)), vectors, options.out)
-
-
-def print_written(number: int, vectors: WordVectors, out: Path) -> None:
-    from saffu.writing import is_stream
-
-    if not is_stream(out):  # which may be where this would go
-        print(f"wrote {plural(number, 'vector')} of {vectors.vectors.shape[1]} numbers to {out}")
+    if options.out and not is_stream(options.out):  # which may be where this would go
+        written = plural(len(options.words) or len(listed(lm)), "vector")
+        print(f"wrote {written} of {vectors.vectors.shape[1]} numbers to {options.out}")
 
 
 def why_doubtful(word: str, frequencies: Sequence[int]) -> str:

@@ -233,15 +233,10 @@ def mix(options: argparse.Namespace) -> None:
     if options.json:
         print_json(model_facts(lm) | {"out": options.out, "members": lm.log_[-1]["members"]})
         return
-    say(options, mixture_sentence(lm))
-    say(options, f"saved in {options.out}")
-
-
-def mixture_sentence(lm: SaffuLM) -> str:
-    """What a mixture is made of, and how it predicts the text that its weights were fitted on."""
     members = " and ".join(lm.log_[-1]["members"])
     bits = lm.log_[-1]["dev_bits_per_byte"]
-    return f"mixed {members}: {bits:.3f} bits per byte of the text that the weights were fitted on"
+    say(options, f"mixed {members}: {bits:.3f} bits per byte of the text that the weights were fitted on")
+    say(options, f"saved in {options.out}")
 
 
 def require_original(model: Path, remedy: str) -> None:

@@ -125,7 +125,7 @@ class ModelFolder:
             yield
         except SaffuError:
             raise
-        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
             raise SaffuError(f"{self.path / name} is damaged ({error}); {RESTORE}") from None
 
     def text(self, name: str) -> str:
@@ -245,12 +245,8 @@ def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
         where = folder.path / files.MANIFEST
         raise SaffuError(f"{where} says {vocabulary} tokens, but the tokenizer has {len(tokenizer)}; train again")
     sums = folder.arrays(SUMS) if SUMS in folder else None
-    try:
+    with folder.fitting(MODEL):
         model = own.from_arrays(config, vocabulary, folder.arrays(MODEL), sums, device)
-    except SaffuError:
-        raise
-    except (KeyError, ValueError, RuntimeError, IndexError, TypeError) as error:
-        raise SaffuError(f"{folder.path / MODEL} does not fit its config.json ({error}); {RESTORE}") from None
     lm = kind(config, tokenizer=tokenizer, device=device)
     lm.model_ = model
     lm.tokenizer_ = tokenizer

@@ -43,17 +43,13 @@ def with_document_memory(manifest: Manifest, arrays: Arrays) -> Arrays:
     """Format 3: the recency cache of 0.2.0 became the memory of a document; its exponents have to be learned."""
     old = [name for name in arrays if name.endswith(("encoder.cached", "encoder.trust"))]
     kept = {name: array for name, array in arrays.items() if name not in old}
-    kept = with_age_in_gate(kept)
+    gate = "trained.gate.weight"  # it sees the age of a document, too
+    if gate in kept:
+        kept[gate] = np.append(kept[gate], np.float32(0))
     if not old:
         return kept
     config = CalibratedConfig(word_classes=manifest["settings"]["word_classes"])
     return kept | {old[0].rpartition(".")[0] + ".memory": unfitted_exponents(config)}
-
-
-def with_age_in_gate(arrays: Arrays) -> Arrays:
-    """Format 3: the gate of a network sees the age of a document, too."""
-    name = "trained.gate.weight"
-    return arrays | ({name: np.append(arrays[name], np.float32(0))} if name in arrays else {})
 
 
 def with_views(manifest: Manifest, arrays: Arrays) -> Arrays:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +133,7 @@ class SaffuLM:
     def __reduce__(self) -> tuple[Any, ...]:
         """For `pickle`: a fitted model as the files of its folder, because it holds memory that cannot be pickled."""
         if not self.__sklearn_is_fitted__():
-            return _unfitted, (type(self), self.get_params())
+            return partial(type(self), **self.get_params()), ()
         with tempfile.TemporaryDirectory(prefix="saffu-") as folder:
             self.save(Path(folder) / "model")
             contents = {path.name: path.read_bytes() for path in (Path(folder) / "model").iterdir()}
@@ -455,11 +456,6 @@ class SaffuLM:
         Otherwise large files are memory-mapped, and verified before the model is changed or saved.
         """
         return folders.read(cls, Path(folder), device, check)
-
-
-def _unfitted(kind: type[SaffuLM], parameters: Mapping[str, Any]) -> SaffuLM:
-    """The model with these arguments of the constructor."""
-    return kind(**parameters)
 
 
 def _restored(kind: type[SaffuLM], device: str, contents: Mapping[str, bytes]) -> SaffuLM:

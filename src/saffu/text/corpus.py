@@ -192,7 +192,7 @@ class TokenCorpus:
     def folds(self, targets: int) -> list[TokenCorpus]:
         """Contiguous parts of whole documents, of about equal size, with about `targets` each."""
         count = max(1, round(self.targets / targets))
-        return [self.slice(a, b) for a, b in pairwise(self._even_cuts(count))]
+        return [self.slice(a, b) for a, b in pairwise(sorted({0, *self._searched_cuts(count), self.documents}))]
 
     def share(self, number: int, of: int) -> TokenCorpus:
         """Part `number` of `of` contiguous parts of whole documents with about equally many targets."""
@@ -202,9 +202,6 @@ class TokenCorpus:
     def _searched_cuts(self, count: int) -> list[int]:
         evenly = np.arange(1, count) * self.targets // count
         return [int(cut) for cut in np.searchsorted(self.starts, evenly)]
-
-    def _even_cuts(self, count: int) -> list[int]:
-        return sorted({0, *self._searched_cuts(count), self.documents})
 
     def frequencies(self, vocabulary: int) -> npt.NDArray[np.int64]:
         """How often each token is a target: f (N,)."""

@@ -48,12 +48,9 @@ def _library_docstrings() -> Iterator[str]:
     for module in sorted(sys.stdlib_module_names - NOT_LIBRARY):
         for path in [library / f"{module}.py", *sorted((library / module).rglob("*.py"))]:
             parts = path.relative_to(library).with_suffix("").parts
-            if NOT_LIBRARY.isdisjoint(parts) and not any(_is_private(part) for part in parts):
+            is_private = any(part.startswith("_") and not part.startswith("__") for part in parts)
+            if NOT_LIBRARY.isdisjoint(parts) and not is_private:
                 yield from _docstrings(path)
-
-
-def _is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
 
 
 def _docstrings(path: Path) -> Iterator[str]:
