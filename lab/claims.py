@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from saffu.experiments.agreement import Perplexities, printed_perplexities
 from saffu.experiments.grid import MODES, SIZES, cell_settings, reading_of
 from saffu.experiments.report import Report
 from saffu.experiments.results import Cell, Results, perplexities_of
+from saffu.experiments.tables import Perplexities, printed_perplexities
 from saffu.format import plural
 
 HOLDS, IN_PART, FAILS, OPEN = "holds", "holds in part", "does not hold", "not decided by this grid"

@@ -21,11 +21,10 @@ import torch
 from lab.rows import Row, append_row, read_rows
 from lab.structure import HALVES, Structure, described, logs, structure
 from saffu.errors import SaffuError
-from saffu.experiments.agreement import Perplexities
 from saffu.experiments.grid import DOCUMENT_SHARDS, MODES, SIZES, grid
 from saffu.experiments.results import perplexities_of
 from saffu.experiments.scoring import EVAL_TOKENS, GridCorpus, run_grid, usual_memory
-from saffu.experiments.tables import head
+from saffu.experiments.tables import Perplexities, head
 from saffu.paper.devices import usable_device
 from saffu.text.corpus import TokenCorpus
 from saffu.text.documents import read_lines

@@ -9,9 +9,8 @@ from statistics import mean
 from lab.rows import Row
 from lab.search import structure_of
 from lab.structure import HALVES, Structure, baselines, printed_logs, structure
-from saffu.experiments.agreement import Perplexities
 from saffu.experiments.grid import SIZES, reading_of
-from saffu.experiments.tables import head
+from saffu.experiments.tables import Perplexities, head
 from saffu.paper.config import PaperConfig
 
 DEFAULT = "default settings"

@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from saffu.experiments.agreement import Perplexities, printed_perplexities, spearman
 from saffu.experiments.grid import MODES, CellKey
+from saffu.experiments.tables import Perplexities, printed_perplexities, spearman
 
 Floats = npt.NDArray[np.float64]
 HALVES = {"sum radius": MODES[:2], "cat radius": MODES[2:]}

@@ -14,11 +14,10 @@ from lab.claims import FAILS, HOLDS, IN_PART, OPEN, TABLES, Verdict, effects, ju
 from lab.readings import perplexities
 from lab.rows import Row, read_rows
 from saffu.errors import SaffuError
-from saffu.experiments.agreement import Perplexities, printed_perplexities
 from saffu.experiments.grid import DOCUMENT_SHARDS, radius_unit
 from saffu.experiments.results import Cell
 from saffu.experiments.scoring import left_side
-from saffu.experiments.tables import head
+from saffu.experiments.tables import Perplexities, head, printed_perplexities
 from saffu.experiments.units import parameter_count
 from saffu.interface import Score
 from saffu.paper.config import PaperConfig

@@ -3,9 +3,9 @@
 import functools
 import math
 
-from saffu.experiments.agreement import printed_perplexities
 from saffu.experiments.grid import grid, key_of
 from saffu.experiments.results import Cell
+from saffu.experiments.tables import printed_perplexities
 from saffu.interface import Score
 
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from conftest import sentences
-from saffu.cluster import engine, work
+from saffu.cluster import engine
 from saffu.cluster.engine import Lost
 from saffu.errors import SaffuError
 
@@ -58,7 +58,7 @@ def test_termination_while_ray_starts(saffu, folder, monkeypatch):
 
 
 def refused_by_node(kept, version="1.0"):
-    return engine.on_node()(version, str(kept), "saffu.cluster.work", "named", "[]")
+    return engine.on_node()(version, str(kept), "saffu.cluster.engine", "named", "[]")
 
 
 def test_a_node_says_what_is_wrong_with_it(folder, monkeypatch):
@@ -72,17 +72,17 @@ def test_a_node_says_what_is_wrong_with_it(folder, monkeypatch):
 def test_work_is_kept_only_if_it_can_go_on(folder):
     out, job = folder / "model", {"order": 3}
     for error, kept in ((SaffuError("x"), False), (Lost("x"), True), (KeyboardInterrupt(), True), (OSError(), True)):
-        with pytest.raises(type(error)), work.work_folder(out, job):
+        with pytest.raises(type(error)), engine.work_folder(out, job):
             raise error
-        assert work.is_begun(out, job) == kept
-    assert not work.is_begun(out, {"order": 4})
-    (work.place_of(out) / "mark").touch()
-    with work.work_folder(out, job) as place:
+        assert engine.is_begun(out, job) == kept
+    assert not engine.is_begun(out, {"order": 4})
+    (engine.place_of(out) / "mark").touch()
+    with engine.work_folder(out, job) as place:
         assert (place / "mark").exists()
     assert not place.exists()
-    with pytest.raises(OSError), work.work_folder(out, job):
+    with pytest.raises(OSError), engine.work_folder(out, job):
         raise OSError
-    with work.work_folder(out, {"order": 4}) as place:
+    with engine.work_folder(out, {"order": 4}) as place:
         assert not (place / "mark").exists()
 
 

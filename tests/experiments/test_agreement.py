@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from saffu.experiments.agreement import (
+from saffu.experiments.grid import MODES, SIZES, grid, key_of
+from saffu.experiments.tables import (
     agreement,
     agreement_by_table,
     average_ranks,
@@ -13,7 +14,6 @@ from saffu.experiments.agreement import (
     printed_source,
     spearman,
 )
-from saffu.experiments.grid import MODES, SIZES, grid, key_of
 
 
 def test_printed_tables_are_complete():

@@ -16,10 +16,10 @@ import pytest
 from grid_data import as_printed, paper_cells, scored
 from saffu.errors import SaffuError
 from saffu.experiments import figures, tables
-from saffu.experiments.agreement import printed_perplexities
 from saffu.experiments.grid import grid
 from saffu.experiments.report import Report
 from saffu.experiments.results import Cell, Results
+from saffu.experiments.tables import printed_perplexities
 
 FACTS = {"text": "0" * 24, "vocabulary": 100, "tokens": 1_000_000, "documents": 10, "bytes": 5000, "dev_targets": 100}
 FACTS |= {"dev_references": {"unigram": 300.0}}

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 def score(options: argparse.Namespace) -> Tally:
     """Score each text file on a cluster, into a file of rows in --out; files that were scored before are skipped."""
-    from saffu.cluster.engine import connected, require_usable
-    from saffu.cluster.work import described_sources, is_begun, shared_sources, work_folder
+    from saffu.cluster.engine import connected, described_sources, is_begun, require_usable, shared_sources, work_folder
     from saffu.files import read_manifest
     from saffu.text.sources import Sources
     from saffu.tools.score_table import Tally

@@ -3,7 +3,7 @@
 All nodes must share one folder, to which tasks write everything they make; nothing is written anywhere else. A task is
 a plain function of saffu; Ray runs it again if its worker or its node is lost. Its arguments travel as JSON and get the
 types of its signature back. Its return value is kept as a JSON file, written after everything else, so a run that was
-killed continues where it stopped.
+killed continues where it stopped: in the hidden folder next to its output that keeps finished work.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from uuid import uuid4
 
 import saffu
 from saffu.errors import SaffuError
-from saffu.files import Array, to_safetensors
+from saffu.files import Array, checksum, to_safetensors
 from saffu.format import progress_bar
+from saffu.text.sources import Source
 from saffu.workers import cores
 
 LOCAL = "local"  # instead of the address of a cluster: this machine, for as long as it is needed
 RETRIES = 5  # times that a task is run again after its worker was lost
 IN_FLIGHT = 1000  # tasks submitted at a time
 OBJECT_STORE = 80 << 20  # bytes; only paths and numbers travel through it
+JOB = "job.json"  # what a run does, in its work folder
 SCRATCH = "saffu-ray-"  # begins the name of the folder of a local Ray
 
 
@@ -193,6 +195,75 @@ def appearing(path: Path, mode: str) -> Iterator[Any]:
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
+
+
+@contextmanager
+def work_folder(out: Path, job: Mapping[str, Any], kept: bool = False) -> Iterator[Path]:
+    """A hidden folder next to the output, removed at the end or by an error that running again would only repeat.
+
+    It is kept if the process is killed or interrupted, or if workers are lost; if `kept`, after any error. A later run
+    with the same job continues with it; a run with another job starts over.
+    """
+    folder = place_of(out)
+    if folder.exists() and not is_begun(out, job):
+        if any(folder.iterdir()) and not (folder / JOB).is_file():
+            raise SaffuError(f"{folder} is not the work of an earlier run; move it first")
+        shutil.rmtree(folder)
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        keep(folder / JOB, named(job))
+    try:
+        yield folder
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"interrupted; finished work is kept in {folder}; rerun the same command to continue"
+        ) from None
+    except SaffuError as error:
+        if not (kept or isinstance(error, Lost)):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_begun(out: Path, job: Mapping[str, Any]) -> bool:
+    """Whether a run with the same job was begun earlier and interrupted."""
+    path = place_of(out) / JOB
+    return path.is_file() and bool(json.loads(path.read_bytes()) == json.loads(json.dumps(named(job))))
+
+
+def named(job: Mapping[str, Any]) -> dict[str, Any]:
+    return {"saffu": saffu.__version__, **job}
+
+
+def place_of(out: Path) -> Path:
+    place = Path(out).resolve()
+    return place.with_name(f".{place.name}.ray")
+
+
+def described_sources(sources: Sequence[Source]) -> list[list[Any]]:
+    """Facts that change if a file changes: size and modification time, or the checksum of text from a pipe."""
+    facts: list[list[Any]] = []
+    for source in sources:
+        if source.spooled:
+            with source.path.open("rb") as file:
+                facts.append([source.name, checksum(file)])
+        else:
+            state = source.path.stat()
+            facts.append([str(source.path.resolve()), state.st_size, state.st_mtime_ns])
+    return facts
+
+
+def shared_sources(sources: Sequence[Source], folder: Path) -> list[Source]:
+    """Sources that nodes can open: text from a pipe is copied to the work folder."""
+    shared = []
+    for number, source in enumerate(sources):
+        path = source.path.resolve()
+        if source.spooled:
+            path = folder / f"pipe-{number}"
+            if not path.exists():
+                shutil.copyfile(source.path, path)
+        shared.append(Source(path, source.name, source.spooled))
+    return shared
 
 
 def require_usable(address: str) -> None:

@@ -22,9 +22,16 @@ from saffu.calibrated.storage import memory_limit
 from saffu.calibrated.views import CalibratedSums, views_of
 from saffu.cluster.corpus import learned_tokenizer, shards_of, surveyed, tokenized
 from saffu.cluster.counts import BYTES, KNOWN, LEAST_LIMIT, NGRAM, WHOLE, Merged, Plan, count, remembered, summed_rows
-from saffu.cluster.engine import Cluster, connected, require_usable, write_arrays
+from saffu.cluster.engine import (
+    Cluster,
+    connected,
+    described_sources,
+    require_usable,
+    shared_sources,
+    work_folder,
+    write_arrays,
+)
 from saffu.cluster.tables import model_of, near_runs
-from saffu.cluster.work import described_sources, shared_sources, work_folder
 from saffu.errors import SaffuError
 from saffu.files import Array, map_arrays
 from saffu.interface import Stage

@@ -16,9 +16,9 @@ from typing import Any
 from saffu import files
 from saffu.errors import SaffuError
 from saffu.experiments import figures, tables
-from saffu.experiments.agreement import Agreement, agreement, agreement_by_table, printed_perplexities, printed_source
 from saffu.experiments.grid import key_of, reading_of
 from saffu.experiments.results import Cell, Results, perplexities_of
+from saffu.experiments.tables import Agreement, agreement, agreement_by_table, printed_perplexities, printed_source
 from saffu.format import plural
 
 TITLE = "<title>saffu: ablation report</title>"
