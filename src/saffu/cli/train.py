@@ -49,6 +49,7 @@ FIXED: dict[str, Any] = dict.fromkeys(
 )
 FIXED |= dict.fromkeys(("force", "preset_given", "skip_bad_files"), False)
 FIXED |= {"hold_out": 20, "encoding_errors": "strict", "bad_records": "error"}  # options that may not, by default
+CURVES = ("train_perplexity", "dev_perplexity", "dev_bits_per_byte", "learning_rate", "tokens_per_second")
 DEV_SAMPLE = 100_000  # held-out tokens; of more, only a sample is scored
 
 
@@ -334,15 +335,8 @@ def training_log(options: argparse.Namespace, log: Log, dev: TokenCorpus) -> Ite
     def on_row(row: dict[str, Any]) -> None:
         log.row(row)
         if board:
-            for key in (
-                "train_perplexity",
-                "dev_perplexity",
-                "dev_bits_per_byte",
-                "learning_rate",
-                "tokens_per_second",
-            ):
-                if key in row:
-                    board.add_scalar(key, row[key], row["tokens"])
+            for key in (key for key in CURVES if key in row):
+                board.add_scalar(key, row[key], row["tokens"])
             board.flush()
 
     try:

@@ -24,12 +24,12 @@ STYLE: dict[Any, Any] = {
 
 
 @contextmanager
-def drawing(salt: str) -> Iterator[None]:
+def drawing(salt: str, **changes: Any) -> Iterator[None]:
     """matplotlib without a display, with our style; `salt` makes the ids in the SVG reproducible."""
     import matplotlib
 
     matplotlib.use("Agg")
-    with matplotlib.rc_context(STYLE | {"svg.hashsalt": salt}):
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": salt} | changes):
         yield
 
 

@@ -10,18 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from saffu.errors import SaffuError
+from saffu.experiments.figures import drawing
 
 AXES = {"tokens": "million tokens seen by backpropagation", "seconds": "seconds of work, including the start"}
-STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.6,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "saffu",  # the same runs give the same file
-}
+STYLE: dict[str, Any] = {"font.size": 10, "axes.grid": True, "grid.color": "#e6e6e6", "grid.linewidth": 0.6}
 COLORS = ["#b2182b", "#2166ac", "#1b7837", "#762a83", "#b35806", "#01665e", "#c51b7d", "#4d4d4d"]
 DASHES = ["-", "--", "-.", ":"]
 
@@ -119,16 +111,12 @@ def draw(
 
     Perplexities can only be compared within one vocabulary; bits per byte are known of held-out text only.
     """
-    import matplotlib
+    with drawing("saffu", **STYLE):
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    matplotlib.use("Agg")  # files only: needs no display
-    from matplotlib import pyplot as plt
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    with plt.rc_context(STYLE):
-        figure, grid = plt.subplots(
-            1, len(over), figsize=(2.2 + 4.4 * len(over), 4.6), sharey=True, squeeze=False, layout="constrained"
-        )
+        figure = Figure(figsize=(2.2 + 4.4 * len(over), 4.6), layout="constrained")
+        grid = figure.subplots(1, len(over), sharey=True, squeeze=False)
         for axis, where in zip(grid[0], over, strict=True):
             for number, curve in enumerate(curves):
                 for text, width, alpha in (("train", 0.9, 0.45), ("dev", 1.9, 1.0)):
@@ -154,7 +142,6 @@ def draw(
         out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(paths[0], dpi=160)
         figure.savefig(paths[1], metadata={"Date": None})
-        plt.close(figure)
     return paths
 
 
