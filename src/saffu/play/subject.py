@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from saffu.errors import SaffuError
-from saffu.interface import Array
 from saffu.model import living
 from saffu.model.language_model import SaffuLM
 from saffu.play.texts import Texts
@@ -33,15 +32,19 @@ class Version:
         self.lm = lm
         self.texts = texts
         self.typist = Typist(lm)
+        self.forgotten: set[int] = set()  # tokens of documents that the tokenizer was trained on, and that are gone
 
     def changed(self, kind: str, document: str, texts: Texts | None, drop_network: bool = False) -> Version:
         """The version after one document was forgotten or learned."""
         lm = copy.copy(self.lm)
+        version = Version(lm, texts)
+        version.forgotten = self.forgotten
         if kind == "forget":
             lm.forget([document], drop_network=drop_network)
+            version.forgotten = self.forgotten | set(lm.tokenize([document]).ids.tolist())
         else:
             lm.update([document])
-        return Version(lm, texts)
+        return version
 
 
 @dataclass
@@ -100,7 +103,6 @@ class Subject:
             texts = now.texts.without(number)
             change, after = self._change("forget", document, texts, drop_network)
             change.vanished = texts.words_missing(document)
-            change.pieces = remaining_pieces(after.lm, now.texts.ids[number])
             return change, after
 
     def learn(self, text: str) -> tuple[Change, Version]:
@@ -133,7 +135,7 @@ class Subject:
         return self._replace(kind, document, changed, before)
 
     def _replace(self, kind: str, document: str, changed: Version, before: SaffuLM) -> tuple[Change, Version]:
-        change = Change(kind, document, fingerprint(before), fingerprint(changed.lm))
+        change = Change(kind, document, fingerprint(before), fingerprint(changed.lm), pieces=remaining_pieces(changed))
         kept = max(1, min(MOST_UNDONE, KEPT_TOKENS // changed.lm.trained_on_["tokens"]))
         self.versions = [*self.versions, changed][-1 - kept :]
         self.changes = [*self.changes, change]
@@ -190,10 +192,11 @@ def check(change: Change, after: Version) -> None:
         change.failed = str(error)
 
 
-def remaining_pieces(lm: SaffuLM, ids: Array) -> list[str]:
-    """The tokens among these that only the tokenizer still knows; single bytes are in every tokenizer."""
-    tokens = sorted(set(uncounted(lm.model_).tolist()) & set(ids.tolist()))
-    return [lm.tokenizer_.token(token) for token in tokens if len(lm.tokenizer_.decode_bytes([token])) > 1]
+def remaining_pieces(version: Version) -> list[str]:
+    """The forgotten tokens that only the tokenizer still knows; single bytes are in every tokenizer."""
+    tokenizer = version.lm.tokenizer_
+    tokens = sorted(version.forgotten.intersection(uncounted(version.lm.model_).tolist()))
+    return [tokenizer.token(token) for token in tokens if len(tokenizer.decode_bytes([token])) > 1]
 
 
 def fingerprint(lm: SaffuLM) -> str:

@@ -18,10 +18,10 @@ export class Subject {
       const starts = arrays.get("document_starts");
       documents = new Documents(this.tokenizer, new Map(Array.from(starts.slice(1), (end, number) => [number, arrays.get("documents").slice(starts[number], end)])));
     }
-    this.become({ sums, documents });
+    this.become({ sums, documents, forgotten: new Set() });
   }
 
-  // Counts and documents; the model follows from them.
+  // Counts, documents, and the tokens of those that are gone; the model follows from them.
   become(version) {
     this.model?.free();
     this.version = version;
@@ -41,9 +41,7 @@ export class Subject {
     const text = documents.text(number);
     const left = documents.without(number);
     this.change("forget", text, ids, -1, left);
-    const change = this.changes.at(-1);
-    change.vanished = left.wordsMissing(text);
-    change.pieces = [...new Set(ids)].sort((a, b) => a - b).filter((id) => id > EOD && !this.model.frequencies[id] && this.tokenizer.pieces[id].length > 1).map((id) => this.tokenizer.token(id));
+    this.changes.at(-1).vanished = left.wordsMissing(text);
   }
 
   learn(text) {
@@ -57,11 +55,13 @@ export class Subject {
     if (!sums) throw new Error("cannot forget what was never counted: a count would fall below zero; nothing was changed");
     const before = this.version;
     const [from, to] = [before.sums, sums].map((each) => fingerprint(this.about, each));
-    this.become({ sums, documents });
+    const forgotten = new Set([...before.forgotten, ...(sign < 0 ? ids : [])]);
+    this.become({ sums, documents, forgotten });
+    const pieces = [...forgotten].sort((a, b) => a - b).filter((id) => id > EOD && !this.model.frequencies[id] && this.tokenizer.pieces[id].length > 1).map((id) => this.tokenizer.token(id));
     this.history = [...this.history, before].slice(-MOST_UNDONE);
     const characters = [...text];
     const shown = characters.slice(0, SHOWN).join("") + (characters.length > SHOWN ? "…" : "");
-    this.changes = [...this.changes, { kind, document: shown, before: from, after: to, check: "", equal: null, recounted: null, vanished: [], pieces: [], failed: "" }];
+    this.changes = [...this.changes, { kind, document: shown, before: from, after: to, check: "", equal: null, recounted: null, vanished: [], pieces, failed: "" }];
   }
 
   // Count the documents from scratch, and compare the fingerprints.
