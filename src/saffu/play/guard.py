@@ -25,7 +25,7 @@ HEADERS = {
 SHARED = "/s/"  # snapshots, each under a key of its own; the only pages that others may frame
 SHARED_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
-    "sandbox; frame-ancestors *",
+    "sandbox",  # any page may frame it, also one that is opened as a file
     "Cross-Origin-Resource-Policy": "cross-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
