@@ -104,11 +104,12 @@ def counted(browser, address):
     page.wait_for_selector('#facts-title:text-is("The Keeper’s Log")')
     page.click("#again")
     page.click("#count-text")
-    assert "there is no text to count" in page.inner_text("#error")
+    assert "There is no text to count" in page.inner_text("#error")
     page.fill("#source", "\n".join([*sentences(1, 300), *HOSTILE * 6, ZEBRA]))
     page.click("#count-text")
     page.wait_for_selector("#progress:not([hidden])")
     page.wait_for_selector('#facts-title:text-is("Your text")', timeout=300_000)
+    assert page.locator("#numbers").is_hidden()  # one line until it is opened
     page.click("#facts summary")
     numbers = page.inner_text("#numbers")
     assert "337" in numbers and "documents" in numbers
@@ -235,6 +236,36 @@ def test_every_word_explains_itself(open_page, counted):
     assert page.input_value("#editor") == "the old king saw the dog ."
 
 
+def test_a_space_that_is_a_token_belongs_to_the_word_after_it(open_page, counted):
+    page = open_page()
+    prompt(page, "the old qzx saw")
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('#mirror span')].some((one) => one.textContent === ' ')"
+    )
+    box = page.locator("#mirror span").evaluate_all(
+        "all => all.find((one) => one.textContent === ' ').getBoundingClientRect().toJSON()"
+    )
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector('#why-title:has-text("Why “qzx”?")')
+    page.wait_for_selector('#documents .empty:has-text("No document contains “qzx”.")')
+    assert "qzx" not in page.locator("#words .word").all_inner_texts()  # not an alternative to itself
+    prompt(page, "the old qzx", "qzx")
+    page.wait_for_selector('#sentence:has-text(" likely here, mostly because of the letters you typed.")')
+
+
+def test_what_is_out_of_date_is_pale(open_page, counted):
+    page = open_page()
+    prompt(page, "the zebra crossed the quiet ", "river")
+    assert page.locator(".stale").count() == 0
+    held = []
+    page.route("**/api/suggest", lambda route: held.append(route))
+    page.focus("#editor")
+    page.keyboard.type("r")
+    page.wait_for_selector(".stale #why")
+    held[-1].continue_()
+    page.wait_for_selector("#with-model:not(.stale)")
+
+
 def test_tab_inserts_at_the_caret_and_can_be_undone(open_page, counted):
     page = open_page()
     prompt(page, "the old king\nthe sea", None)
@@ -354,6 +385,7 @@ def test_long_text_gets_a_clear_message(open_page, counted):
     page.fill("#editor", long_line(1_000_000), timeout=120_000)
     page.wait_for_selector("#error:not([hidden])")
     assert "1,000,000 characters" in page.inner_text("#error")
+    page.wait_for_selector(".stale #why")  # which is about the text before
     prompt(page, "the zebra crossed the quiet ", "river")
     assert page.locator("#error").is_hidden()
 

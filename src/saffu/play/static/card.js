@@ -11,6 +11,9 @@ const SANS = "system-ui, Segoe UI, Noto Sans, sans-serif";
 const MOST_TEXT = 150; // characters of the prompt
 export const COMMAND = "pip install 'saffu[play]' && saffu play";
 
+// How the model was made.
+export const origin = ({ rows }) => (rows.some(({ name }) => name === "network") ? "counted and trained" : "counted, not trained");
+
 const measure = document.createElement("canvas").getContext("2d");
 
 const text = (x, y, size, words, properties = {}) => drawn("text", { x, y, "font-size": size, fill: INK, "font-family": SANS, ...properties }, words);
@@ -61,7 +64,7 @@ export function card(explained, before, owner) {
       text(370, y, 26, shortened(plain(phrase), `26px ${SERIF}`, 760), { "font-family": SERIF }),
     ];
   });
-  const because = found.length ? `${percent(explained.p)} likely; what speaks for it, in bits:` : `${percent(explained.p)} likely; nothing right here leads to it.`;
+  const because = `${percent(explained.p)} likely; ${found.length ? "what speaks for it, in bits:" : "nothing right here leads to it."}`;
   return drawn(
     "svg",
     { xmlns: PICTURES, viewBox: "0 0 1200 630", width: 1200, height: 630, role: "img", "aria-label": `Why ${explained.word}?` },
@@ -74,7 +77,7 @@ export function card(explained, before, owner) {
     text(70, 372, 24, because, { fill: QUIET }),
     ...rows,
     text(70, 572, 24, COMMAND, { "font-family": "ui-monospace, DejaVu Sans Mono, monospace", fill: FOR }),
-    text(1130, 572, 22, "counted, not trained", { fill: QUIET, "text-anchor": "end" }),
+    text(1130, 572, 22, origin(explained), { fill: QUIET, "text-anchor": "end" }),
   );
 }
 

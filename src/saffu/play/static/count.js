@@ -49,7 +49,10 @@ export async function refresh() {
   if (isNew && isExample) write(subject().examples[0] ?? ""); // asks for suggestions, before panels are drawn
   else if (isNew) type();
   emit("models");
-  if (finished) document.title = `${subject().name} – saffu play`;
+  if (finished) {
+    document.title = `${subject().name} – saffu play`;
+    byId("facts").firstElementChild.open = false;
+  }
   if (isNew && !formWanted) byId("editor").focus({ preventScroll: true });
   if (state.job?.error && formWanted) byId("source").focus();
   const waiting = subject()?.changes.some((change) => change.equal === null && !change.failed);

@@ -57,7 +57,7 @@ export function submitting(id, work) {
 }
 
 export function complain(message) {
-  byId("error").textContent = message;
+  byId("error").textContent = message && `${message[0].toUpperCase()}${message.slice(1)}.`;
   byId("error").hidden = !message;
 }
 

@@ -10,6 +10,7 @@ const WITHOUT_SPACES = / ?[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\
 const DIRECTIONS = /[\u202a-\u202e\u2066-\u2069]/; // marks whose effect would reach into what is appended
 const FEWEST_WORDS = 3; // suggested, however unlikely
 const page = Math.random().toString(36).slice(2);
+const SLOW = 500; // milliseconds after which what is shown is marked as out of date
 const editor = byId("editor");
 const mirror = byId("mirror");
 const segmenter = globalThis.Intl?.Segmenter ? new Intl.Segmenter(undefined, { granularity: "word" }) : null;
@@ -30,8 +31,10 @@ export async function type() {
   if (value.length > MOST_TYPED) {
     complain(`this text has ${format(value.length)} characters, but the page accepts at most ${format(MOST_TYPED)}; shorten it`);
     showSpans([]);
+    markStale(0);
     return;
   }
+  markStale(SLOW);
   keystroke += 1;
   const text = value.slice(0, caret);
   const ending = text.match(WITHOUT_SPACES)?.[0] ?? null;
@@ -49,7 +52,11 @@ export async function type() {
   if (insertWhenKnown) insert(session.chosen);
 }
 
+// Pale until there is an answer to what is typed, if that does not come soon.
+const markStale = (milliseconds) => later("stale", milliseconds, () => byId("with-model").classList.add("stale"));
+
 function moveTo(place, words, written) {
+  later("stale", 0, () => byId("with-model").classList.remove("stale"));
   session.place = place;
   session.words = words.filter(({ p }, rank) => rank < FEWEST_WORDS || p >= LEAST_SHOWN);
   session.written = written;
@@ -79,8 +86,10 @@ async function read(offset) {
   if (!subject() || value.length > MOST_TYPED) return;
   const found = await ask("read", { model: session.current, text: value.slice(0, offset), rest: value.slice(offset) }, { replace: "suggest" });
   if (!found || editor.value !== value) return;
+  if (!found.word.trim()) return type(); // between words, one may be inserted
   complain("");
-  moveTo({ text: found.before, ending: null, value, caret: editor.selectionEnd, start: found.start, end: found.end, typed: "" }, found.words, found);
+  const others = found.words.filter(({ word }) => word !== found.word);
+  moveTo({ text: found.before, ending: null, value, caret: editor.selectionEnd, start: found.start, end: found.end, typed: "" }, others, found);
   speak(`${found.word}, ${(-found.bits).toFixed(1)} bits`);
 }
 
@@ -183,14 +192,14 @@ function tokenAt(event) {
   return document.elementsFromPoint(event.clientX, event.clientY).find((found) => found.parentElement === mirror && found.bits !== undefined);
 }
 
-// Where a token begins in the text, past the space in front of it.
+// Where a token begins in the text, past the space in front of it; a space alone belongs to what follows.
 function offsetOf(token) {
   let offset = 0;
   for (const other of mirror.children) {
     if (other === token) break;
     offset += other.textContent.length;
   }
-  return offset + (token.textContent.trim() ? token.textContent.length - token.textContent.trimStart().length : 0);
+  return offset + token.textContent.length - token.textContent.trimStart().length;
 }
 
 function hover(event) {
@@ -201,7 +210,8 @@ function hover(event) {
   bubble.replaceChildren(isolated(visible(token.textContent)), ` ${token.bits.toFixed(2)} bits, ${percent(2 ** -token.bits)}`);
   const box = editor.parentElement.getBoundingClientRect();
   bubble.style.left = `${Math.max(4, Math.min(event.clientX - box.left, box.width - bubble.offsetWidth - 4))}px`;
-  bubble.style.top = `${Math.max(2, event.clientY - box.top - 34)}px`;
+  const above = event.clientY - box.top - 44;
+  bubble.style.top = `${above < 0 ? event.clientY - box.top + 22 : above}px`; // below the first line, so as not to cover it
 }
 
 function showStatus({ spans: found, bits }) {
@@ -214,7 +224,7 @@ function showStatus({ spans: found, bits }) {
 let example = 0;
 
 function showExamples() {
-  const examples = subject()?.examples ?? [];
+  const examples = (subject()?.examples ?? []).filter((text) => text !== editor.value);
   byId("examples").hidden = !examples.length || !isUntouched();
   const shown = Array.from({ length: Math.min(3, examples.length) }, (_, place) => examples[(example + place) % examples.length]);
   byId("try").replaceChildren(
@@ -245,6 +255,7 @@ export function write(text) {
 
 function changed() {
   insertWhenKnown = false;
+  byId("bubble").hidden = true;
   showExamples();
   emit("typed");
   type();

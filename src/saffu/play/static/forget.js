@@ -14,7 +14,7 @@ let moves = null; // how they moved: {after, words: {word, from, to}}; null befo
 
 async function findDocuments() {
   const word = chosenWord();
-  if (!word) return byId("documents").replaceChildren();
+  if (!word) return showDocuments({ documents: [], holding: 0 }, "");
   const { text, ending } = session.place;
   const found = await ask("documents", { model: session.current, text, ending, word });
   if (found && chosenWord() === word) showDocuments(found, word);
@@ -23,7 +23,7 @@ async function findDocuments() {
 function showDocuments({ documents, holding }, word) {
   const model = subject();
   const title = holding === 1 ? ["This document says “", isolated(word), "”"] : ["Documents that say “", isolated(word), "”"];
-  byId("documents-title").replaceChildren(...(model.has_texts ? title : ["Forget a document"]));
+  byId("documents-title").replaceChildren(...(!model.has_texts ? ["Forget a document"] : word ? title : ["Documents"]));
   byId("forget-form").hidden = model.has_texts;
   byId("forget-hint").hidden = !documents.length || model.changes.length > 0;
   byId("forget-hint").textContent = `Forget ${holding === 1 ? "it" : "one"}, and the model is as if it had never read it.`;
@@ -42,7 +42,7 @@ function showDocuments({ documents, holding }, word) {
     );
     return element("li", {}, text, forget);
   });
-  if (model.has_texts && !items.length) items.push(element("li", { className: "empty" }, "No document contains “", isolated(word), "”."));
+  if (model.has_texts && word && !items.length) items.push(element("li", { className: "empty" }, "No document contains “", isolated(word), "”."));
   const list = byId("documents");
   const button = element("button", { type: "button", className: "link", textContent: `Show ${items.length - FEW} more` });
   button.addEventListener("click", () => {
@@ -80,7 +80,7 @@ async function change(name, body, button = null) {
   session.wanted = wanted;
   accept(state);
   emit("models");
-  if (isFocused) (byId("undo").hidden ? byId("documents-title") : byId("undo")).focus({ preventScroll: true }); // the button is about to go
+  if (isFocused) (byId("changed").hidden ? byId("documents-title") : byId("undo")).focus({ preventScroll: true }); // the button is about to go
   type();
   later("refresh", 150, refresh);
   return true;
@@ -107,7 +107,7 @@ function showChanges() {
   const model = subject();
   if (!model) return;
   byId("undo").disabled = !model.can_undo;
-  byId("undo").hidden = !model.changes.length;
+  byId("changed").hidden = !model.changes.length;
   const list = byId("changes");
   const text = JSON.stringify([model.id, model.changes, moves]);
   if (list.shown === text) return;
@@ -128,7 +128,7 @@ function changeItem(model, made, isNewest) {
   if (isNewest && moves) item.append(...movedWords(made));
   if (made.vanished.length) item.append(element("p", { className: "vanished" }, "Gone from the model: ", ...separated(made.vanished, 12)));
   item.append(prints(model, made, state));
-  if (made.pieces.length && isNewest) item.append(remains(made.pieces));
+  if (made.pieces.length && isNewest) item.append(remains(made.pieces, model.has_texts));
   return item;
 }
 
@@ -156,18 +156,19 @@ function separated(words, most) {
 // The fingerprints: what the model was, what it is, and what counting from scratch gives.
 function prints(model, made, state) {
   const print = (hash) => element("code", { textContent: hash.slice(0, 8), title: hash });
-  const scratch = `Verified: the same, bit for bit, as counting ${made.kind === "forget" ? "only the other" : "all"} ${plural(made.recounted ?? 0, "document")} from scratch`;
+  const counted = made.recounted === 1 ? "document" : plural(made.recounted ?? 0, "document");
+  const scratch = `Verified: the same, bit for bit, as counting ${made.kind === "forget" ? "only the other" : "all"} ${counted} from scratch`;
   const says = {
     open: ["Verifying…"],
     equal: ["✓ ", model.has_texts ? scratch : "Verified: undoing it restores the previous model, bit for bit"],
     different: ["Different from counting from scratch: this is a bug; please report it"],
     failed: [made.failed],
   }[state];
-  return element("p", { className: "verdict" }, ...says, " (fingerprint ", print(made.before), " → ", print(made.after), ")");
+  return element("p", { className: "verdict" }, ...says, ". Fingerprint of the model: ", print(made.before), " → ", print(made.after));
 }
 
-function remains(pieces) {
-  const again = element("button", { type: "button", className: "recount served", textContent: "Recount with a fresh tokenizer" });
+function remains(pieces, hasTexts) {
+  const again = element("button", { type: "button", className: "recount served", hidden: !hasTexts, textContent: "Recount with a fresh tokenizer" });
   again.addEventListener("click", () => {
     again.textContent = "Recounting…";
     change("recount", {}, again);

@@ -14,11 +14,13 @@ const PLAIN = {
   network: "the trained network",
 };
 const SMALL = 0.05; // bits below which parts are summed
+const LITTLE = 1; // bits below which no reason is worth a sentence
 const MOST_ROWS = 7;
 
 const written = (token) => (token === "<eod>" || token === "<pad>" ? "" : token);
 const quoted = (text, kin = []) => ({ text, kin });
 const times = (count) => (count === 1 ? "once" : count === 2 ? "twice" : `${format(count)} times`);
+const ordinal = (number) => `${number}${["th", "st", "nd", "rd"][number] ?? "th"}`; // of the few places in reach
 
 // What a part saw: "the number of"; a class is shown by the word that was typed, with others of the class.
 function sight(counts) {
@@ -65,6 +67,7 @@ export function title(row, piece) {
   if (counts.here && !counts.seen.length) return ["in what you typed: ", quoted(target), share];
   if (counts.here) return ["where you typed ", sight(counts), ...(share ? [": ", quoted(target), share] : ": nowhere else")];
   if (!counts.seen.length) return [quoted(target), share];
+  if (counts.gap && !textOf(counts)) return [`${ordinal(counts.gap + 1)} in a line: `, quoted(target), share || " never seen"];
   const like = isOfClasses(counts) ? "words like " : "";
   const after = counts.gap ? `${counts.gap + 1} words after ` : "after ";
   return share ? [after, like, sight(counts), ": ", quoted(target), share] : [after, like, sight(counts), ": never seen"];
@@ -77,6 +80,7 @@ function reason(row, piece, owner) {
   const often = times(counts.count);
   if (counts.here && !counts.seen.length) return ["you typed ", quoted(target), ` ${often} before`];
   if (counts.here) return ["you typed ", quoted(`${textOf(counts)} → ${target}`), ` ${often} before`];
+  if (counts.gap && !textOf(counts)) return [quoted(target), ` is the ${ordinal(counts.gap + 1)} word of a line ${often} in ${owner}`];
   if (counts.gap) return [quoted(target), ` stands ${counts.gap + 1} words after `, sight(counts), ` ${often} in ${owner}`];
   if (isOfClasses(counts)) return [quoted(target), " follows words like ", sight(counts), ` ${often} in ${owner}`];
   if (!textOf(counts)) return ["a line begins with ", quoted(target), ` ${often} in ${owner}`];
@@ -91,6 +95,7 @@ export function reasons(explained, owner) {
   for (const row of rowsOfWord(explained)) {
     const counts = telling(row);
     if (!counts?.count || START.has(row.name) || !(counts.seen.length || counts.here)) continue;
+    if (!row.target && !first.token.trim()) continue; // about the space in front of a word that is spelled from pieces
     const phrase = reason(row, target, owner);
     const bits = row.bits + (found.get(plain(phrase))?.bits ?? 0);
     found.set(plain(phrase), { bits, phrase });
@@ -102,16 +107,18 @@ export function reasons(explained, owner) {
 export function sentence(explained, owner, isWritten) {
   const word = quoted(explained.word);
   const found = reasons(explained, owner);
-  const network = explained.rows.find((row) => row.name === "network");
-  const all = found.reduce((sum, { bits }) => sum + bits, 0) + Math.max(0, network?.bits ?? 0);
+  const bitsOf = (name) => explained.rows.find((row) => row.name === name)?.bits ?? 0;
+  const strongest = Math.max(LITTLE, found[0]?.bits ?? 0);
+  const all = found.reduce((sum, { bits }) => sum + bits, 0) + Math.max(0, bitsOf("network"));
   const likely = percent(explained.p);
   const surprise = explained.p < 0.01 && isWritten;
   const begin = surprise ? [word, ` is a surprise here (${likely}); what speaks for it most: `] : [word, ` is ${likely} likely here, `];
-  if (network && network.bits > (found[0]?.bits ?? 0)) return [...begin, surprise ? "" : "mostly because ", "the trained network expects it here."];
-  if (!found.length) {
-    const prior = explained.parts[0].rows.find((row) => row.name === "prior")?.counts;
-    if (!prior?.count) return [word, ` is ${likely} likely here: it never occurs in ${owner}, and is spelled from pieces of words.`];
-    return [word, ` is ${likely} likely here: it occurs ${times(prior.count)} in ${owner}, but nothing right before it leads to it.`];
+  if (bitsOf("network") > Math.max(strongest, bitsOf("letters typed"))) return [...begin, surprise ? "" : "mostly because ", "the trained network expects it here."];
+  if (bitsOf("letters typed") > strongest) return [...begin, "mostly because of the letters you typed."];
+  if (!found.length || found[0].bits < LITTLE) {
+    const prior = explained.parts.length === 1 && explained.rows.find((row) => row.name === "prior")?.counts;
+    const often = !prior ? "it is spelled from pieces of words" : prior.count ? `it occurs ${times(prior.count)} in ${owner}` : `it never occurs in ${owner}`;
+    return [word, ` is ${likely} likely here: ${often}, and little right before it leads to it.`];
   }
   const mostly = found[0].bits > all / 2 ? "mostly because " : "above all because ";
   return [...begin, surprise ? "" : mostly, ...found[0].phrase, "."];

@@ -15,7 +15,7 @@ export async function ask(name, body, { replace = name, method = "POST", raw = f
     return raw ? response : await response.json();
   } catch (error) {
     if (error.name === "AbortError") return null;
-    complain(error instanceof TypeError ? "saffu play has stopped; start it again in the terminal" : error.message);
+    complain(error instanceof TypeError ? "the server has stopped; run saffu play again" : error.message);
     return null;
   } finally {
     if (pending.get(replace) === control && !raw) pending.delete(replace);

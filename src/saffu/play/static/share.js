@@ -6,9 +6,11 @@ import { plain, sentence } from "./reasons.js";
 import { ask } from "./server.js";
 import { session, subject } from "./session.js";
 import { snapshot } from "./snapshot.js";
-import { owner } from "./why.js";
 
 let shared = null; // what the dialog shows: {explained, before, picture}
+
+// Whoever sees it did not write "your text".
+const owner = () => (subject().has_texts && subject().name !== "your text" ? subject().name : "the text");
 
 // What stands before the word that is explained.
 function textBefore() {

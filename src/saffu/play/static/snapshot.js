@@ -2,7 +2,7 @@
 
 import { format, percent, signed, visible } from "./dom.js";
 import { plain, ranked, rowsOfWord, sentence, title } from "./reasons.js";
-import { COMMAND } from "./card.js";
+import { COMMAND, origin } from "./card.js";
 
 const POLICY = "default-src 'none'; style-src 'unsafe-inline'";
 const STYLE = `
@@ -60,7 +60,7 @@ export function snapshot(name, model, before, explained, owner) {
   page.body.append(
     make("h1", { dir: "auto" }, before.slice(-400), make("mark", {}, explained.word)),
     make("p", { dir: "auto" }, plain(sentence(explained, owner, explained.isWritten))),
-    make("p", { class: "quiet" }, `${percent(explained.p)} = 2`, make("sup", {}, signed(explained.bits, 3)), `. The exponent is the sum of these bits; the model (${model}) was counted, not trained.`),
+    make("p", { class: "quiet" }, `${percent(explained.p)} = 2`, make("sup", {}, signed(explained.bits, 3)), `. The exponent is the sum of these bits; the model (${model}) was ${origin(explained)}.`),
     table(main),
     make("details", {}, make("summary", {}, `All ${all.length} parts`), table(all)),
     make("footer", {}, "Made with saffu: ", make("code", {}, COMMAND)),

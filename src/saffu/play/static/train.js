@@ -1,7 +1,7 @@
 // Training a network next to the counts, and the curve that falls meanwhile.
 
 import { refresh } from "./count.js";
-import { byId, drawn, element, later, submitting } from "./dom.js";
+import { byId, drawn, element, later, percent, submitting } from "./dom.js";
 import { type } from "./editor.js";
 import { ask } from "./server.js";
 import { accept, emit, on, session, subject } from "./session.js";
@@ -28,10 +28,11 @@ function curve({ minutes, moments }) {
   return picture;
 }
 
-function legend({ moments }) {
+function legend({ minutes, moments }) {
   const { bits, counts } = moments.at(-1);
   const key = (name) => element("span", { className: `line ${name}` });
-  return element("p", { className: "quiet" }, key("falling"), `with the network: ${bits.toFixed(3)}`, key("level"), `counts alone: ${counts.toFixed(3)}`);
+  const axes = `; bits per byte of text set aside (lower is better), over ${60 * minutes} seconds`;
+  return element("p", { className: "quiet" }, key("falling"), `with the network: ${bits.toFixed(3)}`, key("level"), `counts alone: ${counts.toFixed(3)}`, axes);
 }
 
 function line({ minutes, moments, outcome, failed, done }) {
@@ -39,7 +40,9 @@ function line({ minutes, moments, outcome, failed, done }) {
   if (done && outcome) return `${outcome[0].toUpperCase()}${outcome.slice(1)}.`;
   if (!moments.length) return "Counting most of the text, so that the rest shows what training gains…";
   const { seconds, bits, counts } = moments.at(-1);
-  return `${Math.min(seconds, 60 * minutes).toFixed(0)} of ${60 * minutes} seconds: ${bits.toFixed(3)} bits per byte of text it was not trained on (lower is better); the counts alone take ${counts.toFixed(3)}.`;
+  const gain = 1 - bits / counts;
+  const verdict = gain > 0.0005 ? `new text takes ${percent(gain)} fewer bits than with the counts alone` : "not better than the counts alone yet";
+  return `${Math.min(seconds, 60 * minutes).toFixed(0)} of ${60 * minutes} seconds: ${verdict}.`;
 }
 
 function show() {

@@ -24,7 +24,7 @@ async function explain() {
   show();
 }
 
-export const owner = () => (subject()?.name === "your text" ? "your text" : "the text");
+const owner = () => (subject()?.name === "your text" ? "your text" : "the text");
 
 // A phrase of reasons.js as nodes.
 export function phrased(phrase) {
@@ -41,7 +41,7 @@ function show() {
   for (const id of ["why-legend", "sum"]) byId(id).hidden = !explained;
   byId("share-open").disabled = !explained;
   if (!explained) {
-    byId("sentence").textContent = "Start typing, and every word is explained here.";
+    byId("sentence").textContent = "No word to explain here; type another text.";
     byId("pieces").replaceChildren();
     byId("sides").hidden = true;
     showBars([], 0, "");
@@ -51,9 +51,9 @@ function show() {
   const { parts } = explained;
   const part = parts[piece];
   const bits = part ? part.bits : explained.bits;
-  const members = (part ?? (parts.length === 1 ? parts[0] : null))?.class.map(visible);
+  const members = (part ?? (parts.length === 1 ? parts[0] : null))?.class.map(visible).filter((token) => token !== explained.word);
   const kin = members?.length ? ` Words like it: ${[...new Set(members)].join(", ")}, …` : "";
-  byId("why-sum").replaceChildren(element("b", { textContent: percent(2 ** bits) }), " = 2", element("sup", { textContent: signed(bits, 3) }), ", and the exponent is the sum of these bits.", kin);
+  byId("why-sum").replaceChildren("Each bit for it makes the word twice as likely, each bit against it half as likely. Together: ", element("b", { textContent: percent(2 ** bits) }), " = 2", element("sup", { textContent: signed(bits, 3) }), ".", kin);
   showPieces(parts);
   showSides(part ?? parts[0]);
   showBars(part ? part.rows : exact ? explained.rows : rowsOfWord(explained), bits, visible(part ? part.token : parts[0].token) + (!part && parts.length > 1 ? "…" : ""));
@@ -122,7 +122,7 @@ function showBars(rows, total, target) {
   if (!rows.length) foot.replaceChildren();
   else {
     if (!foot.firstChild) foot.append(barRow());
-    foot.querySelector(".name").textContent = "sum = log₂ p";
+    foot.querySelector(".name").textContent = exact ? "sum = log₂ p" : "together";
     drawBar(foot.firstChild, [0, total], at);
     foot.querySelector(".bits").textContent = signed(total);
   }
