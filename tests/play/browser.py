@@ -236,6 +236,24 @@ def test_every_word_explains_itself(open_page, counted):
     assert page.input_value("#editor") == "the old king saw the dog ."
 
 
+def test_a_word_that_is_written_stays_explained_when_its_document_is_forgotten(open_page, counted):
+    page = open_page()
+    prompt(page, ZEBRA)
+    page.wait_for_selector("#mirror span")
+    page.focus("#editor")
+    page.evaluate("() => document.getElementById('editor').setSelectionRange(23, 23)")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector('#why-title:has-text("Why “quiet”?")')
+    page.wait_for_selector('#documents-title:has-text("This document says “quiet”")')
+    page.click("#documents li:first-child button")
+    page.wait_for_selector("#changes li.equal .moves")
+    assert "suggested after “the zebra crossed the”:" in page.inner_text("#changes")
+    assert "→" in page.inner_text('#changes .moves li:has(bdi:text-is("quiet"))')
+    assert page.inner_text("#words-title") == "Instead of “quiet”"
+    page.click("#undo")
+    page.wait_for_selector("#changes:empty", state="attached")
+
+
 def test_a_space_that_is_a_token_belongs_to_the_word_after_it(open_page, counted):
     page = open_page()
     prompt(page, "the old qzx saw")
@@ -262,6 +280,8 @@ def test_what_is_out_of_date_is_pale(open_page, counted):
     page.focus("#editor")
     page.keyboard.type("r")
     page.wait_for_selector(".stale #why")
+    page.fill("#editor", "a king")
+    assert page.locator("#mirror span").count() == 0  # no colors of the text before
     held[-1].continue_()
     page.wait_for_selector("#with-model:not(.stale)")
 
@@ -336,6 +356,21 @@ def test_focus_stays_where_the_keyboard_forgets(open_page, counted):
     page.keyboard.press("Enter")
     page.wait_for_selector("#changes:empty", state="attached")
     assert page.evaluate("() => document.activeElement.id") == "documents-title"
+
+
+def test_forgetting_does_not_take_the_focus_from_who_types(open_page, counted):
+    page = open_page()
+    prompt(page, "the zebra crossed the quiet ", "river")
+    page.wait_for_selector("#documents li p")
+    held = []
+    page.route("**/api/forget", lambda route: held.append(route))
+    page.click("#documents li:first-child button")
+    page.focus("#editor")
+    held[0].continue_()
+    page.wait_for_selector("#changes li.equal")
+    assert page.evaluate("() => document.activeElement.id") == "editor"
+    page.click("#undo")
+    page.wait_for_selector("#changes:empty", state="attached")
 
 
 def test_no_panel_covers_another(open_page, counted):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from saffu.errors import SaffuError
 from saffu.model.language_model import SaffuLM
 from saffu.model.solutions import preset
-from saffu.play.subject import Subject
+from saffu.play.subject import WITH_NETWORK, Subject
 from saffu.play.texts import Texts, beginnings, split_text
 from saffu.text.tokenizer import Tokenizer
 
@@ -111,7 +111,7 @@ def add_network(subject: Subject, training: NetworkTraining) -> Subject | None:
     if not lm.model_.has_network:
         return None
     trained = Subject(
-        f"{subject.id}-network", f"{subject.name}, with a network", lm, Texts.of(dict(enumerate(subject.fitted)), lm)
+        f"{subject.id}-network", subject.name + WITH_NETWORK, lm, Texts.of(dict(enumerate(subject.fitted)), lm)
     )
     trained.examples = subject.examples
     return trained

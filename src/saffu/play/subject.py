@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from saffu.play.studio import NetworkTraining
 
 MOST_UNDONE, KEPT_TOKENS = 10, 3_000_000  # changes that can be undone: each keeps a model, unless those grow large
+WITH_NETWORK, WITHOUT_NETWORK = ", with a network", ", its network removed"  # after the name of a text
 SHOWN = 200  # characters of a document that a change shows
 
 
@@ -152,14 +153,15 @@ class Subject:
     def facts(self) -> dict[str, Any]:
         """What the page shows about the model."""
         now = self.version
+        has_network = now.lm.model_.has_network
         return {
             "id": self.id,
-            "name": self.name,
+            "name": self.name if has_network else self.name.replace(WITH_NETWORK, WITHOUT_NETWORK),
             "preset": now.lm.config.preset,
             "vocabulary": len(now.lm.tokenizer_),
             **{key: now.lm.trained_on_[key] for key in ("documents", "tokens", "bytes")},
             "has_texts": now.texts is not None,
-            "has_network": now.lm.model_.has_network,
+            "has_network": has_network,
             "scores": self.scores,
             "rival": None if self.rival is None else self.rival.id,
             "rival_note": self.rival_note,

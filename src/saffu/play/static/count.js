@@ -94,7 +94,7 @@ function showProgress(job) {
 }
 
 function showFacts(model) {
-  byId("facts-title").textContent = model.has_texts ? model.name[0].toUpperCase() + model.name.slice(1) : model.name;
+  byId("facts-title").textContent = model.name.replace(/^(your|the) /, (word) => word[0].toUpperCase() + word.slice(1)); // not names of files
   const { scores } = model;
   const seconds = scores.seconds ? `, counted in ${scores.seconds.toFixed(1)} s` : "";
   byId("facts-line").textContent = plural(model.documents, "document") + seconds;

@@ -93,6 +93,9 @@ async function read(offset) {
   speak(`${found.word}, ${(-found.bits).toFixed(1)} bits`);
 }
 
+// Ask again for what is shown: the model is another one now.
+export const again = () => (session.written && isCurrent() ? read(session.place.start) : type());
+
 const isCurrent = () => session.place?.value === editor.value && session.place.caret === editor.selectionEnd;
 
 // Put a suggestion into the text, so that the browser can undo it.
@@ -167,14 +170,16 @@ function showSpans(found) {
 
 function showGhost() {
   if (editor.value.length > MOST_TYPED) return mirror.replaceChildren();
-  const known = [...mirror.children].filter((child) => child.bits !== undefined);
-  for (const node of [...mirror.childNodes].slice(known.length)) node.remove();
   const { place, written } = session;
   let length = 0;
-  for (const token of known) {
+  let known = 0; // tokens that are still in the text
+  for (const token of mirror.children) {
+    if (token.bits === undefined || !editor.value.startsWith(token.textContent, length)) break;
     token.classList.toggle("read", Boolean(written) && place.value === editor.value && length < place.end && length + token.textContent.trimEnd().length > place.start - 1);
     length += token.textContent.length;
+    known += 1;
   }
+  for (const node of [...mirror.childNodes].slice(known)) node.remove();
   mirror.append(editor.value.slice(length));
   const word = session.words[session.chosen]?.word ?? "";
   if (place && !written && editor.value && isCurrent() && place.caret === editor.value.length && word.startsWith(place.typed) && !DIRECTIONS.test(editor.value)) {

@@ -2,14 +2,14 @@
 
 import { byId, complain, element, format, isolated, later, percent, plural, submitting } from "./dom.js";
 import { refresh } from "./count.js";
-import { type } from "./editor.js";
+import { again } from "./editor.js";
 import { ask } from "./server.js";
 import { accept, chosenWord, emit, on, session, subject } from "./session.js";
 
 const MOST_MOVED = 6;
 const MOST_SHOWN = 40; // characters of the text that suggestions follow
 const FEW = 3; // documents shown at first; as in play.css
-let before = null; // the suggestions before the last change: {value, caret, words}
+let before = null; // the suggestions before the last change: {place, words}
 let moves = null; // how they moved: {after, words: {word, from, to}}; null before that is known
 
 async function findDocuments() {
@@ -25,7 +25,7 @@ function showDocuments({ documents, holding }, word) {
   const title = holding === 1 ? ["This document says “", isolated(word), "”"] : ["Documents that say “", isolated(word), "”"];
   byId("documents-title").replaceChildren(...(!model.has_texts ? ["Forget a document"] : word ? title : ["Documents"]));
   byId("forget-form").hidden = model.has_texts;
-  byId("forget-hint").hidden = !documents.length || model.changes.length > 0;
+  byId("forget-hint").hidden = !documents.length || model.changes.length > 0 || model.has_network;
   byId("forget-hint").textContent = `Forget ${holding === 1 ? "it" : "one"}, and the model is as if it had never read it.`;
   byId("drop-label").hidden = !model.has_network;
   const items = documents.map((found) => {
@@ -35,10 +35,10 @@ function showDocuments({ documents, holding }, word) {
     const text = element(
       "p",
       { dir: "auto" },
-      found.before,
+      found.before.replace(/^…\S{0,20}\s/, "… "), // without half a word
       ...marked(found.context),
       ...marked(found.word, "word"),
-      found.after,
+      found.after.replace(/\s\S{0,20}…$/, " …"),
     );
     return element("li", {}, text, forget);
   });
@@ -48,6 +48,7 @@ function showDocuments({ documents, holding }, word) {
   button.addEventListener("click", () => {
     list.classList.add("all");
     button.remove();
+    scrollToWords();
     list.children[FEW].querySelector("button").focus();
   });
   const more = element("li", { className: "more" }, `${format(holding)} documents contain it; those that match your text best come first. `);
@@ -55,6 +56,15 @@ function showDocuments({ documents, holding }, word) {
   if (holding > 1) items.push(more);
   list.classList.remove("all");
   list.replaceChildren(...items);
+  scrollToWords();
+}
+
+// In a long document, the word may lie below what is shown of it.
+function scrollToWords() {
+  for (const mark of byId("documents").querySelectorAll("mark.word")) {
+    const box = mark.parentElement;
+    box.scrollTop = mark.offsetTop - box.offsetTop - box.clientHeight / 2;
+  }
 }
 
 // Part of a document; the space in front of it is left as it is.
@@ -64,10 +74,18 @@ function marked(text, className = "") {
   return [text.slice(0, text.length - word.length), element("mark", { className, textContent: word })];
 }
 
+// What stands at the place, and what else might.
+const shownWords = () => (session.written ? [session.written, ...session.words] : session.words);
+
 async function change(name, body, button = null) {
   complain("");
-  const { value, caret } = session.place ?? {};
-  const words = session.words;
+  if (name === "forget" && subject().has_network && !body.drop_network) {
+    complain("a trained network cannot forget; choose to remove it, too, or train it again without the document");
+    byId("drop-network").focus();
+    return false;
+  }
+  const { place } = session;
+  const words = shownWords();
   const wanted = chosenWord() ?? "";
   const isFocused = button && button === document.activeElement;
   if (button) button.disabled = true;
@@ -75,21 +93,21 @@ async function change(name, body, button = null) {
   if (button) button.disabled = false;
   if (!state) return false;
   if (name === "forget") button?.closest("li").remove();
-  before = { value, caret, words };
+  before = { place, words };
   moves = null;
   session.wanted = wanted;
   accept(state);
   emit("models");
-  if (isFocused) (byId("changed").hidden ? byId("documents-title") : byId("undo")).focus({ preventScroll: true }); // the button is about to go
-  type();
+  if (isFocused && !byId("type").contains(document.activeElement)) (byId("changed").hidden ? byId("documents-title") : byId("undo")).focus({ preventScroll: true }); // the button is about to go
+  again();
   later("refresh", 150, refresh);
   return true;
 }
 
 // Once there are suggestions again for the same place: which of them moved.
 function compareWords() {
-  if (!before || session.written || session.place.value !== before.value || session.place.caret !== before.caret) return;
-  const now = new Map(session.words.map(({ word, p }) => [word, p]));
+  if (!before || ["value", "caret", "start", "end"].some((name) => session.place[name] !== before.place?.[name])) return;
+  const now = new Map(shownWords().map(({ word, p }) => [word, p]));
   const then = new Map(before.words.map(({ word, p }) => [word, p]));
   const all = [...new Set([...then.keys(), ...now.keys()])];
   const words = all

@@ -34,6 +34,7 @@ function recall() {
   showSettings();
 }
 
+byId("not-started").remove();
 startCount();
 startEditor();
 startWords();

@@ -9,8 +9,7 @@ import { snapshot } from "./snapshot.js";
 
 let shared = null; // what the dialog shows: {explained, before, picture}
 
-// Whoever sees it did not write "your text".
-const owner = () => (subject().has_texts && subject().name !== "your text" ? subject().name : "the text");
+const OWNER = "the text"; // not "your text": whoever sees it did not write it
 
 // What stands before the word that is explained.
 function textBefore() {
@@ -21,7 +20,7 @@ function textBefore() {
 function open() {
   const { explained } = session;
   const before = textBefore();
-  shared = { explained, before, picture: card(explained, before.trim(), owner()) };
+  shared = { explained, before, picture: card(explained, before.trim(), OWNER) };
   byId("share-title").replaceChildren("Share “", isolated(explained.word), "”");
   byId("card").replaceChildren(shared.picture);
   byId("snapshot-name").value = fileName();
@@ -32,7 +31,7 @@ function open() {
 const slug = (text) => text.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-+|-+$/g, "");
 const fileName = () => slug(`why ${shared.before.split(/\s+/).slice(-4).join(" ")} ${shared.explained.word}`).slice(0, 60) || "why";
 const name = () => byId("snapshot-name").value.trim() || fileName();
-const page = () => snapshot(name(), subject().name, shared.before, shared.explained, owner());
+const page = () => snapshot(name(), subject().name, shared.before, shared.explained, OWNER);
 
 function said(id, words) {
   const button = byId(id);
@@ -70,7 +69,7 @@ export function startShare() {
     else complain("this browser cannot make the picture; save it as SVG");
   });
   byId("card-svg").addEventListener("click", () => download(svgFile(shared.picture), `${name()}.svg`));
-  byId("card-text").addEventListener("click", () => copy("card-text", `${shared.before}${plain(sentence(shared.explained, owner(), shared.explained.isWritten))}`));
+  byId("card-text").addEventListener("click", () => copy("card-text", `${shared.before}${plain(sentence(shared.explained, OWNER, shared.explained.isWritten))}`));
   byId("snapshot-make-link").addEventListener("click", link);
   submitting("snapshot", () => download(new Blob([page()], { type: "text/html" }), `${name()}.html`));
 }

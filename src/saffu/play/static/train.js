@@ -9,6 +9,7 @@ import { accept, emit, on, session, subject } from "./session.js";
 const WIDTH = 640;
 const HEIGHT = 160;
 const MARGIN = 12;
+let last = { seconds: -1, at: 0 }; // the latest moment of the curve, and when the page learned of it
 
 // Bits per byte of held-out text over time; the counts alone are a level line.
 function curve({ minutes, moments }) {
@@ -35,14 +36,24 @@ function legend({ minutes, moments }) {
   return element("p", { className: "quiet" }, key("falling"), `with the network: ${bits.toFixed(3)}`, key("level"), `counts alone: ${counts.toFixed(3)}`, axes);
 }
 
-function line({ minutes, moments, outcome, failed, done }) {
+function line({ minutes, moments, outcome, failed, done, model }) {
   if (failed) return failed;
-  if (done && outcome) return `${outcome[0].toUpperCase()}${outcome.slice(1)}.`;
+  if (done && outcome && !model) return `${outcome[0].toUpperCase()}${outcome.slice(1)}.`;
   if (!moments.length) return "Counting most of the text, so that the rest shows what training gains…";
   const { seconds, bits, counts } = moments.at(-1);
-  const gain = 1 - bits / counts;
+  const kept = done ? Math.min(...moments.map((moment) => moment.bits)) : bits;
+  const gain = 1 - kept / counts;
   const verdict = gain > 0.0005 ? `new text takes ${percent(gain)} fewer bits than with the counts alone` : "not better than the counts alone yet";
-  return `${Math.min(seconds, 60 * minutes).toFixed(0)} of ${60 * minutes} seconds: ${verdict}.`;
+  return done ? `Done: ${verdict}.` : `After ${Math.min(seconds, 60 * minutes).toFixed(0)} of ${60 * minutes} seconds: ${verdict}.`;
+}
+
+// The time since training began, also between the moments of the curve, which are rare.
+function showProgress({ minutes, moments, done }) {
+  const seconds = moments.at(-1)?.seconds ?? 0;
+  if (last.seconds !== seconds) last = { seconds, at: performance.now() };
+  byId("train-progress").hidden = done || !moments.length;
+  byId("train-progress").max = 60 * minutes;
+  byId("train-progress").value = seconds + (performance.now() - last.at) / 1000;
 }
 
 function show() {
@@ -53,6 +64,7 @@ function show() {
   byId("train-form").hidden = Boolean(training && !training.done);
   byId("training").hidden = !training;
   if (!training) return;
+  showProgress(training);
   const text = line(training);
   if (byId("train-line").textContent !== text) byId("train-line").textContent = text;
   byId("curve").replaceChildren(...(training.moments.length ? [curve(training), legend(training)] : []));
