@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import threading
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,23 +30,20 @@ SHOWN = 200  # characters of a document that a change shows
 class Version:
     """A model and the documents it counts; never changed."""
 
-    def __init__(self, lm: SaffuLM, texts: Texts | None) -> None:
+    def __init__(self, lm: SaffuLM, texts: Texts | None, forgotten: Set[int] = frozenset()) -> None:
         self.lm = lm
         self.texts = texts
         self.typist = Typist(lm)
-        self.forgotten: set[int] = set()  # tokens of documents that the tokenizer was trained on, and that are gone
+        self.forgotten = forgotten  # tokens of documents that the tokenizer was trained on, and that are gone
 
     def changed(self, kind: str, document: str, texts: Texts | None, drop_network: bool = False) -> Version:
         """The version after one document was forgotten or learned."""
         lm = copy.copy(self.lm)
-        version = Version(lm, texts)
-        version.forgotten = self.forgotten
-        if kind == "forget":
-            lm.forget([document], drop_network=drop_network)
-            version.forgotten = self.forgotten | set(lm.tokenize([document]).ids.tolist())
-        else:
+        if kind == "learn":
             lm.update([document])
-        return version
+            return Version(lm, texts, self.forgotten)
+        lm.forget([document], drop_network=drop_network)
+        return Version(lm, texts, self.forgotten | set(lm.tokenize([document]).ids.tolist()))
 
 
 @dataclass
@@ -153,15 +151,13 @@ class Subject:
     def facts(self) -> dict[str, Any]:
         """What the page shows about the model."""
         now = self.version
-        has_network = now.lm.model_.has_network
         return {
             "id": self.id,
-            "name": self.name if has_network else self.name.replace(WITH_NETWORK, WITHOUT_NETWORK),
-            "preset": now.lm.config.preset,
+            "name": self.name if now.lm.model_.has_network else self.name.replace(WITH_NETWORK, WITHOUT_NETWORK),
             "vocabulary": len(now.lm.tokenizer_),
             **{key: now.lm.trained_on_[key] for key in ("documents", "tokens", "bytes")},
             "has_texts": now.texts is not None,
-            "has_network": has_network,
+            "has_network": now.lm.model_.has_network,
             "scores": self.scores,
             "rival": None if self.rival is None else self.rival.id,
             "rival_note": self.rival_note,
@@ -197,7 +193,7 @@ def check(change: Change, after: Version) -> None:
 def remaining_pieces(version: Version) -> list[str]:
     """The forgotten tokens that only the tokenizer still knows; single bytes are in every tokenizer."""
     tokenizer = version.lm.tokenizer_
-    tokens = sorted(version.forgotten.intersection(uncounted(version.lm.model_).tolist()))
+    tokens = sorted(version.forgotten & set(uncounted(version.lm.model_).tolist()))
     return [tokenizer.token(token) for token in tokens if len(tokenizer.decode_bytes([token])) > 1]
 
 

@@ -83,7 +83,7 @@ export class Subject {
   facts() {
     const { about, documents, model } = this;
     return {
-      id: "web", name: about.name, preset: "calibrated", vocabulary: about.vocabulary,
+      id: "web", name: about.name, vocabulary: about.vocabulary,
       documents: documents ? documents.ids.size : about.trained_on.documents, tokens: model.frequencies.reduce((sum, each) => sum + each, 0), bytes: about.trained_on.bytes,
       has_texts: Boolean(documents), has_network: false, scores: {}, rival: null, rival_note: "", training: null, examples: about.examples, changes: this.changes, can_undo: this.history.length > 0,
     };
