@@ -118,7 +118,7 @@ function compareWords() {
   moves = { after: session.place.text.trim().slice(-MOST_SHOWN), words };
   before = null;
   showChanges();
-  byId("changes").scrollIntoView({ block: "nearest" }); // below the fold on a phone
+  for (const part of [byId("changes").firstElementChild, byId("changed")]) part?.scrollIntoView({ block: "nearest" }); // below the fold on a phone
 }
 
 function showChanges() {
