@@ -98,6 +98,9 @@ def test_a_run_without_time_says_that_it_achieved_nothing(counted, dev):
     assert run.run(on_check=lambda row, model: rows.append(row)).networks is None
     assert [row["step"] for row in rows] == [0, 1]
     assert "adds nothing and was not kept: it took only 1 step in" in rows[-1]["outcome"]
+    assert rows[-1]["outcome"].endswith("allow more time")
+    run.progress.steps = run.steps = 2  # as if the epochs had ended, not the time
+    assert run.outcome().endswith("it needs a longer text, or more epochs")
 
 
 def test_training_in_bfloat16_is_close_and_scores_in_float32(counted, dev):

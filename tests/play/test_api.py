@@ -427,7 +427,8 @@ def test_a_network_is_trained_while_one_types(page, monkeypatch):
     assert part["sides"][0]["name"] == "network"
     assert "network" in page.post("forget", 422, model=trained["id"], document=0)["error"]
     page.post("forget", model=trained["id"], document=0, drop_network=True)
-    assert not page.settled()["models"][-1]["has_network"]
+    removed = page.settled()["models"][-1]
+    assert not removed["has_network"] and removed["name"] == f"{counted['name']}, its network removed"
 
 
 def test_training_says_why_it_cannot(page):

@@ -267,9 +267,8 @@ class Training(run.Run[CompanionModel, Progress]):
             return f"{what} {verb} nothing: held-out text is predicted no better than by the counts alone"
         why = "held-out text is predicted no better with it than by the counts alone"
         if self.progress.steps < FEW_STEPS:
-            why = (
-                f"it took only {plural(self.progress.steps, 'step')} in {self.progress.seconds:.0f} s; allow more time"
-            )
+            remedy = "allow more time" if self.progress.steps < self.steps else "it needs a longer text, or more epochs"
+            why = f"it took only {plural(self.progress.steps, 'step')} in {self.progress.seconds:.0f} s; {remedy}"
         return f"the network adds nothing and was not kept: {why}"
 
     def _scores(self, networks: TorchNetworks) -> tuple[Score, Score]:
