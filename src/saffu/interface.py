@@ -89,8 +89,13 @@ class Capabilities(Protocol):
         """The number of entries that describe a context, see `hidden`; 0 if the model has no such description."""
         return 0
 
-    def sample(self, state: State, rng: np.random.Generator, temperature: float = 1.0) -> tuple[int, State]:
-        """A token from the distribution after `state`, and the state after it, without computing all probabilities."""
+    def sample(
+        self, state: State, rng: np.random.Generator, temperature: float = 1.0, top_k: int = 0
+    ) -> tuple[int, State]:
+        """A token from the distribution after `state`, and the state after it, without computing all probabilities.
+
+        With `top_k`, it is one of so many most likely tokens.
+        """
         raise SaffuError("this model samples from the probabilities of all tokens; use `next_log_probabilities`")
 
     def scores_by_part(self: Any, corpus: TokenCorpus, progress: str | None = None) -> dict[str, Floats]:

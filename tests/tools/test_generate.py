@@ -7,6 +7,7 @@ from conftest import sentences
 from saffu import CalibratedConfig, SaffuError, SaffuLM, Sampling
 from saffu.text.tokenizer import EOD
 from saffu.tools.generate import draw, encode_prompt, generate_tokens, open_end
+from saffu.tools.spelling import Joints
 
 P = np.log(np.array([[0.3, 0.3, 0.3, 0.05, 0.5, 0.25, 0.15, 0.1]]))
 
@@ -91,6 +92,52 @@ def test_plain_sampling_is_true_to_the_distribution(lm):
     chi_square = ((found - expected) ** 2 / np.maximum(expected, 1)).sum()
     freedom = len(expected) - 1
     assert chi_square < freedom + 4 * (2 * freedom) ** 0.5  # four standard deviations
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 2.0])
+def test_models_sample_from_the_most_likely_tokens(lm, temperature):
+    if not lm.model_.can_sample:
+        pytest.skip("samples from the probabilities of all tokens")
+    state, rng, draws, top_k = lm.model_.start(lm.tokenizer_.encode("the")), np.random.default_rng(0), 3000, 8
+    p = np.exp(lm.model_.next_log_probabilities([state])[0].astype(np.float64))
+    p = np.where(p >= np.sort(p)[-top_k] * (1 - 1e-5), p, 0) ** (1 / temperature)
+    assert 0 < p[p > 0].size < 3 * top_k
+    drawn = np.array([lm.model_.sample(state, rng, temperature, top_k)[0] for _ in range(draws)])
+    expected = p / p.sum() * draws
+    counts = np.bincount(drawn, minlength=len(p))
+    assert not counts[p == 0].any()
+    chi_square = ((counts - expected) ** 2 / np.maximum(expected, 1)).sum()
+    assert chi_square < top_k + 5 * (2 * top_k) ** 0.5
+
+
+def test_line_beginnings_are_not_glued_to_words():
+    """Of a text so small that all tokens are likely everywhere."""
+    lines = ["When the dog ran, the cat slept.", "Nobody saw the small king.", "Perhaps (so they say) it rained."] * 3
+    lm = SaffuLM(CalibratedConfig(order=3, slots=2, word_classes=0, output_classes=4)).fit(["\n".join(lines)])
+    texts = lm.generate_batch([""] * 200, top_k=0, temperature=1.5, max_tokens=40, seed=1)
+    inside = [text[place - 1] for text in texts for place, letter in enumerate(text) if place and letter in "WNP"]
+    assert not any(before.isalnum() for before in inside)
+    assert not any(text.startswith(" ") for text in texts)
+    words = {word.strip("(),.") for line in lines for word in line.split()}
+    usual = [word.strip("(),.") for text in lm.generate_batch([""] * 200, seed=1) for word in text.split()]
+    assert np.mean([word in words for word in usual]) > 0.9
+    assert all(word in words for word in lm.complete_word("Wh", 3))
+
+
+def test_joints_are_those_of_the_text(fitted):
+    lm = fitted("calibrated")
+    joints = Joints.of(lm.model_, lm.tokenizer_)
+    corpus = lm.tokenize(sentences(1, 400))
+    starts = set(corpus.starts.tolist())
+    pairs = {
+        (EOD if place in starts else int(corpus.ids[place - 1]), int(token)) for place, token in enumerate(corpus.ids)
+    }
+    assert all(joints.allow(*pair, exactly=True) and joints.allow(*pair, exactly=False) for pair in pairs)
+    for before in {before for before, _ in pairs}:
+        for exactly in (True, False):
+            refused = set(joints.refused(before, exactly).tolist())
+            allowed = {token for token in range(EOD, lm.model_.vocabulary) if joints.allow(before, token, exactly)}
+            assert refused | allowed >= set(range(EOD, lm.model_.vocabulary)) and not refused & allowed
 
 
 def test_top_k_and_top_p_cut_the_tail():

@@ -147,7 +147,7 @@ def _load() -> ctypes.CDLL:
         "saffu_distribution": (None, [p, p, i64, i64, p, p, p]),
         "saffu_certainty": (None, [p, p, i64, i64, p, p, p]),
         "saffu_members": (None, [p, i32, p]),
-        "saffu_sample": (i32, [p, p, i64, i64, p, p]),
+        "saffu_sample": (i32, [p, p, i64, i64, p, p, i32, i32]),
         "saffu_explain": (None, [p, p, i64, i64, p, p, p]),
         "saffu_match": (i32, [POINTER(View), p, i64, i64, p]),
         "saffu_view_score": (None, [POINTER(View), p, p, p, i64, i64, i64, p]),

@@ -187,11 +187,13 @@ class MixtureModel(Capabilities):
         return np.asarray(np.logaddexp.reduce(log_w[:, :, None] + log_p, axis=0), dtype=np.float32)
 
     def sample(
-        self, state: MixtureState, rng: np.random.Generator, temperature: float = 1.0
+        self, state: MixtureState, rng: np.random.Generator, temperature: float = 1.0, top_k: int = 0
     ) -> tuple[int, MixtureState]:
         """A token drawn from one of the members, each as often as it has a say, and the state after it."""
-        if temperature != 1:
+        if temperature != 1 or top_k:
             p = np.exp(self.next_log_probabilities([state])[0].astype(np.float64) / temperature)
+            if top_k:
+                p[p < np.partition(p, -min(top_k, len(p)))[-min(top_k, len(p))]] = 0
             token = int(rng.choice(len(p), p=p / p.sum()))
             return token, self.advance(state, token)
         certainty = [member.certainty(own)[None] for member, own in zip(self.members, state, strict=True)]

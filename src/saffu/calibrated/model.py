@@ -4,7 +4,7 @@ The paper's closed form is naive Bayes: every slot of a context has full weight,
 useful part of the context has a *view*, a Kneser–Ney model p_v of the next token given that part:
 
     slots      one token at a distance k: the paper's radial unit, one-hot, decoded straight to the vocabulary
-    memory     the nearest tokens together, up to `order` − 1 of them
+    n-grams    the nearest tokens together, up to `order` − 1 of them
     classes    the same tokens, some or all of them by class, so that counts of one word help similar words
 
 and the model is their product, each raised to an exponent fitted on text that the counts had not seen. Tokens
@@ -45,6 +45,7 @@ from saffu.text.tokenizer import EOD
 from saffu.workers import in_parallel
 
 LARGEST_WEIGHT = 1e3  # of an exponent or a log-odds, by magnitude; larger ones would overflow in single precision
+TRIES = 4  # of drawing one of the most likely tokens in one call of the kernel
 DocumentState = tuple[int, bytes, bytes]
 """How many tokens a document has so far; the last of them, as two bytes each; what was learned from it."""
 
@@ -168,7 +169,13 @@ class CalibratedModel(Capabilities):
         """The model laid out for kernels, on first use."""
         return NativeModel(self.config, self.encoder, self.tables, self.ranks, self.frequencies)
 
-    @property
+    def followers(self) -> tuple[Array, Array]:
+        """Where the tokens that follow each token begin (N + 1,), and these tokens, one after the other."""
+        number = next(n for n, view in enumerate(self.views) if view.is_whole(self.config.order))
+        pairs = self.tables[number].levels[0]
+        return pairs["begin"], self.ranks.tokens[pairs["follow"]]
+
+    @cached_property
     def lookback(self) -> int:
         """How many tokens before a target the views can see."""
         return max(distance for view in self.views for distance in view.distances)
@@ -272,28 +279,32 @@ class CalibratedModel(Capabilities):
 
             yield Prediction(classes, tokens), certainty
 
-    def sampled_at(self, temperature: float, prediction: Prediction, rng: np.random.Generator) -> int:
+    def sampled_at(self, temperature: float, top_k: int, prediction: Prediction, rng: np.random.Generator) -> int:
         """A token from a prediction class by class."""
-        k, place = sample_at(temperature, prediction, self.ranks.sizes, rng)
+        k, place = sample_at(temperature, top_k, prediction, self.ranks.sizes, rng)
         return int(self.ranks.tokens[self.ranks.first[k] + place])
 
     def sample(
-        self, state: DocumentState, rng: np.random.Generator, temperature: float = 1.0
+        self, state: DocumentState, rng: np.random.Generator, temperature: float = 1.0, top_k: int = 0
     ) -> tuple[int, DocumentState]:
         if temperature != 1:
             with self.prediction(state) as (prediction, _):
-                drawn = self.sampled_at(temperature, prediction, rng)
+                drawn = self.sampled_at(temperature, top_k, prediction, rng)
             return drawn, self.advance(state, drawn)
         age, tail, learned = state
         tokens = np.frombuffer(tail, TOKEN)
         after = np.frombuffer(learned, np.float32).copy()
-        uniform = rng.random(2)
+        tries = TRIES if top_k else 1
+        token = -1
         with self._readers.reader() as reader:
-            token: int = library.saffu_sample(
-                reader.handle, pointer(tokens, TOKEN), len(tokens), age, pointer(after, np.float32),
-                pointer(uniform, np.float64),
-            )  # fmt: skip
-        return token, (age + 1, self._tail(np.append(tokens, TOKEN(token)), age + 1), after.tobytes())
+            while token < 0:
+                uniform = rng.random(2 * tries)
+                token = library.saffu_sample(
+                    reader.handle, pointer(tokens, TOKEN), len(tokens), age, pointer(after, np.float32),
+                    pointer(uniform, np.float64), tries, top_k,
+                )  # fmt: skip
+        longer = np.frombuffer(tail + TOKEN(token).tobytes(), TOKEN)
+        return token, (age + 1, self._tail(longer, age + 1), after.tobytes())
 
     def without_memory(self) -> CalibratedModel:
         config = replace(self.config, cache=0)

@@ -26,14 +26,20 @@ class Prediction(NamedTuple):
     tokens: Callable[[int], Array]
 
 
-def sample_at(temperature: float, prediction: Prediction, sizes: Array, rng: np.random.Generator) -> tuple[int, int]:
-    """A class and a place among its tokens; `sizes` (classes,) are the numbers of tokens.
+def sample_at(
+    temperature: float, top_k: int, prediction: Prediction, sizes: Array, rng: np.random.Generator
+) -> tuple[int, int]:
+    """A class and a place among its tokens, by one of the `top_k` most likely tokens unless 0.
+
+    `sizes` (classes,) are the numbers of tokens. A token that is not among the most likely is drawn again.
 
     >>> prediction = Prediction(np.array([0.5, 0.5]), lambda k: np.array([[1.0, 0.0], [0.5, 0.5]])[k])
     >>> rng = np.random.default_rng(0)
-    >>> drawn = [sample_at(0.5, prediction, np.array([2, 2]), rng) for _ in range(1000)]
+    >>> drawn = [sample_at(0.5, 0, prediction, np.array([2, 2]), rng) for _ in range(1000)]
     >>> drawn.count((0, 1)), round(drawn.count((0, 0)) / 1000, 1)  # 0.5² / (0.5² + 0.25² + 0.25²)
     (0, 0.7)
+    >>> sample_at(2.0, 1, prediction, np.array([2, 2]), rng)
+    (0, 0)
     """
     power = 1 / temperature
     relative = prediction.classes.astype(np.float64) / prediction.classes.max()
@@ -48,7 +54,23 @@ def sample_at(temperature: float, prediction: Prediction, sizes: Array, rng: np.
             bound, bounds[k] = bounds[k], known[k].sum()
             if rng.random() * bound > bounds[k]:
                 continue
-        return k, drawn(known[k], rng)
+        place = drawn(known[k], rng)
+        if not top_k or is_among_top(top_k, prediction, float(prediction.classes[k] * prediction.tokens(k)[place])):
+            return k, place
+
+
+def is_among_top(top_k: int, prediction: Prediction, p: float) -> bool:
+    """Whether fewer than `top_k` tokens are likelier than one with probability p; there is no room for 1/p of them."""
+    if p * top_k >= 1:
+        return True
+    likelier = 0
+    for k in np.argsort(-prediction.classes):
+        if prediction.classes[k] <= p:
+            break
+        likelier += int((prediction.classes[k] * prediction.tokens(k) > p).sum())
+        if likelier >= top_k:
+            return False
+    return True
 
 
 def drawn(weights: Array, rng: np.random.Generator) -> int:

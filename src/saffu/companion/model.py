@@ -202,28 +202,30 @@ class CompanionModel(Capabilities):
         return np.ascontiguousarray(log_weights(logits).T), log_p
 
     def sample(
-        self, state: CompanionState, rng: np.random.Generator, temperature: float = 1.0
+        self, state: CompanionState, rng: np.random.Generator, temperature: float = 1.0, top_k: int = 0
     ) -> tuple[int, CompanionState]:
         """A token drawn from the distribution after a state, and the state after it."""
         counted, age, window = state
-        token = None if self.networks is None else self._sampled_with_network(self.networks, state, rng, temperature)
+        token = None
+        if self.networks is not None:
+            token = self._sampled_with_network(self.networks, state, rng, temperature, top_k)
         if token is None:
-            token, after = self.counted.sample(counted, rng, temperature)
+            token, after = self.counted.sample(counted, rng, temperature, top_k)
         else:
             after = self.counted.advance(counted, token)
         return token, (after, age + 1, moved(window, age, token, self.config.context))
 
     def _sampled_with_network(
-        self, networks: Networks, state: CompanionState, rng: np.random.Generator, temperature: float
+        self, networks: Networks, state: CompanionState, rng: np.random.Generator, temperature: float, top_k: int
     ) -> int | None:
         """A token; or None if the counts alone are to predict it, as often as they have a say."""
         (memory,) = self._memories([state])
-        if temperature != 1:
+        if temperature != 1 or top_k:
             with self.counted.prediction(state[0]) as (counted, certainty):
                 seen = gate_inputs(certainty[None], [state[1]])
                 weights = np.exp(log_weights(networks.gate_logits(memory.logits[:, None], seen))[:, 0])
                 trained = [native.prediction(own) for native, own in zip(networks.natives, memory.states, strict=True)]
-                return self.counted.sampled_at(temperature, mixed(weights, [counted, *trained]), rng)
+                return self.counted.sampled_at(temperature, top_k, mixed(weights, [counted, *trained]), rng)
         k = int(rng.integers(len(networks.natives)))  # each mixture of a network and the counts is equally likely
         certainty = gate_inputs(self.counted.certainty(state[0])[None], [state[1]])
         logit = networks.gate_logits(memory.logits[:, None], certainty)[k, 0]

@@ -22,6 +22,7 @@ from saffu.text.tokenizer import EOD, Tokenizer, WordTokenizer
 from saffu.tools.generate import encode_prompt, uncounted
 from saffu.tools.scores import Scorer
 from saffu.tools.segments import is_spaceless, segments
+from saffu.tools.spelling import Joints
 from saffu.tools.words import WHITE_SPACE, log_boundary
 
 WORDS_BACK = 10  # preceding words that distinguish histories in a beam search
@@ -200,12 +201,14 @@ def word_completions(
     """`complete_word` where a document already stands in a state, before what was typed of a word."""
     if isinstance(tokenizer, WordTokenizer):  # whose tokens have a space in front of them even at the start of a line
         typed = f" {typed.lstrip()}"
-    words = _completions(model, Spelling.of(tokenizer), state, typed.encode(), number)
+    words = _completions(model, Spelling.of(tokenizer), Joints.of(model, tokenizer), state, typed.encode(), number)
     best = sorted(words.items(), key=lambda item: (-item[1], item[0]))[:number]
     return {word.decode("utf-8", "replace"): share for word, share in best}
 
 
-def _completions(model: Model, spelling: Spelling, start: State, prefix: bytes, number: int) -> dict[bytes, float]:
+def _completions(
+    model: Model, spelling: Spelling, joints: Joints | None, start: State, prefix: bytes, number: int
+) -> dict[bytes, float]:
     """Best-first search over sequences of tokens; the share of each finished word among all that spell the prefix."""
     shares: defaultdict[bytes, float] = defaultdict(float)
     order = count()
@@ -233,6 +236,8 @@ def _completions(model: Model, spelling: Spelling, start: State, prefix: bytes, 
             likely = p / math.exp(-cost)
             usable = likely >= usual  # what is rarer here than anywhere is noise
             usable[unseen] = False
+            if joints and last is not None:
+                usable[joints.refused(last, exactly=True)] = False
             continues = spelling.after(spelled, likely) & usable
             if word:
                 shares[word] += float(p[EOD:][~continues[EOD:]].sum())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +12,12 @@ import numpy.typing as npt
 from saffu.errors import SaffuError
 from saffu.interface import Array, Model, State
 from saffu.settings import Settings, setting
-from saffu.text.tokenizer import EOD, Tokenizer
+from saffu.text.tokenizer import EOD, SOD, Tokenizer
 from saffu.tools.segments import is_spaceless
-from saffu.tools.words import beginning_with
+from saffu.tools.spelling import Joints, misfits, misspelled, unfinished_character
 
 COLD = 0.05  # a temperature below which models do not sample by themselves
+TRIES = 10  # of sampling what is not refused, before the probabilities of all tokens are computed
 COLDEST = 1e-5  # a temperature below which float32 leaves only the most likely token
 
 
@@ -27,14 +27,19 @@ class Sampling(Settings):
 
     max_tokens: int = setting(100, "maximum number of tokens to generate", low=1)
     temperature: float = setting(1.0, "sampling temperature; 0 is greedy decoding")
-    top_k: int = setting(0, "sample from the k most likely tokens; 0 for all")
+    top_k: int = setting(40, "sample from the k most likely tokens; 0 for all, as often as the model predicts them")
     top_p: float = setting(1.0, "nucleus sampling: smallest set of tokens with this total probability", high=1)
     seed: int | None = setting(None, "random seed; the same seed gives the same text")
 
     @property
+    def suits_models(self) -> bool:
+        """Whether models that can sample by themselves do it this way."""
+        return self.top_p == 1 and self.temperature >= COLD
+
+    @property
     def takes_all(self) -> bool:
         """Whether any token can be sampled: the tail of the distribution is not cut off."""
-        return not self.top_k and self.top_p == 1 and self.temperature >= COLD
+        return not self.top_k and self.suits_models
 
 
 def uncounted(model: Model) -> Array:
@@ -70,37 +75,6 @@ def draw(log_probabilities: Array, sampling: Sampling, rng: np.random.Generator)
     return np.asarray((below <= point).sum(1) + EOD)  # tokens of probability 0 are never chosen
 
 
-def unfinished_character(data: bytes) -> bytes | None:
-    """The bytes at the end that begin a character of UTF-8; None if something before them is not UTF-8.
-
-    >>> unfinished_character("né".encode()[:2]), unfinished_character("né".encode()), unfinished_character(b"\\xe9n")
-    (b'\\xc3', b'', None)
-    """
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    try:
-        decoder.decode(data)
-    except UnicodeDecodeError:
-        return None
-    rest: bytes = decoder.getstate()[0]
-    return rest
-
-
-@lru_cache(maxsize=256)
-def misspelled(tokenizer: Tokenizer, begun: bytes) -> Array:
-    """The tokens that cannot follow the first bytes of a character, sorted, because no text has them there."""
-    pieces = (tokenizer.decode_bytes([token]) for token in range(EOD + 1, len(tokenizer)))
-    bad = [token for token, piece in enumerate(pieces, EOD + 1) if unfinished_character(begun + piece) is None]
-    return np.array([EOD, *bad] if begun else bad, dtype=np.int64)
-
-
-@lru_cache(maxsize=256)
-def misfits(tokenizer: Tokenizer, end: bytes) -> Array:
-    """The tokens that do not begin with some bytes, sorted, but for the one that the tokenizer begins them with."""
-    fits = beginning_with(tokenizer, end).copy()
-    fits[tokenizer.encode_bytes(end)[0]] = True
-    return np.flatnonzero(~fits)
-
-
 def generate_tokens(
     model: Model,
     prompts: Sequence[Sequence[int]],
@@ -111,21 +85,22 @@ def generate_tokens(
 ) -> Iterator[list[int | None]]:
     """Yield the next token of each prompt, step by step; None for those that have reached their last `<eod>`.
 
-    With a `tokenizer`, tokens spell valid UTF-8, and those of each text begin with its open end (see `open_end`).
+    With a `tokenizer`, tokens spell valid UTF-8, those of each text begin with its open end (see `open_end`), and words
+    are not glued to each other (see `Joints`).
     """
     if not isinstance(lines, int | np.integer) or lines < 1:
         raise SaffuError(f"`lines` is {lines!r}; it must be an integer of at least 1")
     rng = np.random.default_rng(sampling.seed)
+    rules = _Rules(model, tokenizer, sampling.takes_all)
+    ends = open_ends or [b""] * len(prompts)
     texts = {
-        row: _Text(model.start(prompt), lines, sampling.max_tokens, open_ends[row] if open_ends else b"")
+        row: _Text(model.start(prompt), [SOD, *prompt][-1], lines, sampling.max_tokens, ends[row])
         for row, prompt in enumerate(prompts)
     }
-    uncounted_tokens = uncounted(model)
     while texts:
         tokens: list[int | None] = [None] * len(prompts)
-        states = {row: text.state for row, text in texts.items()}
-        never = [(uncounted_tokens, *(text.refused(tokenizer) if tokenizer else ())) for text in texts.values()]
-        for (row, text), (token, state) in zip(texts.items(), _step(model, states, sampling, rng, never), strict=True):
+        steps = _step(model, list(texts.values()), sampling, rng, rules)
+        for (row, text), (token, state) in zip(texts.items(), steps, strict=True):
             if tokenizer and text.open_end and is_among(token, misfits(tokenizer, text.open_end)):
                 token = tokenizer.encode_bytes(text.open_end)[0]  # no counted token spells it
                 state = model.advance(text.state, token)
@@ -140,47 +115,79 @@ class _Text:
     """A text that is being generated."""
 
     state: State
+    last: int  # token
     lines_left: int
     tokens_left: int
     open_end: bytes  # what is left of it
     begun: bytes = b""  # the unfinished last character
 
-    def refused(self, tokenizer: Tokenizer) -> tuple[Array, ...]:
-        """The tokens that do not spell its open end, or valid UTF-8."""
-        spelling = misspelled(tokenizer, self.begun)
-        return (spelling, misfits(tokenizer, self.open_end)) if self.open_end else (spelling,)
-
     def append(self, token: int, state: State, piece: bytes) -> None:
         """Tokens within the open end belong to the prompt, so that they are not counted."""
         self.state = state
+        self.last = token
         self.lines_left -= token == EOD
         self.tokens_left -= len(piece) > len(self.open_end) or not self.open_end
         self.open_end = self.open_end[len(piece) :]
         self.begun = unfinished_character(self.begun + piece) or b""
 
 
+class _Rules:
+    """Which tokens are never generated: those without counts and, with a tokenizer, those that would not spell text."""
+
+    def __init__(self, model: Model, tokenizer: Tokenizer | None, takes_all: bool):
+        self.uncounted = uncounted(model)
+        self.tokenizer = tokenizer
+        self.joints = Joints.of(model, tokenizer) if tokenizer else None
+        self.exactly = not takes_all
+
+    def spelling(self, text: _Text) -> Iterator[Array]:
+        """The tokens without counts, those that are not UTF-8 after a text, and those not in its open end; sorted."""
+        yield self.uncounted
+        if self.tokenizer:
+            yield misspelled(self.tokenizer, text.begun)
+            if text.open_end:
+                yield misfits(self.tokenizer, text.open_end)
+
+    def refuse(self, text: _Text, token: int) -> bool:
+        """Whether a token may not follow a text."""
+        if any(is_among(token, refused) for refused in self.spelling(text)):
+            return True
+        return self.joints is not None and not self.joints.allow(text.last, token, self.exactly)
+
+    def mask(self, text: _Text, log_probabilities: Array) -> None:
+        """Remove the tokens that may not follow a text; a rule gives way where it would leave none."""
+        joints = [] if self.joints is None else [self.joints.refused(text.last, self.exactly)]
+        for refused in [*self.spelling(text), *joints]:
+            kept = log_probabilities[refused]
+            log_probabilities[refused] = -np.inf
+            if not np.isfinite(log_probabilities).any():
+                log_probabilities[refused] = kept
+
+
 def _step(
-    model: Model,
-    states: dict[int, State],
-    sampling: Sampling,
-    rng: np.random.Generator,
-    never: Sequence[tuple[Array, ...]],
+    model: Model, texts: Sequence[_Text], sampling: Sampling, rng: np.random.Generator, rules: _Rules
 ) -> list[tuple[int, State]]:
-    """The next token of every text, which is none of its sorted tokens `never`, and its state after that token."""
-    if sampling.takes_all and model.can_sample:
-        samples = [model.sample(state, rng, sampling.temperature) for state in states.values()]
-        refused = [any(is_among(token, bad) for bad in own) for (token, _), own in zip(samples, never, strict=True)]
-        if not any(refused):  # otherwise they are drawn again, without these
-            return samples
-    log_probabilities = model.next_log_probabilities(list(states.values())).copy()
-    for row, own in zip(log_probabilities, never, strict=True):
-        for bad in own:  # the spelling gives way where no counted token continues it
-            masked = row.copy()
-            masked[bad] = -np.inf
-            if np.isfinite(masked).any():
-                row[:] = masked
-    drawn = draw(log_probabilities, sampling, rng).tolist()
-    return [(token, model.advance(state, token)) for token, state in zip(drawn, states.values(), strict=True)]
+    """The next token of every text by the rules, and its state after that token."""
+    steps = [_sampled(model, text, sampling, rng, rules) for text in texts]
+    if missing := [place for place, step in enumerate(steps) if step is None]:
+        log_probabilities = model.next_log_probabilities([texts[place].state for place in missing]).copy()
+        for place, row in zip(missing, log_probabilities, strict=True):
+            rules.mask(texts[place], row)
+        for place, token in zip(missing, draw(log_probabilities, sampling, rng).tolist(), strict=True):
+            steps[place] = token, model.advance(texts[place].state, token)
+    return [step for step in steps if step is not None]
+
+
+def _sampled(
+    model: Model, text: _Text, sampling: Sampling, rng: np.random.Generator, rules: _Rules
+) -> tuple[int, State] | None:
+    """The next token of a text and its state after that, without computing all probabilities; None if that fails."""
+    if model.can_sample and sampling.suits_models and not text.open_end:
+        for _ in range(TRIES):
+            step = model.sample(text.state, rng, sampling.temperature, sampling.top_k)
+            if not rules.refuse(text, step[0]):
+                return step
+    return None
 
 
 def is_among(token: int, tokens: Array) -> bool:

@@ -232,6 +232,46 @@ class Reader {
     }
 };
 
+// The place at which a share of the sum of some probabilities is reached.
+int place_of(const float *p, int n, double share) {
+    double below = 0, total = 0;
+    for (int i = 0; i < n; i++) total += p[i];
+    for (int i = 0; i < n; i++)
+        if ((below += p[i]) > share * total) return i;
+    return (int)(std::max_element(p, p + n) - p);
+}
+
+// Whether fewer than `top` tokens are likelier than one with probability p, where a reader is and has the probabilities of the
+// classes. A class has room for no more than P(k) / p such tokens, so few classes have to be looked at.
+bool is_among_top(Reader &reader, float p, int top) {
+    if (p * top >= 1) return true;
+    struct Room {
+        int most, k;
+        bool operator<(const Room &other) const { return most < other.most; }
+    };
+    std::vector<Room> rooms;
+    int64_t most = 0, least = 0;
+    for (int k = 0; k < reader.model.classes; k++) {
+        if (reader.classes[k] <= p) continue;
+        float room = std::min(reader.classes[k] / p, (float)Outputs::tokens(reader.model, k).n());
+        rooms.push_back({(int)room, k});
+        most += rooms.back().most;
+    }
+    std::make_heap(rooms.begin(), rooms.end());
+    for (; most >= top && least < top; rooms.pop_back()) {
+        std::pop_heap(rooms.begin(), rooms.end());
+        Outputs tokens = Outputs::tokens(reader.model, rooms.back().k);
+        reader.score(tokens);
+        normalize(reader.p.data(), tokens.n());
+        float limit = p / reader.classes[rooms.back().k];
+        int likelier = 0;
+        for (int i = 0; i < tokens.n(); i++) likelier += reader.p[i] > limit;
+        least += likelier;
+        most += likelier - rooms.back().most;
+    }
+    return least < top;
+}
+
 }  // namespace
 
 extern "C" {
@@ -348,31 +388,37 @@ EXPORT void saffu_members(Reader *reader, int32_t k, float *out) KERNEL {
     std::copy_n(reader->p.data(), tokens.n(), out);
 } OR_FAIL()
 
-// Samples a token from that distribution with two numbers from [0, 1), for a class and for a token of that class; with a
-// memory, it is then read.
+// Samples a token from that distribution; with a memory, it is then read. Of the numbers from [0, 1) in `uniform` (tries, 2),
+// the first is for a class and the second for a token of that class. Unless `top` is 0, tokens that are not among as many most
+// likely ones are drawn again; returns −1 if all tries gave such tokens.
 EXPORT int32_t saffu_sample(Reader *reader, const Token *tail, int64_t n, int64_t age, float *learned,
-                            const double *uniform) KERNEL {
+                            const double *uniform, int32_t tries, int32_t top) KERNEL {
     const Model &model = reader->model;
     reader->seek(tail, n, age, learned);
-    auto draw = [&](const Outputs &outputs, double share) {
-        float *p = reader->p.data();
-        reader->score(outputs);
-        normalize(p, outputs.n());
-        double below = 0, total = 0;
-        for (int i = 0; i < outputs.n(); i++) total += p[i];
-        for (int i = 0; i < outputs.n(); i++)
-            if ((below += p[i]) > share * total) return i;
-        return (int)(std::max_element(p, p + outputs.n()) - p);
-    };
-    int k = draw(Outputs::classes(model), uniform[0]);
-    Outputs tokens = Outputs::tokens(model, k);
-    Token token = model.token_of_rank[tokens.lo + draw(tokens, uniform[1])];
-    if (model.memory.window) {
-        reader->views.shares_for(token, reader->shares.data());
-        reader->read(token, reader->shares.data(), nullptr);
-        reader->store(learned);
+    reader->score(Outputs::classes(model));
+    normalize(reader->p.data(), model.classes);
+    std::copy_n(reader->p.data(), model.classes, reader->classes.data());
+    float rejected = 0;
+    for (; tries; tries--, uniform += 2) {
+        int k = place_of(reader->classes.data(), model.classes, uniform[0]);
+        Outputs tokens = Outputs::tokens(model, k);
+        reader->score(tokens);
+        normalize(reader->p.data(), tokens.n());
+        int place = place_of(reader->p.data(), tokens.n(), uniform[1]);
+        float p = reader->classes[k] * reader->p[place];
+        if (top && (p <= rejected || !is_among_top(*reader, p, top))) {
+            rejected = std::max(rejected, p);
+            continue;
+        }
+        Token token = model.token_of_rank[tokens.lo + place];
+        if (model.memory.window) {
+            reader->views.shares_for(token, reader->shares.data());
+            reader->read(token, reader->shares.data(), nullptr);
+            reader->store(learned);
+        }
+        return token;
     }
-    return token;
+    return -1;
 } OR_FAIL(0)
 
 // What an explanation is made of, for all classes and all predicted tokens by rank (parts, classes + tokens): ln of the shares

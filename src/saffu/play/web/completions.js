@@ -55,6 +55,33 @@ class Spelling {
   }
 }
 
+const SPACELESS = "\\u0e00-\\u0eff\\u1000-\\u109f\\u1780-\\u17ff\\u3005-\\u3007\\u3040-\\u30ff\\u31f0-\\u31ff\\uff66-\\uff9f\\u3400-\\u4dbf\\u4e00-\\u9fff\\uf900-\\ufaff";
+const BEGINS_WORD = new RegExp(`^(?![${SPACELESS}\\u{20000}-\\u{3ffff}])[\\p{L}\\p{N}]`, "u");
+const joints = new WeakMap();
+
+// Which tokens the text joins, as in tools/spelling.py.
+class Joints {
+  constructor(model, pieces) {
+    const texts = pieces.map((piece) => textOf(piece).replaceAll("\ufffd", ""));
+    this.model = model;
+    this.endsWord = texts.map((text, token) => token > EOD && (!text || /[\p{L}\p{N}]$/u.test(text)));
+    this.beginsWord = texts.map((text) => BEGINS_WORD.test(text));
+    this.elsewhere = new Set(); // what follows anything but a word or a line start
+    for (let token = EOD + 1; token < pieces.length; token += 1) if (!this.endsWord[token]) for (const next of model.followers(token)) this.elsewhere.add(next);
+  }
+
+  static of(model, pieces) {
+    if (!joints.has(model)) joints.set(model, new Joints(model, pieces));
+    return joints.get(model);
+  }
+
+  // Whether a token may follow another.
+  after(token) {
+    const seen = this.endsWord[token] ? new Set(this.model.followers(token)) : this.elsewhere;
+    return (next) => !this.beginsWord[next] || seen.has(next);
+  }
+}
+
 function compare(a, b) {
   for (let place = 0; place < Math.min(a.length, b.length); place += 1) if (a[place] !== b[place]) return a[place] - b[place];
   return a.length - b.length;
@@ -88,6 +115,7 @@ function completions(model, spelling, start, prefix, number) {
   const paths = new Heap();
   let covered = 0; // the probability of all sequences that spell the prefix
   let least = 0; // the probability of the last word among the best
+  const joints = Joints.of(model, spelling.pieces);
   const never = model.never.filter((token) => spelling.pieces[token].length > 1); // bytes spell what was typed
   const total = Math.max(1, model.frequencies.reduce((sum, each) => sum + each, 0));
   paths.push({ cost: 0, state: start, last: null, spelled: new Uint8Array(0) });
@@ -103,7 +131,8 @@ function completions(model, spelling, start, prefix, number) {
       tokens = spelling.spelling(rest);
       for (const token of tokens) if (spelling.pieces[token].length >= rest.length) covered += Math.exp(logP[token] - cost);
     } else {
-      const isLikely = (token) => model.frequencies[token] && Math.exp(logP[token]) >= model.frequencies[token] / total;
+      const isJoined = joints.after(last);
+      const isLikely = (token) => model.frequencies[token] && isJoined(token) && Math.exp(logP[token]) >= model.frequencies[token] / total;
       tokens = spelling.continuing.filter(isLikely); // what is rarer here than anywhere is noise
       const word = key(stripped(spelled));
       if (word) {

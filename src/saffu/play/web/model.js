@@ -88,6 +88,7 @@ export class Model {
       const address = about.view_at + this.address + number * about.fields.View.size;
       this.set(address, about.fields.View.unigram, region.put(table.unigram));
       this.set(address, about.fields.View.class_unigram, region.put(Float32Array.from(this.byClass(table.unigram))));
+      if (this.isWhole(view)) [this.pairs] = table.levels;
       table.levels.forEach((level, place) => {
         const at = address + about.fields.View.level + place * about.fields.Level.size;
         for (const name of ["token", "child", "begin", "backoff", "follow", "mass"]) this.set(at, about.fields.Level[name], level[name]);
@@ -97,14 +98,24 @@ export class Model {
     scratch.free();
   }
 
+  // Whether a view sees all that is counted together, exactly.
+  isWhole(view) {
+    return !view.is_slot && !view.classes && view.distances.length === this.sums.memory.order - 1;
+  }
+
+  // The tokens that follow one in the text.
+  followers(token) {
+    const [begin, end] = this.kernels.copy(Uint32Array, this.pairs.begin + 4 * token, 2);
+    return Array.from(this.kernels.copy(Uint16Array, this.pairs.follow + 2 * begin, end - begin), (rank) => this.tokens[rank]);
+  }
+
   // What a view saw. With few documents, slots do not see what stands near the start of one.
   rowsFor(view, memory, region) {
     const { kernels, sums } = this;
     const [distance] = view.distances;
     if (!view.is_slot) {
       const classes = view.classes ? region.put(this.arrays.get(`context_classes.${view.classes}`)) : 0;
-      const isAll = !view.classes && view.distances.length === sums.memory.order - 1;
-      return isAll ? memory : marginal(kernels, region, memory, view.distances, classes, view.exact);
+      return this.isWhole(view) ? memory : marginal(kernels, region, memory, view.distances, classes, view.exact);
     }
     const pairs = distance < sums.memory.order ? marginal(kernels, region, memory, view.distances, 0, 0) : sums.pairs.get(distance).placed(kernels, region);
     const offsets = kernels.copy(BigInt64Array, pairs.offsets, pairs.vocabulary + 1);

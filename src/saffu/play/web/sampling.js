@@ -4,6 +4,7 @@ import { EOD, textOf } from "./tokenizer.js";
 import { completed } from "./typist.js";
 
 const COLDEST = 1e-5; // a temperature below which only the most likely token is left
+const TOP = 40; // most likely tokens, from which one is drawn
 const LINES = 3; // of generated text, if documents have several
 
 // Numbers in [0, 1) that follow from a seed (mulberry32).
@@ -26,7 +27,7 @@ function draw(logP, never, { temperature, top_p: topP }, uniform) {
   const all = p.reduce((a, b) => a + b, 0);
   let kept = 0;
   let total = 0;
-  while (kept < p.length && total < topP * all) total += p[kept++];
+  while (kept < Math.min(TOP, p.length) && total < topP * all) total += p[kept++];
   let point = uniform() * total;
   for (let place = 0; place < kept; place += 1) if ((point -= p[place]) < 0) return order[place];
   return order[0];
