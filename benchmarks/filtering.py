@@ -2,10 +2,13 @@
 
     python benchmarks/filtering.py --out docs/results/filtering.json
     python benchmarks/filtering.py --only speed --out docs/results/filtering.json    # keeps the other results
+    python benchmarks/filtering.py --only second --good good/*.txt.gz --code /usr/include \
+        --catalogs /usr/share/locale/fr/LC_MESSAGES --seed 1 --out docs/results/filtering.json
 
 The script makes its text from what is installed: English and code from Python's own library, German from the message
 catalogs of the system (left out where there are none), and garbage, word salad, repetitions, and keyword spam made by
-itself. Needs kenlm and scikit-learn.
+itself. The second set for filtering is of other text, which has to be given, and of bad lines that are made in other
+ways; no setting of saffu was chosen on it. Needs kenlm and scikit-learn.
 
 Filtering: a model of good English; which lines of a crawl are good? Selection: a model of a sample of one domain
 (networking); which lines of the crawl, all of it English, are of that domain? KenLM reads the 5-gram model of the same
@@ -19,6 +22,7 @@ import argparse
 import ast
 import base64
 import gettext
+import gzip
 import json
 import random
 import re
@@ -33,6 +37,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import kenlm
 import numpy as np
@@ -45,19 +50,28 @@ from saffu.text.default_corpus import default_corpus
 from saffu.tools.arpa import token_names, write_arpa
 
 NETWORKING = "asyncio email http urllib xmlrpc wsgiref socket ssl ftplib smtplib imaplib poplib socketserver selectors"
-TASKS = ("filtering", "selection", "speed")
+TASKS = ("filtering", "selection", "speed")  # unless one is named
 CATALOGS = Path("/usr/share/locale/de/LC_MESSAGES")
+GOOD_LINES = 10_752  # of the second set, as many as the first one has
 Scores = dict[str, tuple[list[float], float]]  # by method: a score of each line, and seconds of CPU
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", choices=TASKS, help="measure only this")
+    parser.add_argument("--only", choices=(*TASKS, "second"), help="measure only this")
+    parser.add_argument("--good", type=Path, nargs="+", metavar="FILE", help="good text of the second set, by line")
+    parser.add_argument("--code", type=Path, metavar="DIR", help="folder with source code (.h) of the second set")
+    parser.add_argument("--catalogs", type=Path, metavar="DIR", help="folder with catalogs (.mo) of the second set")
     parser.add_argument("--out", type=Path, help="write the results to this JSON file")
     options = parser.parse_args()
     rng = random.Random(options.seed)
-    tasks = {"filtering": filtering, "selection": selection, "speed": speed}
+    tasks: dict[str, Callable[[random.Random], dict[str, Any]]] = {
+        "filtering": filtering,
+        "selection": selection,
+        "speed": speed,
+        "second": lambda rng: second_filtering(rng, options.good, options.code, options.catalogs),
+    }
     results = {name: tasks[name](rng) for name in ([options.only] if options.only else TASKS)}
     for task, rows in results.items():
         if task == "speed":
@@ -76,16 +90,40 @@ def filtering(rng: random.Random) -> dict[str, Any]:
     """Good English among code, garbage, German, word salad, repetitions, and keyword spam."""
     english = list(default_corpus())
     rng.shuffle(english)
-    half = len(english) // 2
-    train, good = english[:half], english[half:]
+    train, good = halves(english)
     bad = {
         "code": code_lines(rng, 1000),
         "garbage": [garbage(rng) for _ in range(1000)],
         "salad": [salad(rng, line) for line in good[:1000]],
         "repetition": [" ".join([" ".join(line.split()[:6])] * rng.randint(4, 9)) for line in good[1000:2000]],
         "spam": [spam(rng, good) for _ in range(1000)],
-        "german": german_lines(rng, 1000),
+        "german": messages(rng, CATALOGS, 1000),
     }
+    return measured(rng, train, good, bad)
+
+
+def second_filtering(rng: random.Random, files: Sequence[Path], code: Path, catalogs: Path) -> dict[str, Any]:
+    """The same task with other text, and with bad lines that are made in other ways."""
+    english = [line for path in files for line in text_lines(path) if len(line) >= 40]
+    train, good = halves(rng.sample(english, GOOD_LINES))
+    sources = [line for path in sorted(code.rglob("*.h")) for line in text_lines(path) if len(line.strip()) > 30]
+    bad = {
+        "code": rng.sample(sources, 1000),
+        "garbage": [other_garbage(rng, line) for line in good[:1000]],
+        "salad": [" ".join(reversed(line.split())) for line in good[1000:2000]],
+        "repetition": [other_repetition(rng, line) for line in good[2000:3000]],
+        "spam": [other_spam(rng, good) for _ in range(1000)],
+        "language": messages(rng, catalogs, 1000),
+    }
+    return measured(rng, train, good, bad)
+
+
+def halves(lines: list[str]) -> tuple[list[str], list[str]]:
+    return lines[: len(lines) // 2], lines[len(lines) // 2 :]
+
+
+def measured(rng: random.Random, train: list[str], good: list[str], bad: dict[str, list[str]]) -> dict[str, Any]:
+    """How well each method that knows `train` tells good lines from each kind of bad ones."""
     lines = good + [line for kind in bad.values() for line in kind]
     is_good = np.array([True] * len(good) + [False] * (len(lines) - len(good)))
     unlabeled = rng.sample(lines, len(lines) // 4)  # what a classifier takes for bad: the crawl itself
@@ -253,14 +291,20 @@ def code_lines(rng: random.Random, number: int) -> list[str]:
     return rng.sample([line for line in lines if len(line.strip()) > 30 and not line.strip().startswith("#")], number)
 
 
-def german_lines(rng: random.Random, number: int) -> list[str]:
-    """Messages of programs in German, without their placeholders; none where no catalogs are installed."""
-    messages: set[str] = set()
-    for path in sorted(CATALOGS.glob("*.mo")) if CATALOGS.is_dir() else ():
+def text_lines(path: Path) -> list[str]:
+    """The lines of a file, plain or compressed."""
+    with gzip.open(path, "rt", errors="replace") if path.suffix == ".gz" else path.open(errors="replace") as file:
+        return [line.rstrip("\n") for line in file]
+
+
+def messages(rng: random.Random, catalogs: Path, number: int) -> list[str]:
+    """Messages of programs, without their placeholders; none where no catalogs are installed."""
+    texts: set[str] = set()
+    for path in sorted(catalogs.glob("*.mo")) if catalogs.is_dir() else ():
         with path.open("rb") as file, suppress(UnicodeDecodeError):
             translations = gettext.GNUTranslations(file)._catalog.values()  # type: ignore[attr-defined]
-            messages |= {" ".join(re.sub(r"%\S+", "", str(text)).split()) for text in translations}
-    long = sorted(message for message in messages if 60 <= len(message) <= 300)
+            texts |= {" ".join(re.sub(r"%\S+", "", str(text)).split()) for text in translations}
+    long = sorted(text for text in texts if 60 <= len(text) <= 300)
     return rng.sample(long, min(number, len(long)))
 
 
@@ -284,6 +328,36 @@ def spam(rng: random.Random, texts: Sequence[str]) -> str:
     """A few keywords again and again, in changing order."""
     keywords = rng.sample([word for line in rng.sample(texts, 5) for word in line.lower().split()], 5)
     return " ".join(rng.choices(keywords, k=rng.randint(15, 40)))
+
+
+def other_garbage(rng: random.Random, line: str) -> str:
+    """A number in hexadecimal, a line without its vowels or its spaces, or one escaped as in addresses."""
+    kind = rng.randrange(4)
+    if kind == 0:
+        return rng.randbytes(rng.randint(15, 60)).hex(rng.choice("-: "), rng.choice([1, 2, 4]))
+    if kind == 1:
+        return re.sub("[aeiouAEIOU]", "", line)
+    return re.sub(r"\s", "", line) if kind == 2 else quote(line, safe="")
+
+
+def other_repetition(rng: random.Random, line: str) -> str:
+    """One word again and again, or a clause with a running number."""
+    words = line.split()
+    if rng.random() < 0.5:
+        return " ".join([rng.choice(words)] * rng.randint(10, 40))
+    clause = " ".join(words[: rng.randint(3, 10)])
+    return "; ".join(f"{number}. {clause}" for number in range(1, rng.randint(4, 9)))
+
+
+def other_spam(rng: random.Random, texts: Sequence[str]) -> str:
+    """Phrases of two or three words with prices and calls to buy, some of them several times."""
+    phrases = []
+    for line in rng.sample(texts, 6):
+        words = line.split()
+        begin = rng.randrange(max(1, len(words) - 3))
+        phrases.append(" ".join(words[begin : begin + rng.randint(2, 3)]).strip(".,;"))
+    calls = ["buy now", "best price", "free shipping", "click here", "50% off", "order today", "$9.99"]
+    return ", ".join(rng.choice(phrases + calls) for _ in range(rng.randint(10, 25)))
 
 
 if __name__ == "__main__":

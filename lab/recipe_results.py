@@ -19,6 +19,7 @@ def parts(results: Path) -> dict[str, str]:
     suggestions = json.loads((results / "suggestions.json").read_text("utf-8"))
     return {
         "filtering": filtering_table(measured["filtering"]),
+        "filtering-second": filtering_table(measured["second"]),
         "selection": selection_table(measured["selection"]),
         "mixing": mixing_table(mixed),
         "logs": logs_table(logs),
