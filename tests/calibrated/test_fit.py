@@ -12,7 +12,7 @@ from saffu.calibrated import memory
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.fit import Calibration, Moments, fit, held_out_ranges
 from saffu.calibrated.model import CalibratedModel
-from saffu.calibrated.views import CalibratedSums, exponent_slices
+from saffu.calibrated.views import NGRAM, CalibratedSums, exponent_slices
 from saffu.errors import SaffuError
 from saffu.text.corpus import TokenCorpus, lines_of
 from saffu.text.tokenizer import EOD, Tokenizer, TokenizerConfig
@@ -62,8 +62,8 @@ def test_calibration_helps(corpora):
     model = fitted(train, vocabulary).model
     alone, start = (np.zeros_like(model.encoder.plain) for _ in range(2))
     for view, where in zip(model.views, exponent_slices(model.views)[1:], strict=True):
-        alone[:, where] = view.name == "memory"
-        start[:, where] = 0.7 if view.name == "memory" else 0.1
+        alone[:, where] = view.name == NGRAM
+        start[:, where] = 0.7 if view.name == NGRAM else 0.1
     fitted_score = model.log_probabilities(dev).mean()
     model = model.without_memory()
     for exponents in (alone, start):

@@ -178,8 +178,8 @@ def test_words_of_several_tokens_are_explained_token_by_token(counted_page):
     answer = counted_page.post("why", model=counted_page.id, text="the old ", word="dogging")
     assert answer["parts"][0]["token"] == " dog" and len(answer["parts"]) > 1
     assert answer["bits"] == pytest.approx(sum(row["bits"] for row in answer["rows"]), abs=1e-9)
-    by_token = sum(row["bits"] for part in answer["parts"] for row in part["rows"] if row["name"] == "memory")
-    assert next(row["bits"] for row in answer["rows"] if row["name"] == "memory") == pytest.approx(by_token)
+    by_token = sum(row["bits"] for part in answer["parts"] for row in part["rows"] if row["name"] == "n-grams")
+    assert next(row["bits"] for row in answer["rows"] if row["name"] == "n-grams") == pytest.approx(by_token)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def explain(model: CalibratedModel, context: Sequence[int]) -> Explanation:
     last = level.normalizers(scores)
     add_term("normalizer", normalizers + last)
     log_p = np.where(np.arange(model.vocabulary) < EOD, -np.inf, level.joined(scores + last))
-    return Explanation(tuple(context), terms, log_p, {"memory share": memory_shares(model, context)})
+    return Explanation(tuple(context), terms, log_p, {"n-gram share": ngram_shares(model, context)})
 
 
 class Levels:
@@ -147,8 +147,8 @@ def level_shares(model: CalibratedModel, number: int, context: Sequence[int]) ->
     return [*shares, weight * table.unigram[: model.ranks.predicted].astype(np.float64)]
 
 
-def memory_shares(model: CalibratedModel, context: Sequence[int]) -> list[Term]:
-    """How much of the memory's probability of each token comes from contexts of each length, longest first."""
+def ngram_shares(model: CalibratedModel, context: Sequence[int]) -> list[Term]:
+    """How much of the n-grams' probability of each token comes from contexts of each length, longest first."""
     number = [view.name for view in model.views].index(NGRAM)
     shares = level_shares(model, number, context)
     seen = list(reversed(tokens_seen(model.views[number], context)))

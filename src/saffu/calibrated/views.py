@@ -36,7 +36,7 @@ class View:
         return self.distances == tuple(range(1, order)) and not self.classes
 
 
-NGRAM = "memory"
+NGRAM = "n-grams"
 COARSER = 5  # fine classes per coarse one
 MOST_VIEWS = 32  # that kernels can hold
 MOST_DISTANT = 256  # no view sees tokens this far away
@@ -44,15 +44,15 @@ FEW_STARTS = 64  # different tokens near the starts of documents
 
 
 def views_of(config: CalibratedConfig) -> list[View]:
-    """The slots, the memory, and its coarser copies: of fine classes, of coarse ones, coarse after the nearest token.
+    """The slots, the n-grams, and coarser copies: of fine classes, of coarse ones, coarse after the nearest token.
 
     >>> for view in views_of(CalibratedConfig(order=4, slots=2, word_classes=30)):
     ...     print(view.name, view.distances)
     slot 1 (1,)
     slot 2 (2,)
-    memory (1, 2, 3)
-    memory of 30 classes (1, 2)
-    memory of 6 classes (1, 2, 3)
+    n-grams (1, 2, 3)
+    n-grams (30 classes) (1, 2)
+    n-grams (6 classes) (1, 2, 3)
     nearest token and 6 classes (1, 2, 3)
     """
     nearest = tuple(range(1, config.order))
@@ -61,9 +61,9 @@ def views_of(config: CalibratedConfig) -> list[View]:
     views = [View(f"slot {k}", (k,)) for k in range(1, config.slots + 1)]
     views.append(View(NGRAM, nearest))
     if fine:
-        views.append(View(f"memory of {fine} classes", nearest[: max(1, len(nearest) - 1)], fine))
+        views.append(View(f"{NGRAM} ({fine} classes)", nearest[: max(1, len(nearest) - 1)], fine))
     if coarse > 1:
-        views.append(View(f"memory of {coarse} classes", nearest, coarse))
+        views.append(View(f"{NGRAM} ({coarse} classes)", nearest, coarse))
         if len(nearest) > 1:
             views.append(View(f"nearest token and {coarse} classes", nearest, coarse, exact=1))
     return views

@@ -7,6 +7,7 @@ reads the folders of all formats from `saffu.files.OLDEST_FORMAT` on; tests/gold
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -89,10 +90,20 @@ def with_longest_match(manifest: Manifest, arrays: Arrays) -> Arrays:
     return arrays | {name: np.insert(arrays[name], [match.start] * MEMORY_EVIDENCE, 0.0, axis=1)}
 
 
+def with_ngram_names(manifest: Manifest, arrays: Arrays) -> Arrays:
+    """Format 6 calls the views of the nearest tokens n-grams; before, they were memories, as was that of a document."""
+    stored = {name: array.tobytes() for name, array in arrays.items() if name.endswith("encoder.views")}
+    for name, views in stored.items():
+        renamed = re.sub(rb'"memory of (\d+ classes)"', rb'"n-grams (\1)"', views).replace(b'"memory"', b'"n-grams"')
+        arrays = arrays | {name: np.frombuffer(renamed, dtype=np.uint8)}
+    return arrays
+
+
 MIGRATIONS: dict[int, Migration] = {  # by the format they read
     2: Migration(with_radius_padding, with_document_memory),
     3: Migration(dict, with_views),
     4: Migration(dict, with_longest_match),
+    5: Migration(dict, with_ngram_names),
 }
 
 
