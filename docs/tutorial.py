@@ -48,11 +48,11 @@ for name, baseline in lm.reference_scores(held_out).items():
 
 # %% [markdown]
 # ## Use it
-# Generate (`saffu generate model "The function" --top-p 0.9 --seed 1`). A model of 800 paragraphs is not an author, but
+# Generate (`saffu generate model "The function" --seed 1`). A model of 800 paragraphs is not an author, but
 # it has picked up the style:
 
 # %%
-print("The function" + lm.generate("The function", seed=1, top_p=0.9, max_tokens=40))
+print("The function" + lm.generate("The function", seed=1, max_tokens=40))
 
 # %% [markdown]
 # How surprising is each word (`echo "…" | saffu score model --words`)?

@@ -61,7 +61,7 @@ COMMAND = Command(
     "generate",
     "generate text from a prompt",
     "MODEL [PROMPT] [options]",
-    'saffu generate model "Once upon a time" --top-p 0.9 --seed 1\nsaffu generate model --samples 5 --lines 3',
+    'saffu generate model "Once upon a time" --seed 1\nsaffu generate model --samples 5 --lines 3',
     add_options,
     run,
 )

@@ -32,14 +32,9 @@ class Sampling(Settings):
     seed: int | None = setting(None, "random seed; the same seed gives the same text")
 
     @property
-    def suits_models(self) -> bool:
-        """Whether models that can sample by themselves do it this way."""
-        return self.top_p == 1 and self.temperature >= COLD
-
-    @property
     def takes_all(self) -> bool:
         """Whether any token can be sampled: the tail of the distribution is not cut off."""
-        return not self.top_k and self.suits_models
+        return not self.top_k and self.top_p == 1 and self.temperature >= COLD
 
 
 def uncounted(model: Model) -> Array:
@@ -182,7 +177,7 @@ def _sampled(
     model: Model, text: _Text, sampling: Sampling, rng: np.random.Generator, rules: _Rules
 ) -> tuple[int, State] | None:
     """The next token of a text and its state after that, without computing all probabilities; None if that fails."""
-    if model.can_sample and sampling.suits_models and not text.open_end:
+    if model.can_sample and sampling.top_p == 1 and sampling.temperature >= COLD and not text.open_end:
         for _ in range(TRIES):
             step = model.sample(text.state, rng, sampling.temperature, sampling.top_k)
             if not rules.refuse(text, step[0]):
