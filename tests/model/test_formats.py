@@ -30,6 +30,14 @@ def test_a_release_has_a_folder_of_each_kind():
         assert presets == {"calibrated", "companion", "paper"}
 
 
+@pytest.mark.parametrize("release", ["0.2.0", "0.3.0"])
+def test_views_that_were_called_memory_are_called_ngrams(release):
+    lm = SaffuLM.load(GOLDEN / release / "calibrated")
+    names = [view.name for view in lm.model_.views]
+    assert "n-grams" in names and not any("memory" in name for name in names)
+    assert list(lm.log_[-1]["exponents"])[1 : 1 + len(names)] == names
+
+
 def test_an_older_format_is_migrated_step_by_step(fitted, tmp_path, monkeypatch):
     """Two formats later, a setting and an array have other names, and the folder still loads."""
     lm = fitted("calibrated")

@@ -48,7 +48,7 @@ def finished_stage(model: CalibratedModel, warnings: Sequence[str]) -> Stage:
     facts: dict[str, Any] = {"exponents": exponents_by_part(model)}
     guessed = [view.name for view, table in zip(model.views, model.tables, strict=True) if not table.estimated.all()]
     if guessed:
-        names = ", ".join(guessed)
+        names = ", ".join(guessed) if len(guessed) < len(model.views) else "all parts"
         cause = "too little text, or too much repetition, to estimate the discounts"
         warnings = [*warnings, f"{cause} of {names}; fallback values are used"]
     return Stage("counted", model, facts | ({"warnings": warnings} if warnings else {}))

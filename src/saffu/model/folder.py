@@ -239,7 +239,7 @@ def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
         sizes = trained_on_facts(manifest["trained_on"])
         source = source_facts(manifest["source"])
         tokenizer_settings = dict(manifest["tokenizer"])
-        log = log_facts(folder.text(LOG)) if LOG in folder else []
+        log = log_facts(formats.migrated_log(folder.recorded, folder.text(LOG))) if LOG in folder else []
     tokenizer = Tokenizer.from_json(folder.text(TOKENIZER))
     if len(tokenizer) != vocabulary:
         where = folder.path / files.MANIFEST

@@ -92,11 +92,19 @@ def with_longest_match(manifest: Manifest, arrays: Arrays) -> Arrays:
 
 def with_ngram_names(manifest: Manifest, arrays: Arrays) -> Arrays:
     """Format 6 calls the views of the nearest tokens n-grams; before, they were memories, as was that of a document."""
-    stored = {name: array.tobytes() for name, array in arrays.items() if name.endswith("encoder.views")}
-    for name, views in stored.items():
-        renamed = re.sub(rb'"memory of (\d+ classes)"', rb'"n-grams (\1)"', views).replace(b'"memory"', b'"n-grams"')
-        arrays = arrays | {name: np.frombuffer(renamed, dtype=np.uint8)}
-    return arrays
+    views = {name: array for name, array in arrays.items() if name.endswith("encoder.views")}
+    renamed = {name: with_ngrams_in_json(array.tobytes().decode()).encode() for name, array in views.items()}
+    return arrays | {name: np.frombuffer(stored, dtype=np.uint8) for name, stored in renamed.items()}
+
+
+def with_ngrams_in_json(text: str) -> str:
+    """JSON in which the views have these names; quotes within texts, which are escaped, are left alone.
+
+    >>> print(with_ngrams_in_json('{"memory of 300 classes": 1, "memory": 2, "sample": "the \\\\"memory\\\\""}'))
+    {"n-grams (300 classes)": 1, "n-grams": 2, "sample": "the \\"memory\\""}
+    """
+    classes = re.sub(r'(?<!\\)"memory of (\d+ classes)"', r'"n-grams (\1)"', text)
+    return re.sub(r'(?<!\\)"memory"', '"n-grams"', classes)
 
 
 MIGRATIONS: dict[int, Migration] = {  # by the format they read
@@ -113,6 +121,11 @@ def migrated_manifest(manifest: Mapping[str, Any]) -> Manifest:
     for number in range(today["format"], FORMAT):
         today = MIGRATIONS[number].manifest(today) | {"format": number + 1}
     return today
+
+
+def migrated_log(manifest: Mapping[str, Any], text: str) -> str:
+    """What log.jsonl would say in today's format; `manifest` is config.json as it was written."""
+    return with_ngrams_in_json(text) if manifest["format"] < 6 else text
 
 
 def migrated_arrays(manifest: Mapping[str, Any], arrays: Arrays) -> Arrays:
