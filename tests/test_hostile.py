@@ -94,6 +94,8 @@ def test_valid_facts_stay_as_they_are():
     assert source_facts({"split": None, "hold_out": 0, "mine": [1]}) == {"split": None, "hold_out": 0, "mine": [1]}
     with pytest.raises(ValueError, match="lines is not a count"):
         trained_on_facts({"documents": 1, "lines": -1, "tokens": 1, "bytes": 1})
+    with pytest.raises(ValueError, match="documents without parts"):
+        trained_on_facts({"documents": 2, "parts": 1, "lines": 1, "tokens": 1, "bytes": 1})
 
 
 def test_nothing_in_a_folder_controls_a_terminal(saffu, copied):  # noqa: F811

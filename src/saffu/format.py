@@ -23,6 +23,15 @@ def plural(count: int, name: str) -> str:
     return f"{count:,} {name}{'' if count == 1 else 's'}"
 
 
+def in_parts(documents: int, parts: int) -> str:
+    """Documents, and their parts if lines between them were held out.
+
+    >>> in_parts(400, 400), in_parts(3, 28)
+    ('400 documents', '3 documents in 28 parts')
+    """
+    return plural(documents, "document") + (f" in {plural(parts, 'part')}" if parts > documents else "")
+
+
 def show_token(token: str) -> str:
     """A token with its spaces visible and control characters escaped, so that no text can control a terminal.
 

@@ -38,7 +38,7 @@ def test_another_text_is_noticed(saffu, model, tmp_path):
     (tmp_path / "e.txt").write_text("\n".join(sentences(1, 250)) + "\n")
     for names, message in {
         "a.txt b.txt c.txt": "1 of 3 documents was never counted",
-        "c.txt": "none of these documents is in the model",
+        "c.txt": "this document is not in the model",
         "b.txt d.txt": "document 2 is not the one that was counted",
         "b.txt e.txt": "document 2 is not the one that was counted",
     }.items():
@@ -51,7 +51,7 @@ def test_another_text_is_noticed(saffu, model, tmp_path):
 
 def test_what_was_signed_but_is_wrong(saffu, model):
     lm = package.load("m", check=True)
-    lm.trained_on_["documents"] += 1
+    lm.trained_on_["parts"] += 1
     lm.save("m")
     assert "its ledger has" in saffu("check m").err
     lm.trained_on_["tokens"] += 1

@@ -51,7 +51,7 @@ def test_score_is_the_sum_over_single_targets(lm, dev_text):
 
 def test_facts_of_the_training_text(lm, train_text, dev_text):
     corpus = lm.tokenize(train_text)
-    sizes = {"documents": 600, "lines": 600, "tokens": corpus.targets, "bytes": corpus.bytes}
+    sizes = {"documents": 600, "parts": 600, "lines": 600, "tokens": corpus.targets, "bytes": corpus.bytes}
     assert lm.trained_on_ == sizes
     assert np.array_equal(lm.frequencies_, corpus.frequencies(len(lm.tokenizer_)))
     assert lm.frequencies_[EOD] == 600

@@ -13,6 +13,7 @@ from conftest import corpus_of, sentences
 from saffu import files
 from saffu.model.ledger import Ledger
 from saffu.model.matching import Matches
+from saffu.text.corpus import TokenCorpus
 from saffu.text.documents import hold_out
 
 QUICK = "--word-classes 0 --order 3"
@@ -86,6 +87,63 @@ def test_a_changed_line_is_found_by_its_ngrams(saffu, tmp_path, monkeypatch, hol
     assert "n-grams" not in saffu("forget m e.txt").err
 
 
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda lines: lines[:40], "0 of its 40 lines match (0%), but all phrases were counted, so lines were moved"),
+        (lambda lines: lines * 2, "this document is not in the model that often; pass it as it was counted"),
+        (
+            lambda lines: [line + " quux" if number in (9, 60) else line for number, line in enumerate(lines)],
+            "2 of its 100 lines match (2%), a change lies in lines 1–48, 51–100; phrases in lines 10, 61 were never",
+        ),
+    ],
+)
+def test_an_edited_document_of_which_no_part_is_left(saffu, tmp_path, monkeypatch, edit, message):
+    """What was held out is known, and not called new."""
+    monkeypatch.chdir(tmp_path)
+    lines = sentences(3, 100)
+    train = [*lines[:48], "some line", "that is new", *lines[50:]]
+    flags = bytearray(2 if number in (48, 49) else number == 0 for number in range(100))
+    sides = [[(n, text) for n, text in enumerate(train) if (flags[n] == 2) == side] for side in (False, True)]
+    counted, held_out = ([(n in (0, 48, 50), text) for n, text in side] for side in sides)
+    tokenizer = package.Tokenizer.train([text for _, text in counted])
+    corpus = TokenCorpus.build(counted, tokenizer).divided(TokenCorpus.build(held_out, tokenizer), flags)
+    lm = package.SaffuLM(package.CalibratedConfig(order=4, slots=2), tokenizer=tokenizer).fit(corpus)
+    assert (lm.trained_on_["documents"], lm.trained_on_["parts"]) == (1, 2)
+    with pytest.raises(package.SaffuError) as refused:
+        lm.forget(["\n".join(edit(train))])
+    assert message in str(refused.value)
+
+
+def test_documents_and_parts_have_one_name_each(saffu, books):
+    """In every command; a file of which lines were held out is one document in several parts."""
+    trained = saffu(f"train a.txt b.txt --split file --out n {QUICK}").out
+    assert "training on running text: 2 documents in 19 parts, 760 lines" in trained
+    assert "scored on running text: 2 documents in 18 parts, 40 lines" in trained
+    assert "2 documents in 19 parts, 760 lines" in saffu("info n").out
+    assert "the ledger has all 2 documents in 19 parts" in saffu("check n a.txt b.txt").out
+    (books / "c.txt").write_text("the old\nking\n")
+    assert saffu("update n c.txt").out.startswith("added 1 document (6 tokens); n now holds 3 documents in 20 parts")
+    said = saffu("forget n b.txt c.txt").out
+    assert said.startswith("removed 2 documents in 7 parts; 26 lines had been held out; n now holds 1 document in 13 ")
+    assert "forget       2 documents in 7 parts" in saffu("info n").out
+    saffu("train c.txt --hold-out 0 --encoder n --out other")
+    assert "merged 2 models: 2 documents in 14 parts" in saffu("merge n other --out both").out
+    facts = json.loads(saffu("info both --json").out)["trained_on"]
+    assert (facts["documents"], facts["parts"]) == (2, 14)
+
+
+def test_parts_that_were_removed_before_are_not_called_changed(saffu, books):
+    lines = (books / "b.txt").read_text().splitlines()
+    (books / "e.txt").write_text("\n".join([*lines[:49], "X" + lines[49], *lines[50:]]) + "\n")
+    said = saffu("forget m e.txt --skip-uncounted").out
+    assert said.startswith("removed 5 parts of 1 document; ") and "m now holds 2 documents in 14 parts" in said
+    refused = saffu("forget m b.txt").err
+    assert "this document was counted, but lines 1–27, " in refused and "of it no longer are; the model is" in refused
+    assert "m now holds 1 document in 13 parts" in saffu("forget m b.txt --skip-uncounted").out
+    assert saffu("check m a.txt").status == 0
+
+
 def test_a_truncation_that_ends_with_a_part_is_refused_too(books):
     """Every line of it is known, but others of its document would stay."""
     lm, lines = package.load("m"), (books / "b.txt").read_text().splitlines()
@@ -119,7 +177,8 @@ def test_forgetting_leaves_no_hash(saffu, books):
 def test_python_forgets_a_file_of_which_lines_were_held_out(books):
     lm = package.load("m")
     removed = lm.forget([(books / "b.txt").read_text()])
-    assert removed == 6  # the parts between held-out lines
+    assert removed == 1
+    assert lm.log_[-1]["parts"] == 6  # between held-out lines
 
 
 def test_lines_that_were_held_out_are_known(saffu, books):
@@ -147,7 +206,7 @@ def test_a_folder_of_an_older_saffu_says_what_cannot_be_verified(saffu, books):
     assert "an older saffu, which did not record it" in refused.err
     assert contents(books / "m") == before
     done = json.loads(saffu("forget m b.txt --skip-uncounted --json").out)
-    assert (done["removed"], done["skipped_lines"]) == (6, 26)
+    assert (done["removed"], done["removed_parts"], done["skipped_lines"]) == (1, 6, 26)
 
 
 def as_in_0_2(ledger):
@@ -208,7 +267,7 @@ def test_words_of_another_text_are_not_mistaken_for_those_counted(saffu, books):
     (books / "other.txt").write_text("the king saw Ingrid .\n")
     assert saffu("train a.txt one.txt --split line --words-as-tokens --hold-out 0 --out w").status == 0
     refused = saffu("forget w other.txt")
-    assert refused.status == 2 and "none of these documents" in refused.err
+    assert refused.status == 2 and "this document is not in the model" in refused.err
     assert saffu("forget w one.txt").status == 0
 
 

@@ -403,7 +403,7 @@ def test_a_model_folder_forgets_text_that_is_pasted(fitted, train_text, tmp_path
     page.post("forget", model="folder", text=train_text[5])
     (change,) = page.settled()["models"][0]["changes"]
     assert change["equal"] and change["check"] == change["before"] and change["recounted"] is None
-    assert "none of these documents" in page.post("forget", 422, model="folder", text="never counted")["error"]
+    assert "this document is not in" in page.post("forget", 422, model="folder", text="never counted")["error"]
     page.post("undo", model="folder")
     assert page.model("folder")["documents"] == 600
 

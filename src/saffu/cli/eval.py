@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> None:
             add_documents(options)
         return
     part = f", the first {score.targets:,} tokens" if options.max_tokens else f", {score.targets:,} tokens"
-    print(f"{corpus.described()}{part}, {score.bytes:,} bytes")
+    print(f"{corpus.described(corpus.documents)}{part}, {score.bytes:,} bytes")
     how_read = ", no memory" if options.no_memory else ", online" if options.online else ""
     how_read += ", neural cache" if options.neural_cache else ""
     print_scores({f"this model{how_read}": score}, baselines)

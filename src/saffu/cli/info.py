@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from saffu.cli.options import Command, Parser, add_model, load_model, shown
 from saffu.cli.output import model_facts, print_json, table
-from saffu.format import escape_controls, plural
+from saffu.format import escape_controls, in_parts, plural
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
         print_json(facts | ({"checked": True} if options.check else {}))
         return
     seen = lm.trained_on_
-    text = f"{seen['tokens']:,} tokens, {plural(seen['documents'], 'document')}, {plural(seen['lines'], 'line')}"
+    text = f"{seen['tokens']:,} tokens, {in_parts(seen['documents'], seen['parts'])}, {plural(seen['lines'], 'line')}"
     read = f", --split {lm.source_['split']}" if lm.source_.get("split") else ""
     can = "can" if facts["changeable"] else "cannot"
     has_network = facts["changeable"] and lm.model_.has_network
@@ -78,7 +78,7 @@ def print_scores(lm: SaffuLM) -> None:
             bits = row["dev_bits_per_byte"]
             print(f"{escape_controls(row['stage']):<12} dev perplexity {perplexity:.2f}, {bits:.3f} bits/byte")
         elif "documents" in row:
-            print(f"{escape_controls(row['stage']):<12} {plural(row['documents'], 'document')}")
+            print(f"{escape_controls(row['stage']):<12} {in_parts(row['documents'], row.get('parts', 0))}")
 
 
 def print_fit(facts: dict[str, Any]) -> None:

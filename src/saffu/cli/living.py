@@ -26,7 +26,7 @@ from saffu.cli.options import (
 from saffu.cli.output import Log, model_facts, print_json, say, warn
 from saffu.cli.train import bounded, saved
 from saffu.errors import SaffuError
-from saffu.format import plural, show_token
+from saffu.format import in_parts, plural, show_token
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM
@@ -155,7 +155,8 @@ def forget(options: argparse.Namespace) -> None:
         if options.retokenize:
             with Text(options.retokenize, reading_of(options, lm.source_)) as text:
                 living.retokenize(lm, list(text))
-    facts = {"removed": removal.parts, "held_out_lines": removal.held_out, "skipped_lines": removal.skipped}
+    facts = {"removed": removal.documents, "removed_parts": removal.parts}
+    facts |= {"held_out_lines": removal.held_out, "skipped_lines": removal.skipped}
     remaining = [] if options.retokenize else list(removal.tokens)
     finish(options, lm, described(removal), facts | {"remaining_tokens": remaining})
     if options.retokenize:
@@ -179,8 +180,8 @@ def say_what_stays(options: argparse.Namespace, lm: SaffuLM, tokens: Sequence[st
 def described(removal: Removal) -> str:
     """What was removed and what was not."""
     some = f"{removal.documents:,} of " if removal.documents < removal.passed else ""
-    done = f"removed {some}{plural(removal.passed, 'document')}"
-    if removal.parts > removal.documents:
+    done = f"removed {some}{in_parts(removal.passed, removal.parts)}"
+    if removal.whole < removal.documents:
         done = f"removed {plural(removal.parts, 'part')} of {some}{plural(removal.passed, 'document')}"
     if removal.held_out:
         done += f"; {plural(removal.held_out, 'line')} had been held out"
@@ -214,9 +215,7 @@ def merge(options: argparse.Namespace) -> None:
     if options.json:
         print_json(model_facts(lm) | {"out": options.out})
         return
-    documents = plural(lm.trained_on_["documents"], "document")
-    tokens = lm.trained_on_["tokens"]
-    say(options, f"merged {len(options.models)} models: {documents} ({tokens:,} tokens), saved in {options.out}")
+    say(options, f"merged {len(options.models)} models: {counted_text(lm)}, saved in {options.out}")
 
 
 def mix(options: argparse.Namespace) -> None:
@@ -264,9 +263,13 @@ def finish(options: argparse.Namespace, lm: SaffuLM, done: str, facts: dict[str,
     if options.json:
         print_json(facts | model_facts(lm))
         return
-    documents = plural(lm.trained_on_["documents"], "document")
-    tokens = lm.trained_on_["tokens"]
-    say(options, f"{done}; {options.model} now holds {documents} ({tokens:,} tokens)")
+    say(options, f"{done}; {options.model} now holds {counted_text(lm)}")
+
+
+def counted_text(lm: SaffuLM) -> str:
+    """How much a model has counted."""
+    documents = in_parts(lm.trained_on_["documents"], lm.trained_on_["parts"])
+    return f"{documents} ({lm.trained_on_['tokens']:,} tokens)"
 
 
 UPDATE = Command(

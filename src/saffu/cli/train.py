@@ -313,12 +313,14 @@ def announce(log: Log, corpora: Corpora) -> None:
     """State what will be counted and what is held out."""
     corpus = corpora.train
     dev = corpora.dev
+    documents = corpus.totals()["documents"]
     log.say(
-        f"training on {corpus.described()}, {corpus.targets:,} tokens, vocabulary {len(corpora.tokenizer):,}; "
+        f"training on {corpus.described(documents)}, {corpus.targets:,} tokens, vocabulary {len(corpora.tokenizer):,}; "
         f"tokenized in {corpora.seconds:.1f} s"
     )
     if dev.targets:
-        log.say(f"scored on {dev.described()}, {dev.targets:,} tokens of held-out text")
+        documents = corpus.division.documents(True, dev.documents) if corpus.division else dev.documents
+        log.say(f"scored on {dev.described(documents)}, {dev.targets:,} tokens of held-out text")
 
 
 @contextmanager

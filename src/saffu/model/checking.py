@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from saffu.errors import SaffuError
-from saffu.format import plural
+from saffu.format import in_parts, plural
 from saffu.interface import Arrays
 from saffu.model.living import counts_of
 from saffu.model.matching import Matches
@@ -45,13 +45,13 @@ def check_model(lm: SaffuLM, corpus: TokenCorpus | None = None) -> Findings:
     findings.verified.append("the tables follow from the counts")
     _check_sizes(lm)
     findings.verified.append(f"{lm.trained_on_['tokens']:,} tokens are counted, as many as recorded")
+    counted_documents = in_parts(lm.trained_on_["documents"], lm.trained_on_["parts"])
     if lm.ledger_ is None:
         findings.notes.append("it has no ledger of its documents")
-    elif lm.ledger_.documents != lm.trained_on_["documents"]:
-        recorded = plural(lm.trained_on_["documents"], "document")
-        raise SaffuError(f"its ledger has {lm.ledger_.documents:,} of {recorded}; restore the folder")
+    elif lm.ledger_.documents != lm.trained_on_["parts"]:
+        raise SaffuError(f"its ledger has {lm.ledger_.documents:,} of {counted_documents}; restore the folder")
     else:
-        findings.verified.append(f"the ledger has all {plural(lm.ledger_.documents, 'document')}")
+        findings.verified.append(f"the ledger has all {counted_documents}")
     if corpus is not None:
         findings.verified.append(_check_text(lm, corpus))
     return findings

@@ -44,10 +44,10 @@ PARTS = (files.MANIFEST, MODEL, SUMS, REFERENCES, LEDGER, TOKENIZER, LOG)  # of 
 MOST = 2**63 - 1  # of anything that is counted
 LONGEST = 10_000  # characters of a text or entries of a list in the log
 NUMBERS = ("seconds", "dev_perplexity", "dev_bits_per_byte", "tokens_per_second", "learning_rate", "train_perplexity")
-COUNTS = ("documents", "tokens", "fold", "step", "steps", "shared", "models", "lines", "bytes")
+COUNTS = ("documents", "parts", "tokens", "fold", "step", "steps", "shared", "models", "lines", "bytes")
 LARGEST_VOCABULARY = 1 << 16  # of n-gram counts
 NGRAMS = "ngrams."  # begins the names of stored n-gram counts
-SIZES = ("documents", "lines", "tokens", "bytes")
+SIZES = ("documents", "parts", "lines", "tokens", "bytes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,7 +260,11 @@ def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
 
 def trained_on_facts(stored: Mapping[str, Any]) -> dict[str, int]:
     """The size of the text. Raises ValueError, KeyError, or TypeError if it is not one."""
-    return {name: _count(stored[name], name) for name in SIZES}
+    parts = {"parts": stored["documents"]}  # of a folder that does not tell them from documents
+    sizes = {name: _count({**parts, **stored}[name], name) for name in SIZES}
+    if sizes["documents"] > sizes["parts"]:
+        raise ValueError("documents without parts")
+    return sizes
 
 
 def source_facts(stored: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class SaffuLM:
         model_: the fitted model (see `saffu.interface.Model`)
         tokenizer_: turns text into token ids and back
         references_: n-gram counts of the training text, for the baselines; None if they were not requested
-        trained_on_: number of documents, lines, tokens, and bytes
+        trained_on_: number of documents, parts of them, lines, tokens, and bytes
         ledger_: which documents are counted; None if they can no longer change
         log_: one row per stage
         source_: where the text came from; saved with the model, and yours to set
@@ -301,9 +301,9 @@ class SaffuLM:
     def forget(self, documents: Text, skip_uncounted: bool = False, drop_network: bool = False) -> int:
         """Remove these documents. Raises SaffuError if any line of them was not counted, unless `skip_uncounted`.
 
-        A network trained next to the counts cannot forget; `drop_network` removes it. Returns the number removed.
+        A network trained next to the counts cannot forget; `drop_network` removes it. Returns how many were removed.
         """
-        return living.forget(self, documents, skip_uncounted, drop_network).parts
+        return living.forget(self, documents, skip_uncounted, drop_network).documents
 
     def merge(self, *others: SaffuLM) -> SaffuLM:
         """Return a model that counts the documents of this one and of others with the same encoder."""
@@ -364,7 +364,7 @@ class SaffuLM:
     @property
     def scorer_(self) -> Scorer:
         """Scores batches of texts by line, word, or token, with memory of each; see also its `without_memory()`."""
-        return Scorer(self.model_, self.tokenizer_, self.trained_on_["lines"] > 2 * self.trained_on_["documents"])
+        return Scorer(self.model_, self.tokenizer_, self.trained_on_["lines"] > 2 * self.trained_on_["parts"])
 
     def perplexity(self, documents: Text) -> float:
         """Return the perplexity per token. To compare vocabularies, use `score(...).bits_per_byte`."""

@@ -65,8 +65,9 @@ def update(lm: SaffuLM, documents: Text) -> None:
     model = lm.model_
     corpus.require_text("count")
     changed = model.solved(model.sums + model.count(corpus))
-    sizes = {name: number + lm.trained_on_[name] for name, number in corpus.totals().items()}
-    log = [*lm.log_, _row("update", corpus, began)]
+    added = corpus.totals()
+    sizes = {name: number + lm.trained_on_[name] for name, number in added.items()}
+    log = [*lm.log_, _row("update", added, began)]
     _replace(lm, changed, lm.statistics_ + _statistics(lm, corpus), ledger.with_added(corpus), sizes, log)
 
 
@@ -74,9 +75,10 @@ def update(lm: SaffuLM, documents: Text) -> None:
 class Removal:
     """What `forget` has done."""
 
-    parts: int  # removed: documents, and parts of documents of which lines had been held out
-    documents: int  # that they belong to
     passed: int  # documents that were to be removed
+    documents: int  # that were removed, whole or in part
+    whole: int  # of which nothing is counted any more
+    parts: int  # of them: what had not been held out
     held_out: int  # lines that had been held out, and so were never counted
     skipped: int  # lines that were not counted like this and are skipped
     tokens: Sequence[str] = ()  # of their text that no other document has; they remain in the tokenizer
@@ -100,17 +102,21 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
     if not skip_uncounted:
         matches.require_exact(model.ngrams, lm.tokenizer_.decode)
     parts, left = matches.left()
-    owners = sum(bool(match.counted) for match in matches.documents)
-    removal = Removal(parts.documents, owners, corpus.documents, matches.lines("held_out"), matches.lines("unknown"))
+    owners = [match for match in matches.documents if match.counted]
+    whole = sum(match.whole for match in owners)
+    lines = matches.lines("held_out"), matches.lines("unknown")
+    removal = Removal(corpus.documents, len(owners), whole, parts.documents, *lines)
     if not parts.documents:
         return removal
     if not left.documents:
         raise SaffuError("this would remove every document in the model; delete its folder instead")
     changed = model.solved(model.sums - counts_of(parts, model, ledger, lm.source_))
-    sizes = {name: lm.trained_on_[name] - number for name, number in parts.totals().items()}
+    removed = parts.totals() | {"documents": len(owners)}
+    sizes = {name: lm.trained_on_[name] - number for name, number in removed.items()}
+    sizes["documents"] = min(lm.trained_on_["documents"] - whole, sizes["parts"])
     # Earlier samples may repeat the forgotten text.
     rows = [{key: value for key, value in row.items() if key != "sample"} for row in lm.log_]
-    log = [*rows, _row("forget", parts, began)]
+    log = [*rows, _row("forget", removed, began)]
     _replace(lm, changed, lm.statistics_ - _statistics(lm, parts), left, sizes, log)
     return replace(removal, tokens=_remaining_tokens(lm, parts))
 
@@ -251,8 +257,8 @@ def _statistics(lm: SaffuLM, corpus: TokenCorpus) -> Statistics:
     return Statistics.of(corpus, len(lm.tokenizer_), ngrams=lm.statistics_.ngrams is not None)
 
 
-def _row(stage: str, corpus: TokenCorpus, began: float) -> dict[str, Any]:
-    return {"stage": stage, "documents": corpus.documents, "tokens": corpus.targets, **_seconds(began)}
+def _row(stage: str, sizes: Mapping[str, int], began: float) -> dict[str, Any]:
+    return {"stage": stage, **{name: sizes[name] for name in ("documents", "parts", "tokens")}, **_seconds(began)}
 
 
 def _seconds(began: float) -> dict[str, float]:

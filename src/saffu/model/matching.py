@@ -53,6 +53,12 @@ class Match:
         return self.whole and not self.unknown
 
     @property
+    def share(self) -> str:
+        """How much of it is known."""
+        known = self.lines - sum(hi - lo for lo, hi in self.unknown)
+        return f"{known:,} of its {plural(self.lines, 'line')} match ({100 * known / self.lines:.0f}%)"
+
+    @property
     def partial(self) -> bool:
         return bool(self.counted) and not self.exact
 
@@ -158,60 +164,69 @@ class Matches:
         if all(match.held_out and not match.counted and match.exact for match in self.documents):
             return "these documents were held out and never counted", "there is nothing to remove"
         able, _, _ = self.removable()
-        too_often = {number for number, able in enumerate(able) if not able}
-        missing = [n for n, match in enumerate(self.documents) if n in too_often or not (match.exact or match.counted)]
+        missing = [n for n, match in enumerate(self.documents) if not able[n] or not (match.exact or match.counted)]
         for number, match in enumerate(self.documents):
-            if match.partial and number not in too_often:
+            if match.partial and able[number]:
                 remedy = f"{UNCHANGED}; `skip_uncounted` removes the parts that match"
                 return self._mismatch(number, match, ngrams), remedy
-        if missing and len(missing) == len(self.documents):
-            first = [(0, self.documents[0].lines)]
-            lines = uncounted_lines(self.corpus.select([0]), first, ngrams)
-            where = f"; phrases in {_shown(lines)} of the first were never counted" if lines else ""
-            return f"none of these documents is in the model{where}", "pass them exactly as they were counted"
-        if missing:
-            begin = self.corpus.starts[missing[0]]
-            opening = decode(self.corpus.ids[begin : begin + QUOTED].tolist()).split("\n")[0].strip()
-            quote = f", “{opening}…”" if opening else ""
-            cause = (
-                f"{len(missing):,} of {len(self.documents):,} documents {'was' if len(missing) == 1 else 'were'} never "
-                f"counted, or not that often (the first is document {missing[0] + 1}{quote})"
-            )
-            return cause, f"{UNCHANGED}; `skip_uncounted` removes only the others"
-        return "", ""
+        if not missing:
+            return "", ""
+        first = missing[0]
+        lines = f"; {self._lines(first, ngrams)}" if able[first] and self.documents[first].lines > 1 else ""
+        if len(self.documents) == 1:
+            often = "" if able[0] else " that often"
+            return f"this document is not in the model{often}{lines}", "pass it as it was counted"
+        if len(missing) == len(self.documents):
+            of_first = lines.replace("; ", "; of the first, ", 1)
+            return f"none of these documents is in the model{of_first}", "pass them exactly as they were counted"
+        begin = self.corpus.starts[first]
+        opening = decode(self.corpus.ids[begin : begin + QUOTED].tolist()).split("\n")[0].strip()
+        quote = f", “{opening}…”" if opening else ""
+        cause = (
+            f"{len(missing):,} of {len(self.documents):,} documents {'was' if len(missing) == 1 else 'were'} never "
+            f"counted, or not that often (the first is document {first + 1}{quote}{lines})"
+        )
+        return cause, f"{UNCHANGED}; `skip_uncounted` removes only the others"
 
     def _mismatch(self, number: int, match: Match, ngrams: NgramCounts | None) -> str:
         """Why a document is counted only in part."""
         which = f"document {number + 1}" if len(self.documents) > 1 else "this document"
-        known = match.lines - sum(hi - lo for lo, hi in match.unknown)
-        share = f"{known:,} of its {plural(match.lines, 'line')} match ({100 * known / match.lines:.0f}%)"
+        share = match.share
         if not self.ledger.complete:
             return (
                 f"{which} cannot be verified: {share}, and {_shown(match.unknown)} may have been held out or changed; "
                 "this model is from an older saffu, which did not record it"
             )
+        if match.division:
+            return f"{which} was counted, but {_shown(match.unknown)} of it no longer are"
         if match.unknown:
-            changed = f"a change lies in {_shown(match.unknown)}"
-            if lines := uncounted_lines(self.corpus.select([number]), match.unknown, ngrams):
-                changed += f"; phrases in {_shown(lines)} were never counted"
-            return f"{which} is not the one that was counted: {share}, {changed}; pass it as it was"
+            return f"{which} is not the one that was counted: {self._lines(number, ngrams)}; pass it as it was"
         return f"{which} is only a part of the one that was counted; {share}"
 
+    def _lines(self, number: int, ngrams: NgramCounts | None) -> str:
+        """How many lines of a document match, and where those are that do not."""
+        match = self.documents[number]
+        where = match.share + (f", a change lies in {_shown(match.unknown)}" if match.counted or match.held_out else "")
+        if ngrams is None or ngrams.order > SEARCHED:
+            return where
+        lines = uncounted_lines(self.corpus.select([number]), match.unknown, ngrams)
+        if not lines:
+            return f"{where}, but all phrases were counted, so lines were moved, repeated, or left out"
+        return where + (f"; phrases in {_shown(lines)} were never counted" if lines != match.unknown else "")
 
-def uncounted_lines(document: TokenCorpus, spans: Sequence[Span], ngrams: NgramCounts | None) -> list[Span]:
+
+def uncounted_lines(document: TokenCorpus, spans: Sequence[Span], ngrams: NgramCounts) -> list[Span]:
     """Which lines within spans of a document have n-grams that no counted text has; so they were changed.
 
     The ledger knows parts of up to thousands of lines as one hash; more hashes would make shorter texts easier to
-    guess. The n-grams are in the folder anyway. Empty if they reveal nothing: if most lines have such n-grams, as where
-    all of them were held out, or if none has, as where all that was changed occurs elsewhere.
+    guess. The n-grams are in the folder anyway. All lines of a span where most have such n-grams, as where all of them
+    were held out; none where all that was changed occurs elsewhere.
     """
-    if ngrams is None or ngrams.order > SEARCHED:
-        return []
-    return [
-        (lo + line, lo + line + 1)
-        for lo, hi in spans
-        for line in _uncounted_lines(document.lines_as_documents([(lo, hi)]), ngrams)
-    ]
+    lines: list[Span] = []
+    for lo, hi in spans:
+        found = _uncounted_lines(document.lines_as_documents([(lo, hi)]), ngrams)
+        lines += [(lo, hi)] if 2 * len(found) > hi - lo else [(lo + line, lo + line + 1) for line in found]
+    return lines
 
 
 def _uncounted_lines(part: TokenCorpus, ngrams: NgramCounts) -> list[int]:
@@ -238,7 +253,7 @@ def _uncounted_lines(part: TokenCorpus, ngrams: NgramCounts) -> list[int]:
             continue
         lines.append(lo)
         if 2 * len(lines) > part.lines:
-            return []
+            break
     return lines
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from saffu.errors import SaffuError
-from saffu.format import plural, progress_bar
+from saffu.format import in_parts, plural, progress_bar
 from saffu.text.tokenizer import EOD, PIECE, Tokenizer, WordTokenizer, pieces
 
 Integers = npt.NDArray[Any]
@@ -109,19 +109,21 @@ class TokenCorpus:
         return int(self.sizes.sum())
 
     def totals(self) -> dict[str, int]:
-        """The numbers of documents, lines, tokens, and bytes."""
-        return {"documents": self.documents, "lines": self.lines, "tokens": self.targets, "bytes": self.bytes}
+        """The numbers of documents, parts of them, lines, tokens, and bytes."""
+        whole = self.division.documents(False, self.documents) if self.division else self.documents
+        sizes = {"lines": self.lines, "tokens": self.targets, "bytes": self.bytes}
+        return {"documents": whole, "parts": self.documents, **sizes}
 
     def require_text(self, purpose: str) -> None:
         """Raise SaffuError if there is none to score, to fit, or for any other purpose."""
         if not self.targets:
             raise SaffuError(f"there is no text to {purpose}; pass at least one document that is not blank")
 
-    def described(self) -> str:
-        """How the text is divided: into documents of one line, or running text."""
-        if self.lines == self.documents:
-            return f"{plural(self.documents, 'document')} of one line"
-        return f"running text: {plural(self.documents, 'document')}, {plural(self.lines, 'line')}"
+    def described(self, documents: int) -> str:
+        """How the text is divided: into documents of one line, or running text. `documents`: it is these or parts of"""
+        if self.lines == documents:
+            return f"{plural(documents, 'document')} of one line"
+        return f"running text: {in_parts(documents, self.documents)}, {plural(self.lines, 'line')}"
 
     def line_starts(self) -> Integers:
         """Where each line begins, followed by the number of targets: (lines + 1,)."""
@@ -225,6 +227,11 @@ class Division:
 
     held_out: TokenCorpus
     flags: Integers  # (lines of the whole text,) uint8: BEGINS and HELD_OUT
+
+    def documents(self, held_out: bool, parts: int) -> int:
+        """How many documents the first parts that were held out, or that were not, belong to."""
+        runs = self.runs()
+        return len(np.unique(np.cumsum(runs.begins)[runs.held_out == held_out][:parts]))
 
     def runs(self) -> Runs:
         """The parts of the whole text, in order."""
