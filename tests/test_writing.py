@@ -66,7 +66,7 @@ def test_a_file_of_the_user_is_never_replaced(saffu, here, line):
     (here / "t").write_text("my thesis\n")
     refused(saffu, here, line, "t exists; choose another name, or replace it with --force")
     refused(saffu, here, f"{line} --force", "will not replace t: saffu did not write it")
-    refused(saffu, here, line.replace(" t", " m") + " --force", "m is a folder")
+    refused(saffu, here, line.replace(" t", " m") + " --force", "m is also an input")
     (here / "t").unlink()
     assert saffu(line).status == 0
     ours = (here / "t").read_bytes()
@@ -185,6 +185,12 @@ def test_inputs_are_never_outputs(saffu, here, name):
         refused(saffu, here, line, "is also an input (m")
 
 
+@pytest.mark.parametrize("line", ["export m --out m/sub", "export m --to arpa --out m/x", "embed m --out m/x/y"])
+def test_nothing_is_written_into_a_model(saffu, here, line):
+    """It could not change any more, because it would have to be replaced with what is not part of it."""
+    refused(saffu, here, line, "lies in m, which could not change any more")
+
+
 def test_an_export_never_replaces_counts(saffu, here):
     shutil.copytree("m", "n")
     refused(saffu, here, "export m --out n --force", "n holds a model with its counts")
@@ -251,7 +257,7 @@ def test_a_file_keeps_its_permissions(here):
 # Interruptions
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", writing.ENDING)
 def test_an_interruption_while_the_old_folder_is_removed(saffu, here, monkeypatch, number):
     """The change has been made: it is completed, the old counts are removed, and the message is true."""
     usual = shutil.rmtree

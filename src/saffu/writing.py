@@ -42,6 +42,7 @@ DTYPES = {
 }  # fmt: skip
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
 HEAD = 4096  # bytes at the beginning of a file that show whether it is ours
+ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 written: list[Path] = []  # what this process has replaced, for the message of an interruption
 
 
@@ -211,9 +212,11 @@ def to_safetensors(arrays: Mapping[str, Array]) -> Iterator[Any]:
 
 
 def require_apart(out: Path, *sources: Path) -> None:
-    """Fail if the output is one of the inputs, whatever their names, or contains one."""
+    """Fail if the output is one of the inputs, whatever their names, contains one, or lies in a model."""
     place = Path(out).resolve()
     for source in sources:
+        if (Path(source) / "config.json").is_file() and Path(source).resolve() in place.parents:
+            raise SaffuError(f"{out} lies in {source}, which could not change any more; choose another output")
         if not (Path(source).exists() and place.exists()):
             continue
         inside = [Path(source).resolve(), *Path(source).resolve().parents]
@@ -270,7 +273,7 @@ def remove(path: Path, meaning: str) -> None:
 
 @contextmanager
 def uninterrupted(once: bool = False) -> Iterator[list[int]]:
-    """Put off Ctrl-C and SIGTERM to the end of steps that belong together; the list receives those that arrive.
+    """Put off Ctrl-C, SIGTERM, and SIGHUP to the end of steps that belong together; the list receives those that arrive.
 
     With `once`, for longer work, a second signal of a kind takes effect at once. Signals that are ignored stay so.
     """
@@ -278,7 +281,7 @@ def uninterrupted(once: bool = False) -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():  # which is the only one that is interrupted
         yield arrived
         return
-    handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {int(number): signal.getsignal(number) for number in ENDING}
     usual = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
 
     def put_off(number: int, _: Any) -> None:

@@ -485,6 +485,22 @@ def test_a_full_disk_of_the_log_loses_no_model(saffu, tmp_path):
     assert saffu("info logged --check").status == 0
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device")
+@pytest.mark.parametrize("stream", ["2>&-", "2> /dev/full", "> /dev/full 2>&1"])
+def test_an_error_that_cannot_be_printed_is_one(tmp_path, stream):
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -m saffu info nothing {stream}"], check=False, cwd=tmp_path)
+    assert done.returncode == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="does not delete the current folder")
+def test_a_current_folder_that_was_deleted(saffu, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    result = saffu("info ../model")
+    assert (result.status, result.err) == (2, "saffu: MODEL: the current folder was deleted; change to another one\n")
+
+
 def test_the_prompt_comes_after_the_first_token(saffu, model, monkeypatch, capsys):
     """Otherwise a progress bar of the first prediction would overwrite it on a terminal."""
     from saffu.model.language_model import SaffuLM

@@ -14,6 +14,7 @@ from saffu.cli import commands
 from saffu.cli.main import as_typed, main, run
 from saffu.cli.signals import exit_if_received
 from saffu.errors import SaffuError
+from saffu.writing import ENDING
 
 
 @pytest.fixture
@@ -109,19 +110,21 @@ def test_programming_errors_stay_loud(monkeypatch):
             main(["info", "x"])
 
 
-def test_termination_is_143_and_unwinds(status_of):
+@pytest.mark.parametrize("number", ENDING[1:])
+def test_termination_unwinds(status_of, number):
+    """Also if the terminal is closed."""
     left = []
 
     def action():
         try:
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)
         finally:
             left.append("scratch removed")
 
-    before = signal.getsignal(signal.SIGTERM)
-    assert status_of(action) == (143, "")
+    before = signal.getsignal(number)
+    assert status_of(action) == (128 + number, "")
     assert left == ["scratch removed"]
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(number) is before
 
 
 def test_ctrl_c_while_parsing(capsys, monkeypatch):
@@ -142,7 +145,7 @@ def test_ctrl_c_that_python_wraps(status_of):
     assert status_of(action) == (130, "saffu: interrupted; no partial output was left behind\n")
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(number, 128 + number) for number in ENDING])
 def test_signals_that_meet_code_which_then_fails_to_clean_up(status_of, number, status):
     """As argparse does in parse_intermixed_args."""
 

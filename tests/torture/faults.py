@@ -170,7 +170,7 @@ def run(line: str, place: Path, nth: int = 0, fault: int = 0, tick: float = 0.00
             os.chdir(place)
             (place / SCRATCH).mkdir(exist_ok=True)
             tempfile.tempdir = str(place / SCRATCH)
-            secrets.token_bytes = random.Random(0).randbytes  # the same command gives the same files
+            secrets.token_bytes = random.Random(line).randbytes  # the same command gives the same files
             ticks = itertools.count()
             time.perf_counter = lambda: next(ticks) * tick
             make_small(place)

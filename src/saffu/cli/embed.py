@@ -32,9 +32,10 @@ def run(options: argparse.Namespace) -> None:
     if not (options.words or options.out):
         raise SaffuError("no word to look up; pass words, or write all vectors with --out FILE")
     require_utf8(*options.words)
-    from saffu.writing import is_stream, require_new_file
+    from saffu.writing import is_stream, require_apart, require_new_file
 
     if options.out:
+        require_apart(options.out, options.model)
         require_new_file(options.out, options.force, ours=r"\d+ \d+\n")
     lm = load_model(options)
     vectors = lm.word_vectors_ if options.kind is None else lm.word_vectors_.of(options.kind)

@@ -119,8 +119,9 @@ def export_int8(options: argparse.Namespace) -> None:
 def export_arpa(options: argparse.Namespace) -> None:
     """Write the n-gram counts as an ARPA file."""
     from saffu.tools.arpa import write_arpa
-    from saffu.writing import is_stream
+    from saffu.writing import is_stream, require_apart
 
+    require_apart(options.out, options.model)
     lm = load_model(options)
     ngrams = write_arpa(lm.references_, lm.tokenizer_, options.out, options.order, options.prune or 0, options.force)
     if not is_stream(options.out):  # which may be where notes would go

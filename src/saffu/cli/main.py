@@ -27,7 +27,7 @@ EXTRAS = {"torch": "torch", "matplotlib": "plots", "transformers": "hf", "starle
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command and exit: 0 success, 2 user error, 130 interrupted, 143 terminated."""
+    """Run the command and exit: 0 success, 2 user error, 130 interrupted, 143 terminated, 129 terminal closed."""
     status = 130
     previous = {}
     hook = sys.unraisablehook
@@ -36,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         received.clear()
         if "saffu.writing" in sys.modules:  # when called from Python
             sys.modules["saffu.writing"].written.clear()
-        for number, handler in ((signal.SIGTERM, _terminate), (signal.SIGINT, _interrupt)):
+        hang_up = getattr(signal, "SIGHUP", signal.SIGTERM)  # which Windows does not have
+        handlers = {signal.SIGTERM: _terminate, hang_up: _terminate, signal.SIGINT: _interrupt}
+        for number, handler in handlers.items():
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and background jobs have it
                 previous[number] = signal.signal(number, handler)
         status = run(sys.argv[1:] if arguments is None else list(arguments))
@@ -48,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if received[-1] == signal.SIGINT:  # which led to this error
             complain(interrupted())
         else:
-            status = 143
+            status = 128 + received[-1]
     finally:
         for number, usual in previous.items():
             signal.signal(number, usual)
@@ -201,9 +203,11 @@ def already_written() -> str:
 
 def complain(message: str) -> int:
     """Print one line on standard error; return the status of a user error."""
+    from saffu.cli.output import print_unless_closed
     from saffu.format import escape_controls
 
-    print("saffu:", escape_controls(" ".join(message.split("\n"))), file=sys.stderr, flush=True)
+    line = " ".join(message.split("\n"))
+    print_unless_closed(f"saffu: {escape_controls(line)}", sys.stderr)
     return 2
 
 
@@ -242,13 +246,13 @@ def _importing_torch() -> bool:
     return torch is not None and getattr(torch.__spec__, "_initializing", False)
 
 
-def _terminate(*_: object) -> NoReturn:
-    """Exit on SIGTERM, removing scratch folders; a second SIGTERM kills at once."""
-    received.append(signal.SIGTERM)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def _terminate(number: int, _: object) -> NoReturn:
+    """Exit on SIGTERM or SIGHUP, removing scratch folders; a second one kills at once."""
+    received.append(number)
+    signal.signal(number, signal.SIG_DFL)
     if _importing_torch():
-        os._exit(143)
-    sys.exit(143)
+        os._exit(128 + number)
+    sys.exit(128 + number)
 
 
 def _send_again(event: sys.UnraisableHookArgs) -> None:

@@ -129,6 +129,8 @@ def named_path(text: str) -> Path:
     path = Path(named(text))
     try:
         path.resolve()
+    except FileNotFoundError:
+        raise argparse.ArgumentTypeError("the current folder was deleted; change to another one") from None
     except (RuntimeError, OSError):  # before and since Python 3.13
         raise argparse.ArgumentTypeError(f"{text} is a link that leads to itself; remove it") from None
     return path

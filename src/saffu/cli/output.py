@@ -33,7 +33,7 @@ def model_facts(lm: SaffuLM) -> dict[str, Any]:
 def say(options: argparse.Namespace, text: str) -> None:
     """Print a note: to standard output or, with --json, to standard error; with --quiet, not at all."""
     if not options.quiet:
-        _print_unless_closed(escape_controls(text), sys.stderr if options.json else sys.stdout)
+        print_unless_closed(escape_controls(text), sys.stderr if options.json else sys.stdout)
 
 
 class Harmless:
@@ -50,7 +50,7 @@ class Harmless:
 
 
 def warn(text: str) -> None:
-    print(f"saffu: {escape_controls(text)}", file=sys.stderr)
+    print_unless_closed(f"saffu: {escape_controls(text)}", sys.stderr)
 
 
 def warn_of_space(prompt: str, tokenizer: Tokenizer) -> None:
@@ -59,7 +59,7 @@ def warn_of_space(prompt: str, tokenizer: Tokenizer) -> None:
         warn("the prompt ends with a space, which belongs to the next word; omit it for a better continuation")
 
 
-def _print_unless_closed(text: str, stream: TextIO) -> None:
+def print_unless_closed(text: str, stream: TextIO) -> None:
     """Print to a stream whose reader may have exited, or whose disk may be full; work continues without it."""
     try:
         print(text, file=stream, flush=True)

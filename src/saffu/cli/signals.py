@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 
 received: list[int] = []
@@ -11,4 +10,4 @@ received: list[int] = []
 def exit_if_received() -> None:
     """End a command that would not end by itself, if it has been asked to."""
     if received:
-        sys.exit(130 if received[-1] == signal.SIGINT else 143)
+        sys.exit(128 + received[-1])

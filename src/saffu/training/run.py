@@ -101,7 +101,7 @@ class Run(ABC, Generic[M, P]):
 
         `on_check` receives a row of the log and the model as it is now, whenever held-out text was scored. `save`,
         called on the first process only, must store `best` together with the files it receives: checkpoints, or none
-        after a divergence. SIGINT and SIGTERM take effect at the next moment, once a checkpoint is saved.
+        after a divergence. Signals that end the run take effect at the next moment, once a checkpoint is saved.
         """
         cuda = [self.device] if self.device.type == "cuda" else []
         try:
