@@ -102,20 +102,18 @@ def update(options: argparse.Namespace) -> None:
         lm.update(corpus)
         if trains:
             train_further(options, lm, corpus, dev)
-    finish(
-        options,
-        lm,
-        f"added {plural(corpus.documents, 'document')} ({corpus.targets:,} tokens)",
-        {"added": corpus.documents},
-    )
+    finish(options, lm, addition(corpus), {"added": corpus.documents})
+
+
+def addition(corpus: TokenCorpus) -> str:
+    return f"added {plural(corpus.documents, 'document')} ({corpus.targets:,} tokens)"
 
 
 def add_documents(options: argparse.Namespace) -> None:
     """Add the text to the model's counts after it was read online, and say so on standard error."""
     with changed_model(options) as (lm, corpus):
         lm.update(corpus)
-    added = plural(corpus.documents, "document")
-    warn(f"added {added} ({corpus.targets:,} tokens) to {options.model}")
+    warn(f"{addition(corpus)} to {options.model}")
 
 
 def held_out_text(options: argparse.Namespace, lm: SaffuLM, corpus: TokenCorpus) -> TokenCorpus:
@@ -196,15 +194,11 @@ def merge(options: argparse.Namespace) -> None:
     from saffu.model import living
     from saffu.model.language_model import SaffuLM
 
-    if len({folder.resolve() for folder in options.models}) < len(options.models):
-        raise SaffuError(
-            "the same model is listed twice, so its documents would be counted twice; list each model once"
-        )
+    require_different(options)
     if len(options.models) < 2:
         raise SaffuError("there is nothing to merge; list at least two models")
     for folder in options.models:
         require_original(folder, "merge the original model")
-    require_output(options, *options.models)
     in_memory = options.memory_limit is None
     with changing(options.out, wait=False), bounded(options):
         lm = living.merge(SaffuLM.load(folder, check=in_memory) for folder in options.models)
@@ -222,9 +216,7 @@ def mix(options: argparse.Namespace) -> None:
     from saffu.files import changing
     from saffu.model.language_model import SaffuLM
 
-    if len({folder.resolve() for folder in options.models}) < len(options.models):
-        raise SaffuError("the same model is listed twice; list each model once")
-    require_output(options, *options.models, *options.dev)
+    require_different(options, *options.dev)
     with changing(options.out, wait=False):
         first, *others = [SaffuLM.load(folder, check=True) for folder in options.models]
         lm = first.mix(*others, dev=tokenized(options.dev, options, first))
@@ -236,6 +228,13 @@ def mix(options: argparse.Namespace) -> None:
     bits = lm.log_[-1]["dev_bits_per_byte"]
     say(options, f"mixed {members}: {bits:.3f} bits per byte of the text that the weights were fitted on")
     say(options, f"saved in {options.out}")
+
+
+def require_different(options: argparse.Namespace, *others: str) -> None:
+    """Fail if a model is listed twice, so that its documents would count twice, or if --out is an input."""
+    if len({folder.resolve() for folder in options.models}) < len(options.models):
+        raise SaffuError("the same model is listed twice; list each model once")
+    require_output(options, *options.models, *others)
 
 
 def require_original(model: Path, remedy: str) -> None:

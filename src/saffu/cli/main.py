@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from saffu import __version__
 from saffu.cli.signals import received
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if "saffu.writing" in sys.modules:  # when called from Python
             sys.modules["saffu.writing"].written.clear()
         hang_up = getattr(signal, "SIGHUP", signal.SIGTERM)  # which Windows does not have
-        handlers = {signal.SIGTERM: _terminate, hang_up: _terminate, signal.SIGINT: _interrupt}
+        handlers: dict[int, Any] = {signal.SIGTERM: _terminate, hang_up: _terminate, signal.SIGINT: _interrupt}
         for number, handler in handlers.items():
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and background jobs have it
                 previous[number] = signal.signal(number, handler)

@@ -191,17 +191,16 @@ class Matches:
     def _mismatch(self, number: int, match: Match, ngrams: NgramCounts | None) -> str:
         """Why a document is counted only in part."""
         which = f"document {number + 1}" if len(self.documents) > 1 else "this document"
-        share = match.share
         if not self.ledger.complete:
             return (
-                f"{which} cannot be verified: {share}, and {_shown(match.unknown)} may have been held out or changed; "
-                "this model is from an older saffu, which did not record it"
+                f"{which} cannot be verified: {match.share}, and {_shown(match.unknown)} may have been held out or "
+                "changed; this model is from an older saffu, which did not record it"
             )
         if match.division:
             return f"{which} was counted, but {_shown(match.unknown)} of it no longer are"
         if match.unknown:
             return f"{which} is not the one that was counted: {self._lines(number, ngrams)}; pass it as it was"
-        return f"{which} is only a part of the one that was counted; {share}"
+        return f"{which} is only a part of the one that was counted; {match.share}"
 
     def _lines(self, number: int, ngrams: NgramCounts | None) -> str:
         """How many lines of a document match, and where those are that do not."""

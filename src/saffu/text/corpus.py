@@ -120,7 +120,7 @@ class TokenCorpus:
             raise SaffuError(f"there is no text to {purpose}; pass at least one document that is not blank")
 
     def described(self, documents: int) -> str:
-        """How the text is divided: into documents of one line, or running text. `documents`: it is these or parts of"""
+        """How the text is divided: into documents of one line, or running text; all of, or parts of, `documents`."""
         if self.lines == documents:
             return f"{plural(documents, 'document')} of one line"
         return f"running text: {in_parts(documents, self.documents)}, {plural(self.lines, 'line')}"
