@@ -152,6 +152,18 @@ def test_numbers_that_no_fit_gives(saffu, copied, tmp_path, file, name, value): 
     one_line(result)
 
 
+def test_a_model_that_claims_to_have_counted_no_word(saffu, copied, tmp_path):  # noqa: F811
+    folder = copied("calibrated")
+    path = folder / "references.safetensors"
+    arrays = {key: array.copy() for key, array in load_arrays(path).items()}
+    arrays["frequencies"][:] = 0
+    path.write_bytes(b"".join(bytes(piece) for piece in to_safetensors(arrays)))
+    sign(folder)
+    result = saffu(["embed", folder, "--out", tmp_path / "vectors.txt"])
+    one_line(result, "no vectors to write")
+    assert not (tmp_path / "vectors.txt").exists()
+
+
 @pytest.mark.parametrize("settings", [7, None, [], "radius", {}])
 def test_settings_of_an_older_folder_that_are_not_settings(saffu, tmp_path, settings):
     folder = tmp_path / "older"

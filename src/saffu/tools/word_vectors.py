@@ -96,6 +96,8 @@ def to_word2vec(words: Sequence[tuple[str, Vectors]]) -> str:
     1 2
     dog 1 0.5
     """
+    if not words:
+        raise SaffuError("none of the words was counted, so there are no vectors to write; train on some text")
     lines = [f"{len(words)} {len(words[0][1])}"]
     lines += [f"{word} {' '.join(f'{value:.6g}' for value in vector)}" for word, vector in words]
     return "\n".join(lines) + "\n"
