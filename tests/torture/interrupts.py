@@ -1,15 +1,15 @@
-"""Ctrl-C and SIGTERM from the first moment on: while Python starts, modules are imported, and options are parsed."""
+"""Signals that end a command, from the first moment on: while Python starts, imports modules, and parses options."""
 
 from __future__ import annotations
 
 import random
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from saffu.writing import ENDING
 from torture.harness import COMPANION, QUICK, Attempt, documents, patience, prepared
 from torture.kills import absent_or, failed, reset
 
@@ -24,7 +24,7 @@ def run(words):
 usual, module.run = module.run, run
 module.main(sys.argv[1:])
 """
-STATUSES = {signal.SIGINT: (0, 130, -2), signal.SIGTERM: (0, 143, -15)}  # negative: when Python is ending
+STATUSES = {number: (0, 128 + number, -number) for number in ENDING}  # negative: when Python is ending
 
 
 def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
