@@ -25,7 +25,7 @@ from saffu.experiments.results import cell_key
 from saffu.experiments.scoring import Family, GridCorpus
 from saffu.experiments.units import Decoder
 from saffu.paper import cipher, equations
-from saffu.paper.config import PaperConfig
+from saffu.paper.config import COUNTED_MARKERS, PaperConfig
 from saffu.paper.fit import unit_embeddings
 from saffu.paper.windows import batches, unit_windows
 from saffu.text.corpus import TokenCorpus
@@ -87,7 +87,7 @@ class SharedUnits:
     def embeddings(self, unit: UnitKey) -> Tensor:
         """E (N, D) of a unit, float32."""
         config = unit.config
-        markers = unit.config.special_noise in ("padding", "zero-padding", "counted")
+        markers = unit.config.special_noise in COUNTED_MARKERS
         counted = (config.block, config.block_advance, config.radius_span) if markers else ()
         key = unit.name, config.units()[unit.name].dimension, config.special_noise, counted
         if key not in self.embedded:

@@ -89,18 +89,21 @@ def test_results_do_not_depend_on_the_batches(text, tmp_path):
         assert one.dev.nll == pytest.approx(other.dev.nll, rel=1e-7)
 
 
-@pytest.mark.parametrize(("span", "radii"), [("blocks", 98), ("document", 14)])
-def test_the_units_of_the_papers_grid(span, radii):
-    cells = grid(settings={"radius_span": [span]})
+@pytest.mark.parametrize(
+    ("span", "noise", "radii", "documents"),
+    [("blocks", "zero", 98, 1), ("document", "zero", 14, 1), ("document", "counted", 14, 7)],
+)
+def test_the_units_of_the_papers_grid(span, noise, radii, documents):
+    cells = grid(settings={"radius_span": [span], "special_noise": [noise]})
     assert len(cells) == 245
     names = [unit.name for unit in units_of(cells)]
-    assert (names.count("block"), names.count("radius"), names.count("document")) == (14, radii, 7)
+    assert (names.count("block"), names.count("radius"), names.count("document")) == (14, radii, documents)
 
 
 def test_units_are_fitted_once(text, tmp_path, monkeypatch):
     fitted = count_calls(monkeypatch, units.FittedUnits, "fit")
     run_grid(tmp_path, small(), text)
-    assert len(fitted) == 2 + 2 + 4  # document models with their sum blocks; cat blocks; radii
+    assert len(fitted) == 1 + 1 + 2 + 4  # the document model with a sum block; the other one; cat blocks; radii
 
 
 def test_finished_cells_are_not_repeated(text, tmp_path, monkeypatch):

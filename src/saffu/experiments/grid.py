@@ -1,7 +1,7 @@
 """The models that an ablation compares. A cell is a `PaperConfig`; a grid is a list of cells.
 
 Also lists the units that the cells are assembled from. The units of a model only meet in its final decoder, so the
-models of a grid share them: 245 cells are made of 28 units and 7 document models. Radial units that pass through blocks
+models of a grid share them: 245 cells are made of 28 units and a document model. Radial units that pass through blocks
 depend on them: with `radius_span` blocks, there are 98 of them instead of 14.
 """
 
@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any
 
 from saffu.errors import SaffuError
-from saffu.paper.config import PaperConfig
+from saffu.paper.config import COUNTED_MARKERS, PaperConfig
 
 SIZES = (2, 4, 8, 16, 32, 64, 128)
 MODES = ("sum/sum", "cat/sum", "sum/cat", "cat/cat")  # block/radius, in the order of the paper's tables
@@ -148,10 +148,16 @@ def radius_unit(cell: PaperConfig) -> UnitKey:
 
 @cache
 def document_unit(cell: PaperConfig) -> UnitKey | None:
-    """The cell's document model. It reads the block unit's embeddings, so each block size has its own."""
+    """The cell's document model, next to the smallest block unit that has the same embeddings, which are all it reads.
+
+    Where markers are counted, these depend on the blocks; otherwise, a grid has a single document model.
+    """
     if not cell.document_shards:
         return None
-    return UnitKey("document", replace(block_unit(cell).config, document_shards=cell.document_shards))
+    config = block_unit(cell).config
+    if config.special_noise not in COUNTED_MARKERS:
+        config = replace(config, block=2, gap="none", **_defaults("block_mode", "block_advance", "padding"))
+    return UnitKey("document", replace(config, document_shards=cell.document_shards))
 
 
 def units_of(cells: Sequence[PaperConfig]) -> list[UnitKey]:

@@ -3,18 +3,23 @@
 A cell's logits are the sum of its units' logits (see `units`), so no model has to be assembled. Nor does each of 245
 cells need its own sum of exponentials per target: e^{a+b} = e^a·e^b, so with e^a of every block side and e^b of every
 radius, the normalizers of all cells are one small matrix product, Z[i, j] = Σ_n e^{a_i,n} e^{b_j,n}.
+
+Many targets have the same context, above all in small units. So targets are scored in the order of what precedes them,
+and the logits of a unit are computed once for neighbors between which its output does not change.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -26,13 +31,15 @@ from saffu.experiments.units import Decoder, FittedUnits, fit_memory, outputs, p
 from saffu.format import progress_bar
 from saffu.interface import Score
 from saffu.paper.config import PaperConfig
+from saffu.paper.devices import run_workers, workers_for
 from saffu.text.corpus import TokenCorpus
-from saffu.text.tokenizer import EOD, Tokenizer
+from saffu.text.tokenizer import EOD, PAD, Tokenizer
 from saffu.tools.evaluate import count_references, evaluate_references
 
 EVAL_TOKENS = 100_000  # approximate number of training and of held-out targets that cells are scored on
 BATCH = {"cpu": 1 << 10, "cuda": 1 << 14}  # targets passed through a unit at a time
-CHUNK = 64  # targets scored at a time on a CPU: their exponentials stay near the cache
+CHUNK = 96  # targets scored at a time on a CPU: their exponentials stay near the cache
+NEAREST = 8  # tokens before a target that decide its place in the order of scoring
 MEMORY_LIMIT = 6 * 10**9
 PROGRAM = 700 * 10**6  # bytes that Python, torch, and the corpus take
 Left = tuple[UnitKey, ...]
@@ -86,9 +93,9 @@ class Family:
     def __init__(self, cells: Sequence[PaperConfig], decoders: Mapping[UnitKey, Decoder]):
         lefts = [left_side(cell) for cell in cells]
         self.blocks = list(dict.fromkeys(block for block, *_ in lefts))
-        self.documents = list(dict.fromkeys(side for side in lefts if len(side) > 1))
+        self.documents = list(dict.fromkeys(document for _, *documents in lefts for document in documents))
         self.radii = list(dict.fromkeys(radius_unit(cell) for cell in cells))
-        self.lefts = [*((block,) for block in self.blocks), *self.documents]
+        self.lefts: list[Left] = sorted(dict.fromkeys([*((block,) for block in self.blocks), *lefts]), key=len)
         self.place = {
             cell_key(cell): (self.lefts.index(left), self.radii.index(radius_unit(cell)))
             for cell, left in zip(cells, lefts, strict=True)
@@ -109,41 +116,80 @@ class Family:
 
         A part's outputs sum to one, so a term that is added to all its rows is added to the logits once: blocks carry
         it for K = 2, and document models what it is more for K = 3. All units saw the same targets, so the column sums
-        of radii differ only by rounding, and their mean stands for each of them.
+        of blocks differ only by rounding, as those of radii do, and their mean stands for each of them.
         """
-        radii = torch.stack([decoders[radius].column_sum for radius in self.radii])
-        radius = radii.mean(0)
-        if float((radii / radius - 1).abs().max()) > 1e-3:
-            raise RuntimeError("units of one family were counted on different targets")
-        rows = {unit: decoders[unit].rows for unit in self.radii}
-        terms = {}
-        for block in self.blocks:
-            terms[block] = -torch.log(decoders[block].column_sum + radius)
-            rows[block] = decoders[block].rows + terms[block].float()
-        for block, document in self.documents:
-            sums = decoders[block].column_sum + decoders[document].column_sum + radius
-            rows[document] = decoders[document].rows + (-2 * torch.log(sums) - terms[block]).float()
+        block, radius = (self._column_sum(decoders, units) for units in (self.blocks, self.radii))
+        term = -torch.log(block + radius)
+        rows = {unit: decoders[unit].rows + term.float() for unit in self.blocks}
+        rows |= {unit: decoders[unit].rows for unit in self.radii}
+        for document in self.documents:
+            sums = block + radius + decoders[document].column_sum
+            rows[document] = decoders[document].rows + (-2 * torch.log(sums) - term).float()
         return rows
+
+    @staticmethod
+    def _column_sum(decoders: Mapping[UnitKey, Decoder], units: Sequence[UnitKey]) -> Tensor:
+        """The mean of what differs only by rounding."""
+        sums = torch.stack([decoders[unit].column_sum for unit in units])
+        mean = sums.mean(0)
+        if float((sums / mean - 1).abs().max()) > 1e-3:
+            raise RuntimeError("units of one family were counted on different targets")
+        return mean
 
     def nll(self, hidden: Mapping[UnitKey, Tensor], ids: Tensor) -> Tensor:
         """−Σ_m log p of the targets under every left side and every radius, (lefts, radii), from the units' outputs.
 
         Logits are means of log F, so their exponentials are of the size of counts: float32 holds them as they are.
         """
-        some = hidden[self.radii[0]]
-        shape = len(self.lefts) + len(self.radii), len(some), self.rows[self.radii[0]].shape[1]
-        logits = some.new_empty(shape)  # (lefts and radii, n, N)
-        left, right = logits[: len(self.lefts)], logits[len(self.lefts) :]
-        for row, unit in chain(zip(left, self.blocks, strict=False), zip(right, self.radii, strict=True)):
-            torch.mm(hidden[unit], self.rows[unit], out=row)
-        for row, (block, document) in zip(left[len(self.blocks) :], self.documents, strict=True):
-            torch.addmm(left[self.blocks.index(block)], hidden[document], self.rows[document], out=row)
-        of_target = logits.gather(2, ids.expand(len(logits), -1)[:, :, None]).sum(1, dtype=torch.float64)  # (sides, 1)
-        logits.exp_()
+        changes = {unit: changed(hidden[unit]) for unit in self.rows}
+        runs = torch.stack([*changes.values()]).any(0).nonzero().squeeze(1)  # (n,) where any unit's output changes
+        lengths = runs.diff(append=runs.new_tensor([len(ids)]))
+        sides = [*((unit,) for unit in self.documents), *self.lefts, *((unit,) for unit in self.radii)]
+        some = self.rows[self.radii[0]]
+        factors = some.new_empty(len(sides), len(runs), some.shape[1])  # e^logits of every side
+        of_unit = {}
+        for unit, change in changes.items():
+            logits = hidden[unit][change] @ self.rows[unit]  # (≤ n, N)
+            row = change.cumsum(0) - 1  # (m,) of each target
+            of_unit[unit] = logits[row, ids].sum(dtype=torch.float64)
+            torch.index_select(logits.exp_(), 0, row[runs], out=factors[sides.index((unit,))])
+        for pair in [side for side in self.lefts if len(side) > 1]:
+            block, document = (factors[sides.index((unit,))] for unit in pair)
+            torch.mul(block, document, out=factors[sides.index(pair)])
         likely = slice(EOD, None)  # ids below EOD are never predicted
-        Z = torch.bmm(left[:, :, likely].transpose(0, 1), right[:, :, likely].permute(1, 2, 0))  # (n, lefts, radii)
-        nll: Tensor = torch.log(Z.double()).sum(0) - of_target[: len(left)] - of_target[len(left) :].T
+        left, right = factors[len(self.documents) :, :, likely].tensor_split([len(self.lefts)])
+        Z = torch.bmm(left.transpose(0, 1), right.permute(1, 2, 0))  # (n, lefts, radii)
+        normalizers = lengths.double() @ torch.log(Z.double()).flatten(1)
+        of_left = torch.stack([torch.stack([of_unit[unit] for unit in side]).sum() for side in self.lefts])
+        of_right = torch.stack([of_unit[unit] for unit in self.radii])
+        nll: Tensor = normalizers.view(Z.shape[1:]) - of_left[:, None] - of_right
         return nll
+
+
+def changed(rows: Tensor) -> Tensor:
+    """Whether each row differs from the one before it, (n,); the first one does.
+
+    >>> changed(torch.tensor([[1, 2], [1, 2], [1, 3]])).tolist()
+    [True, False, True]
+    """
+    changes = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+    torch.any(rows[1:] != rows[:-1], 1, out=changes[1:])
+    return changes
+
+
+def order_by_context(corpus: TokenCorpus, lo: int, hi: int) -> npt.NDArray[np.int64]:
+    """The targets from `lo` to `hi`, counted from `lo`, sorted so that those with similar contexts are neighbors.
+
+    The two tokens before a target decide first, then its position in its document, then the tokens before these.
+
+    >>> corpus = TokenCorpus(np.array([5, 4, 3, 5, 4, 3]), np.array([0, 3, 6]), np.array([5, 5]))
+    >>> order_by_context(corpus, 0, 6).tolist()
+    [0, 3, 2, 5, 1, 4]
+    """
+    targets = np.arange(lo, hi)
+    positions = targets - corpus.starts[np.searchsorted(corpus.starts, targets, side="right") - 1]
+    before = [np.where(positions >= n, corpus.ids[np.maximum(targets - n, 0)], PAD) for n in range(1, NEAREST + 1)]
+    return np.lexsort([*before[:1:-1], positions, *before[1::-1]])
 
 
 def left_side(cell: PaperConfig) -> Left:
@@ -245,7 +291,8 @@ class Ablation:
                     batches = {unit: list(islice(stream, stretch // batch)) for unit, stream in streams.items()}
                     number += 1
                     if number > done:
-                        self._add_losses(losses[name], families, networks, batches, chunk)
+                        order = order_by_context(corpus, lo, min(lo + stretch, corpus.targets))
+                        self._add_losses(losses[name], families, networks, batches, torch.from_numpy(order), chunk)
                         self.results.save_unfinished(number, stretch, losses)
                     bar.update(min(stretch, corpus.targets - lo))
         for cell, key in zip(cells, keys, strict=True):
@@ -259,17 +306,37 @@ class Ablation:
         families: Sequence[Family],
         networks: dict[UnitKey, Any],
         batches: dict[UnitKey, list[Any]],
+        order: Tensor,
         chunk: int,
     ) -> None:
-        """Add the loss of every cell on one stretch of targets."""
-        hidden = {unit: outputs(unit, networks[unit], batches[unit]) for unit in networks}
-        ids = torch.cat([targets.ids for targets in next(iter(batches.values()))])
-        for lo in range(0, len(ids), chunk):
-            some = {unit: h[lo : lo + chunk] for unit, h in hidden.items()}
-            for family in families:
-                nll = family.nll(some, ids[lo : lo + chunk]).tolist()
-                for key, (row, column) in family.place.items():
-                    losses[key] += nll[row][column]
+        """Add the loss of every cell on one stretch of targets, which are scored in this order."""
+        units = list(networks)
+        ids = torch.cat([targets.ids for targets in batches[units[0]]])
+        order = order.to(ids.device)
+        hidden: dict[UnitKey, Tensor] = {}
+        workers = workers_for(self.device, len(ids) // chunk)
+
+        def decode(number: int, stopped: Callable[[], bool]) -> None:
+            for unit in units[number::workers]:
+                if not stopped():
+                    hidden[unit] = outputs(unit, networks[unit], batches[unit])
+
+        @torch.no_grad()
+        def score(number: int, stopped: Callable[[], bool]) -> list[Tensor]:
+            sums = [torch.zeros(len(family.lefts), len(family.radii)).to(order.device).double() for family in families]
+            for rows in order.split(chunk)[number::workers]:
+                some = {unit: h[rows] for unit, h in hidden.items()}
+                for family, total in zip(families, sums, strict=True):
+                    total += family.nll(some, ids[rows])
+                if stopped():
+                    break
+            return sums
+
+        run_workers(decode, workers)
+        for family, *parts in zip(families, *run_workers(score, workers), strict=True):
+            nll = torch.stack(parts).sum(0).tolist()
+            for key, (row, column) in family.place.items():
+                losses[key] += nll[row][column]
 
     def _parameters(self, cell: PaperConfig) -> int:
         return parameter_count([*left_side(cell), radius_unit(cell)], self.corpus.vocabulary)

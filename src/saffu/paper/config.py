@@ -9,6 +9,11 @@ from saffu.errors import SaffuError
 from saffu.settings import Settings, setting
 
 MOST = 1 << 14  # of anything that a weight matrix has one row for
+COUNTED_MARKERS = (
+    "padding",
+    "zero-padding",
+    "counted",
+)  # values of `special_noise` that give `<sod>` and `<frg>` counts
 
 
 class UnitShape(NamedTuple):

@@ -16,7 +16,7 @@ from torch import Tensor
 from saffu.errors import SaffuError
 from saffu.interface import Array, Stage
 from saffu.paper import cipher, counting, solving
-from saffu.paper.config import PaperConfig
+from saffu.paper.config import COUNTED_MARKERS, PaperConfig
 from saffu.paper.counting import counting_network
 from saffu.paper.model import PaperModel, PaperSums
 from saffu.paper.network import Network
@@ -120,7 +120,7 @@ def noise_frequencies(unit: str, corpus: TokenCorpus, vocabulary: int, config: P
     f = torch.from_numpy(corpus.frequencies(vocabulary))
     if config.special_noise in ("counted", "counted-padding") or (config.special_noise, unit) == ("masked", "radius"):
         f[PAD] = corpus.documents
-    if config.special_noise in ("padding", "zero-padding", "counted"):
+    if config.special_noise in COUNTED_MARKERS:
         f[SOD] = corpus.documents
         sees_blocks = unit == "block" or config.radius_span in ("block", "blocks")
         f[FRG] = max(1, fragments(corpus, config)) if config.block and sees_blocks else 1
