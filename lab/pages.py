@@ -19,7 +19,7 @@ from lab.fill import filled
 from lab.readings import dev_over_train, label, perplexities, structure_of
 from lab.rows import Row
 from lab.run_claims import best_rate, described
-from lab.verdicts import TEXTS, Results, verdict_table
+from lab.verdicts import TEXTS, Results, verdict_counts, verdict_table
 from saffu import files
 from saffu.errors import SaffuError
 from saffu.experiments import figures, learning_curves, tables
@@ -202,6 +202,7 @@ def pages(results: Results) -> dict[str, dict[str, str]]:
             "verdicts": verdict_table(results),
         },
         "warm-start.md": {"warm-starts": warm_table(results)},
+        "README.md": {"claims": verdict_counts(results)},
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -197,13 +196,20 @@ def verdict_table(results: Results) -> str:
         size = f"{text}, {verdict.size}" + ", as 0.2.0 read the paper" * is_former if verdict.tokens else "–"
         values = [verdict.claim, f"**{short(verdict.verdict)}**", effects(verdict), spread, size, verdict.evidence]
         lines.append(f"| {number} | " + " | ".join([*values, elsewhere(verdict, others)]) + " |")
-    counts = Counter(decided(verdict, others).verdict for verdict in verdicts.values())
-    kinds = [f"{kind}: {counts[kind]}" for kind in (HOLDS, IN_PART, FAILS, OPEN) if counts[kind]]
-    summary = f"{len(verdicts)} claims; {'; '.join(kinds)}. Effects are relative and means. A spread is a standard "
+    summary = f"{verdict_counts(results)}. Effects are relative and means. A spread is a standard "
     summary += (
         "deviation in percentage points, with the number of seeds or choices of documents; “–” where there was one."
     )
     return "\n".join([*lines, "", summary, ""])
+
+
+def verdict_counts(results: Results) -> str:
+    """How many claims were judged, and how many have each verdict."""
+    others = other_verdicts(results)
+    verdicts = [decided(verdict, others).verdict for verdict in all_verdicts(results).values()]
+    words = {HOLDS: "hold", IN_PART: "hold in part", FAILS: "do not hold", OPEN: "are open"}
+    *counts, last = (f"{verdicts.count(kind)} {word}" for kind, word in words.items() if kind in verdicts)
+    return f"Of {len(verdicts)} claims, {', '.join(counts)}, and {last}"
 
 
 def decided(verdict: Verdict, others: dict[str, dict[int, Verdict]]) -> Verdict:
