@@ -193,6 +193,7 @@ def pages(results: Results) -> dict[str, dict[str, str]]:
             "readings-published": readings_table(results, published),
             "grid": grid_tables(results),
             "search": search_results.search_table(results.search) if results.search else "\n",
+            "properties": search_results.properties_table(results.search) if results.search else "\n",
             "validation": search_results.validation_table(results.search) if results.search else "\n",
         },
         "paper.md": {

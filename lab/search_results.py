@@ -8,7 +8,7 @@ from statistics import mean
 
 from lab.rows import Row
 from lab.search import structure_of
-from lab.structure import HALVES, Structure, baselines, printed_logs, structure
+from lab.structure import CLEAR, HALVES, Structure, baselines, printed_logs, structure
 from saffu.experiments.grid import SIZES, reading_of
 from saffu.experiments.tables import Perplexities, head
 from saffu.paper.config import PaperConfig
@@ -16,6 +16,7 @@ from saffu.paper.config import PaperConfig
 DEFAULT = "default settings"
 TEXTS = ("babylm-small", "spoken")  # that select
 SHOWN = 12  # readings in the table, and those that meet the conditions
+FEW = 8  # readings in the table of properties
 
 
 def name_of(row: Row) -> str:
@@ -55,6 +56,37 @@ def has_printed_structure(found: Structure) -> bool:
     """
     most = 2 * structure(printed_logs()).interaction
     return found.bump_cat > 0 and found.greatest_block_gap < -0.005 and found.interaction <= most
+
+
+def properties(found: Structure) -> dict[str, tuple[float, bool]]:
+    """What the printed tables ask of a grid: each number, and whether it is as it must be."""
+    formulas = baselines(list(printed_logs())).values()
+    values = {
+        f"RMS, {half}": (rms, rms < min(formula[half] for formula in formulas))
+        for half, rms in found.rms_by_half.items()
+    }
+    return values | {
+        "cat radii, r = 8 → 16": (found.bump_cat, found.bump_cat >= CLEAR),
+        "sum radii, r = 8 → 16": (found.bump_sum, found.bump_sum < CLEAR),
+        "cat − sum block at b = 2, greatest": (found.greatest_block_gap, found.greatest_block_gap < -CLEAR / 2),
+        "interaction": (found.interaction, found.interaction <= 2 * structure(printed_logs()).interaction),
+    }
+
+
+def properties_table(rows: Sequence[Row]) -> str:
+    """The readings that have most of the printed properties, on both texts together, and each number."""
+    found = {name: [properties(texts[text]) for text in TEXTS] for name, texts in by_reading(rows).items()}
+    met = {name: sum(good for values in texts for _, good in values.values()) for name, texts in found.items()}
+    ranked = sorted(found, key=lambda name: -met[name])
+    titles = list(found[ranked[0]][0])
+    lines = head(["changed settings", "met", *titles])
+    for name in [name for number, name in enumerate(ranked) if number < FEW or name == DEFAULT]:
+        cells = [
+            ", ".join(f"{values[title][0]:.3f}" + " ✓" * values[title][1] for values in found[name]) for title in titles
+        ]
+        label = "**the default**" if name == DEFAULT else name
+        lines.append(f"| {label} | {met[name]} of {len(TEXTS) * len(titles)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def search_table(rows: Sequence[Row]) -> str:
