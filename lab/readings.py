@@ -31,7 +31,12 @@ from saffu.text.documents import read_lines
 from saffu.text.sources import find_files
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 
-FORMER: dict[str, Any] = {"block_advance": "whole", "radius_padding": "left", "radius_span": "blocks"}
+FORMER: dict[str, Any] = {
+    "special_noise": "zero",
+    "block_advance": "whole",
+    "radius_padding": "left",
+    "radius_span": "blocks",
+}
 """What the default reading of saffu 0.2.0 had instead."""
 EARLIER: dict[str, Any] = {
     "special_noise": "pure",

@@ -17,7 +17,7 @@ from saffu.paper.config import PaperConfig
         ({"document_shards": 1}, "`document_shards`"),
         ({"variation_sign": 0}, "1 or -1"),
         ({"smoothing": 0.0}, "`smoothing`"),
-        ({"special_noise": "none"}, "zero or pure or zero-padding or padding or counted"),
+        ({"special_noise": "none"}, "masked or zero or pure or zero-padding or padding or counted"),
     ],
 )
 def test_settings_that_make_no_model(settings, message):

@@ -57,12 +57,12 @@ class PaperConfig(Settings):
     )
     seed: int = setting(0, "random seed (sample text, random initialization, data order, dropout)", high=2**63 - 1)
 
-    special_noise: Literal["zero", "pure", "zero-padding", "padding", "counted", "counted-padding", "masked"] = setting(
-        "zero",
+    special_noise: Literal["masked", "zero", "pure", "zero-padding", "padding", "counted", "counted-padding"] = setting(
+        "masked",
         "f of <pad>, <sod>, and <frg>: 0, as they are never targets, and a zero vector for <pad> (zero) or not (pure); "
         "the same for <pad> alone, and the other two as often as they are seen (zero-padding, padding); all as often "
-        "as they are seen (counted), or <pad> alone (counted-padding), or <pad> in a radius, with a zero vector in a "
-        "block (masked)",
+        "as they are seen (counted), or <pad> alone (counted-padding); zero in blocks, counted-padding in radii "
+        "(masked)",
         rare=True,
     )
     query_slot: Literal["previous", "first"] = setting(
