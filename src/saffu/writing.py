@@ -273,7 +273,7 @@ def remove(path: Path, meaning: str) -> None:
 
 @contextmanager
 def uninterrupted(once: bool = False) -> Iterator[list[int]]:
-    """Put off Ctrl-C, SIGTERM, and SIGHUP to the end of steps that belong together; the list receives those that arrive.
+    """Put off Ctrl-C, SIGTERM, and SIGHUP to the end of steps that belong together; the list receives what arrives.
 
     With `once`, for longer work, a second signal of a kind takes effect at once. Signals that are ignored stay so.
     """

@@ -7,7 +7,7 @@ import { EOD } from "./tokenizer.js";
 
 const PAD = 0;
 const FEW_STARTS = 64; // different tokens near the starts of documents, as in calibrated/views.py
-const CLASS_SUMS_ABOVE = 64; // followers, as in calibrated/layout.py
+const CLASS_SUMS_ABOVE = 64; // followers, as in calibrated/reading.py
 const MAX_LEVELS = 9;
 
 // The counts that all tables follow from: those of the memory, and of pairs of tokens farther apart, by distance.
