@@ -162,7 +162,7 @@ def test_the_search_decides_the_claims_about_the_tables(tmp_path):
 def test_command(tmp_path, monkeypatch):
     docs = tmp_path / "docs"
     docs.mkdir()
-    (tmp_path / "README.md").write_text("no numbers\n")
+    (tmp_path / "README.md").write_text("This part: <!-- claims --> outdated <!-- /claims -->\n")
     monkeypatch.setattr(companion_results, "parts", lambda results: {})
     monkeypatch.setattr(companion_results, "draw", lambda results, figures: None)
     cells = row()["perplexities"] + [["sum/cat", False, 128, 8, 90.0, math.e**4]]
@@ -174,13 +174,13 @@ def test_command(tmp_path, monkeypatch):
         [tuned()],
     )
     for name, parts in {
-        "ablation.md": ("search", "validation", "readings", "readings-published", "grid"),
+        "ablation.md": ("search", "properties", "validation", "readings", "readings-published", "grid"),
         "paper.md": ("verdicts", "magnitude", "log", "protocol"),
         "warm-start.md": ("warm-starts",),
         "companion.md": (),
     }.items():
         (docs / name).write_text("\n".join(f"<!-- {part} --> outdated <!-- /{part} -->" for part in parts))
-    with pytest.raises(SystemExit, match=r"error: out of date: ablation\.md, paper\.md, warm-start\.md"):
+    with pytest.raises(SystemExit, match=r"error: out of date: README\.md, ablation\.md, paper\.md, warm-start\.md"):
         main(["pages", str(docs), "--check"])
     main(["pages", str(docs)])
     main(["pages", str(docs), "--check"])
