@@ -237,7 +237,7 @@ def _completions(
             usable = likely >= usual  # what is rarer here than anywhere is noise
             usable[unseen] = False
             if joints and last is not None:
-                usable[joints.refused(last, exactly=True)] = False
+                usable[joints.refused(last, exactly=False)] = False
             continues = spelling.after(spelled, likely) & usable
             if word:
                 shares[word] += float(p[EOD:][~continues[EOD:]].sum())

@@ -63,11 +63,14 @@ const joints = new WeakMap();
 class Joints {
   constructor(model, pieces) {
     const texts = pieces.map((piece) => textOf(piece).replaceAll("\ufffd", ""));
-    this.model = model;
     this.endsWord = texts.map((text, token) => token > EOD && (!text || /[\p{L}\p{N}]$/u.test(text)));
     this.beginsWord = texts.map((text) => BEGINS_WORD.test(text));
-    this.elsewhere = new Set(); // what follows anything but a word or a line start
-    for (let token = EOD + 1; token < pieces.length; token += 1) if (!this.endsWord[token]) for (const next of model.followers(token)) this.elsewhere.add(next);
+    this.inWords = new Set(); // what follows a letter or digit
+    this.elsewhere = new Set(); // what follows anything else but a line start
+    for (let token = EOD + 1; token < pieces.length; token += 1) {
+      const seen = this.endsWord[token] ? this.inWords : this.elsewhere;
+      for (const next of model.followers(token)) seen.add(next);
+    }
   }
 
   static of(model, pieces) {
@@ -77,7 +80,7 @@ class Joints {
 
   // Whether a token may follow another.
   after(token) {
-    const seen = this.endsWord[token] ? new Set(this.model.followers(token)) : this.elsewhere;
+    const seen = this.endsWord[token] ? this.inWords : this.elsewhere;
     return (next) => !this.beginsWord[next] || seen.has(next);
   }
 }
