@@ -56,8 +56,11 @@ def run_table(rows: Sequence[Row]) -> str:
             f"{row['tokens'] / 1e6:.1f}M",
             row["start"],
             f"{row['networks']} of {row['depth']} layers",
-            *(f"{row[name]:.0f} s" for name in ("counting_seconds", "cross_fit_seconds", "seconds")),
-            *(f"{bits[name]:.3f}" for name in ("counted", "network", "mixture")),
+            *(
+                f"{row[name]:.0f} s" if name in row else "–"
+                for name in ("counting_seconds", "cross_fit_seconds", "seconds")
+            ),
+            *(f"{bits[name]:.3f}" if name in bits else "–" for name in ("counted", "network", "mixture")),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"

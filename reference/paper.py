@@ -265,7 +265,7 @@ def fit(folds: list[Documents], vocabulary: int, config: PaperConfig) -> Iterato
     >>> text = [[4, 5, 4, 5, EOD], [5, 4, 5, 4, EOD]]
     >>> network, counts = next(fit([text], 6, PaperConfig(**sizes)))
     >>> round(perplexity(network, text), 3)
-    2.811
+    2.831
     """
     documents = [document for fold in folds for document in fold]
     frequencies = np.bincount([token for document in documents for token in document], minlength=vocabulary)

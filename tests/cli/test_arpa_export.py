@@ -23,7 +23,7 @@ def test_arpa_files(saffu, tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("export model --to arpa --out model", "pass the name of a file"),
+        ("export model --to arpa --out model", "is also an input"),
         ("export model --to arpa --out here", "replace it with --force"),
         ("export model --to arpa --out x --order 5", "--order must be from 2 to 4"),
         ("export model --to arpa --out x --order 7", "at most 6"),

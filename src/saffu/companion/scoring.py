@@ -128,12 +128,14 @@ class Division:
         if self.gate_text is None:
             return networks.copy()
         plain, plain_gains = self._with_fitted_gates(networks, 1.0, group)
-        best, best_gains = plain, plain_gains
+        best = plain
+        best_gains = plain_gains
         for temperature in TEMPERATURES:
             softer, gains = self._with_fitted_gates(networks, temperature, group)
             if gains.mean() <= best_gains.mean():
                 break
-            best, best_gains = softer, gains
+            best = softer
+            best_gains = gains
         return best if is_clear(best_gains - plain_gains) else plain
 
     def _with_fitted_gates(
