@@ -122,6 +122,14 @@ def test_each_part_forgets(parts, mixed, tmp_path):
         lm.forget(["never counted"])
 
 
+@pytest.mark.parametrize("pages", [None, 7, [], [2], [1, 1, 0], [3, -1], [True, 1], ["1", 1], [0, 2], {"1": 1}])
+def test_a_mixture_that_does_not_say_which_part_has_counted_what(mixed, pages):
+    lm = copy.copy(mixed)
+    lm.source_ = {} if pages is None else {"pages": pages}
+    with pytest.raises(SaffuError, match="the ledger is damaged"):
+        lm.forget([letters(2, 60)[0]])
+
+
 def test_its_counts_are_checked_against_its_text(mixed):
     """Each document in the part that counted it; a document of the second part in the first is another mixture."""
     own, general = letters(2, 60), sentences(1, 500)

@@ -29,7 +29,7 @@ from saffu.errors import SaffuError
 from saffu.format import plural
 from saffu.interface import Model
 from saffu.model.folder import Statistics, verify_and_load
-from saffu.model.ledger import PAGES, Ledger
+from saffu.model.ledger import DAMAGED, PAGES, Ledger
 from saffu.model.matching import UNCHANGED, Matches
 from saffu.model.solutions import check
 from saffu.text.corpus import BEGINS, HELD_OUT, Line, TokenCorpus
@@ -125,7 +125,11 @@ def counts_of(documents: TokenCorpus, model: Model, ledger: Ledger | None, sourc
     """The counts of documents that a model has counted, each in the part of a mixture that has counted it."""
     if ledger is None or model.parts == 1:
         return model.count(documents)
-    owned = enumerate(ledger.by_part(documents, source[PAGES]))
+    pages = source.get(PAGES)
+    numbers = pages if isinstance(pages, list) and all(type(number) is int for number in pages) else []
+    if len(numbers) != model.parts or sum(numbers) != len(ledger.pages) or min(numbers) < 1:
+        raise SaffuError(DAMAGED)
+    owned = enumerate(ledger.by_part(documents, numbers))
     return reduce(add, [model.count_in(part, own) for part, own in owned if own.documents])
 
 
