@@ -239,7 +239,8 @@ def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
         sizes = trained_on_facts(manifest["trained_on"])
         source = source_facts(manifest["source"])
         tokenizer_settings = dict(manifest["tokenizer"])
-        log = log_facts(formats.migrated_log(folder.recorded, folder.text(LOG))) if LOG in folder else []
+        log_text = folder.text(LOG) if LOG in folder else ""
+        log = log_facts(formats.migrated_log(folder.recorded, log_text) if folder.is_old else log_text)
     tokenizer = Tokenizer.from_json(folder.text(TOKENIZER))
     if len(tokenizer) != vocabulary:
         where = folder.path / files.MANIFEST

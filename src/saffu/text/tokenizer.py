@@ -25,6 +25,12 @@ PAD, SOD, FRG, EOD = 0, 1, 2, 3
 SPECIAL_TOKENS = ("<pad>", "<sod>", "<frg>", "<eod>")
 UNKNOWN = "<unk>"  # a token of word-level vocabularies only
 MOST_WORDS = 2**16 - EOD - 2  # of word-level vocabularies: an id takes two bytes
+SPACELESS = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
+    "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"  # kana
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese characters
+)
+_SPACELESS = re.compile(f"[{SPACELESS}]")
 
 FULL_SIZE_LIMIT = 2**17  # the library allocates this many tokens at once, so it cannot be unbounded
 COUNTED_LIMIT = 2**21  # distinct words held while counting; beyond it, those seen once are dropped
@@ -250,6 +256,15 @@ def count_bpe_words(texts: Iterable[str]) -> Counter[str]:
                 words = Counter({word: count for word, count in words.items() if count > 1})
     _add_words(words, chunks)
     return words
+
+
+def is_spaceless(text: str) -> bool:
+    """Whether a text has characters of a script without spaces.
+
+    >>> is_spaceless("東京 2020"), is_spaceless("서울 2020")
+    (True, False)
+    """
+    return _SPACELESS.search(text) is not None
 
 
 def pieces(text: str) -> Iterator[str]:

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from saffu.errors import SaffuError
 from saffu.interface import Array, Model, State
 from saffu.settings import Settings, setting
-from saffu.text.tokenizer import EOD, SOD, Tokenizer
-from saffu.tools.segments import is_spaceless
+from saffu.text.tokenizer import EOD, SOD, Tokenizer, is_spaceless
 from saffu.tools.spelling import Joints, misfits, misspelled, unfinished_character
 
 COLD = 0.05  # a temperature below which models do not sample by themselves

@@ -13,23 +13,10 @@ from itertools import pairwise
 from typing import Any
 from unicodedata import category
 
-SPACELESS = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
-    "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"  # kana
-    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese characters
-)
-_SPACELESS = re.compile(f"[{SPACELESS}]")
+from saffu.text.tokenizer import SPACELESS
+
 _LETTERS = rf"[^\W{SPACELESS}]+"  # of other scripts, and digits
 _PIECE = rf"\s*(?:[{SPACELESS}]|{_LETTERS}(?:['’-]{_LETTERS})*|[^\w\s]+)|\s+"  # compiled on first use: 10 ms
-
-
-def is_spaceless(text: str) -> bool:
-    """Whether a text has characters of a script without spaces.
-
-    >>> is_spaceless("東京 2020"), is_spaceless("서울 2020")
-    (True, False)
-    """
-    return _SPACELESS.search(text) is not None
 
 
 def segments(text: str) -> list[str]:

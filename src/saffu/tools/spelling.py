@@ -11,8 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from saffu.interface import Array, Model
-from saffu.text.tokenizer import EOD, Tokenizer, WordTokenizer
-from saffu.tools.segments import is_spaceless
+from saffu.text.tokenizer import EOD, Tokenizer, WordTokenizer, is_spaceless
 from saffu.tools.words import beginning_with
 
 LINE_START, WORD, OTHER = range(3)  # what a token can follow: nothing, a letter or digit, any other character

@@ -25,8 +25,8 @@ from itertools import pairwise
 import numpy as np
 
 from saffu.interface import Array, Floats, Model, State
-from saffu.text.tokenizer import EOD, Tokenizer
-from saffu.tools.segments import is_spaceless, segments
+from saffu.text.tokenizer import EOD, Tokenizer, is_spaceless
+from saffu.tools.segments import segments
 
 WHITE_SPACE = b" \t\n\r\x0b\x0c"  # what separates words; a non-breaking space does not
 _FIRST_BYTES = frozenset(bytes([byte]) for byte in WHITE_SPACE)
