@@ -144,7 +144,9 @@ def train_companion(
     from saffu.companion.spelling import spellings_of
     from saffu.companion.train import Training
 
-    spellings = spellings_of([tokenizer.decode_bytes([id]) for id in range(len(tokenizer))])
+    spellings = None
+    if model.device != "cpu":  # where its gain has been measured
+        spellings = spellings_of([tokenizer.decode_bytes([id]) for id in range(len(tokenizer))])
     model = model.with_config(resolved(config, corpus.targets, model.device))
     return Training(model, corpus, dev, spellings=spellings, **options)
 
