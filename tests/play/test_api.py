@@ -314,6 +314,20 @@ def test_forgetting_names_what_is_gone_and_what_remains(page, text):
     assert not expected & set(page.settled()["models"][0]["changes"][-1]["pieces"])
 
 
+def test_pieces_that_are_gone_are_not_named_among_words_like_another(page, text):
+    id = page.count(text)["id"]
+    ask = {"model": id, "text": "the zebra ", "word": "crossed"}
+
+    def alike():
+        parts = page.post("why", **ask)["parts"]
+        return {member for part in parts for member in part["class"]}
+
+    before = alike()
+    page.post("forget", model=id, document=400)
+    (change,) = page.settled()["models"][0]["changes"]
+    assert before & set(change["pieces"]) and not alike() & set(change["pieces"])
+
+
 def test_a_recount_has_a_fresh_tokenizer_and_can_be_undone(page, text):
     id = page.count(text)["id"]
     page.post("forget", model=id, document=400)

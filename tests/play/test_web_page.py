@@ -18,6 +18,7 @@ from saffu.play.demos import story
 from saffu.play.studio import Studio
 from saffu.play.subject import Subject
 from saffu.play.texts import Texts
+from saffu.play.why import why
 from saffu.text.tokenizer import TokenizerConfig
 from saffu.tools.generate import encode_prompt
 
@@ -120,6 +121,7 @@ def test_forgetting_is_verified_and_undone(lm, text, asked):
         ("suggest", place),
         ("forget", {"document": number}),
         ("suggest", place),
+        ("why", word),
         ("documents", word),
         ("state", {}),
     ]
@@ -131,10 +133,14 @@ def test_forgetting_is_verified_and_undone(lm, text, asked):
         ("forget", {"document": 5000}),
     ]
     found = asked(requests, documents=documents)["answers"]
-    before, _, after, holding, state, undone, again, _, learned, refused = [each.get("result") for each in found]
+    before, _, after, explained, holding, state, undone, again, _, learned, refused = [
+        each.get("result") for each in found
+    ]
     forgotten = SaffuLM(encoder=lm).fit([*documents[:number], *documents[number + 1 :]])
     expected = Studio(forgotten, "toy").suggest("folder", place["text"], "page", 1)
     require_same(expected, after)
+    parts = why(forgotten, word["text"], "river")["parts"]
+    assert [part["class"] for part in explained["parts"]] == [part["class"] for part in parts]  # none that is gone
     assert before["words"][0]["word"] == "river" and before == again and holding["holding"] == 0
     (change,) = state["models"][0]["changes"]
     assert change["equal"] and change["before"] != change["after"] == change["check"]

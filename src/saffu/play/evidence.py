@@ -70,8 +70,8 @@ def counts_behind(
 
 
 def class_members(model: CalibratedModel, tokenizer: Tokenizer, classes: Array, number: int) -> list[str]:
-    """The most frequent tokens of a class."""
-    members = np.flatnonzero(classes == number)
+    """The most frequent tokens of a class, without those that are not counted any longer."""
+    members = np.flatnonzero((classes == number) & (model.frequencies > 0))
     members = members[members >= EOD]
     best = members[np.argsort(-model.frequencies[members], kind="stable")[:MEMBERS]]
     return [tokenizer.token(member) for member in best.tolist()]

@@ -28,10 +28,10 @@ export function countsBehind(model, tokenizer, context, token) {
   return model.cache ? { ...found, ...remembered(model, about, tokenizer, context.slice(model.firstRemembered(context.length)), token) } : found;
 }
 
-// The most frequent tokens of a class.
+// The most frequent tokens of a class, without those that are not counted any longer.
 export function classMembers(model, tokenizer, classes, number) {
   const members = [];
-  for (let token = EOD; token < classes.length; token += 1) if (classes[token] === number) members.push(token);
+  for (let token = EOD; token < classes.length; token += 1) if (classes[token] === number && model.frequencies[token]) members.push(token);
   members.sort((a, b) => model.frequencies[b] - model.frequencies[a]);
   return members.slice(0, MEMBERS).map((token) => tokenizer.token(token));
 }
