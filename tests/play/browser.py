@@ -179,22 +179,28 @@ def test_type_explain_forget_and_undo(open_page, counted):
     prints = page.locator("#changes code").all_inner_texts()
     assert len(prints) == 2 and prints[0] != prints[1]
     said = page.inner_text("#changes")
-    assert "the same, bit for bit, as counting only the other 336 documents from scratch" in said
-    assert "Gone from the model: zebra, crossed, quiet, river" in said
+    assert "bit for bit, as counting only the other 336 documents from scratch with the same tokenizer" in said
+    assert "No longer in any document: zebra, crossed, quiet, river" in said
     page.wait_for_selector('#changes .gone:has(bdi:text-is("river"))')
     assert "It changed what is suggested after “the zebra crossed the quiet”:" in page.inner_text("#changes")
     page.wait_for_selector('#words li:first-child .word:not(:text-is("river"))')
     assert page.locator("#documents li", has_text="zebra").count() == 0
 
-    assert "What remains: " in said and "in the tokenizer, the list of pieces" in said and "never suggested" in said
+    assert re.search(r"Still in the tokenizer, .* but never suggested: \w+", said)
     page.click(".recount")
-    page.wait_for_selector('#changes li.equal:has-text("fresh tokenizer")')
+    page.wait_for_selector('#changes li.equal:has-text("with this fresh tokenizer")')
+    page.wait_for_selector("#changes li:first-child .vanished")  # what that changed
     assert page.locator(".remains").count() == 0
     assert page.locator(".card").evaluate_all(WIDER_THAN_ITS_BOX) == []
 
     page.click("#undo")
     page.wait_for_selector("#changes li:only-child")
+    page.wait_for_selector("#undone .vanished")
+    said = page.inner_text("#undone")
+    assert said.startswith("Undone: the recount with a fresh tokenizer") and "Undoing it changed" in said
+    assert "It changed" not in page.inner_text("#changes")  # those are not the changes of what was forgotten
     page.click("#undo")
+    page.wait_for_selector('#undone p:text-is("Undone: the model is as it was.")')
     page.wait_for_selector('#why-title:has-text("Why “river”?")')
     page.wait_for_selector("#documents li p")
     assert total(page) == before and page.locator("#changes > li").count() == 0
@@ -312,6 +318,22 @@ def test_tab_waits_for_the_answer_to_what_was_typed(open_page, counted):
     assert page.input_value("#editor") == "the zebra crossed the quiet z"
     held[-1].continue_()
     page.wait_for_function("() => document.getElementById('editor').value === 'the zebra crossed the quiet zebra '")
+
+
+def test_after_a_change_the_best_suggestion_is_explained(open_page, counted):
+    page = open_page()
+    prompt(page, "the ")
+    page.wait_for_selector("#documents li p")
+    first = page.inner_text("#words li:first-child .word")
+    page.click("#words li:nth-child(2) .ask")
+    second = page.inner_text("#words li:nth-child(2) .word")
+    page.wait_for_selector(f'#documents-title:has-text("“{second}”")')
+    page.click("#documents li:first-child button")
+    page.wait_for_selector("#changes li.equal")
+    page.click("#undo")
+    page.wait_for_selector(f'#why-title:has-text("Why “{first}”?")')
+    assert page.locator("#mirror .ghost").inner_text() == first
+    assert page.locator("#words li:first-child.chosen").count() == 1
 
 
 def test_a_sentence_is_learned(open_page, counted):

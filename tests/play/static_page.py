@@ -98,11 +98,19 @@ def test_it_types_explains_and_forgets_without_a_network(open_page):
     page.click("#documents li:first-child button")
     page.wait_for_selector("#changes li.equal")
     said = page.inner_text("#changes")
-    assert "the same, bit for bit, as counting only the other 336 documents from scratch" in said
-    assert "Gone from the model: zebra, crossed, quiet, river" in said
+    assert "bit for bit, as counting only the other 336 documents from scratch with the same tokenizer" in said
+    assert "No longer in any document: zebra, crossed, quiet, river" in said
     assert page.locator(".recount").is_hidden()
     page.wait_for_selector('#words li:first-child .word:not(:text-is("river"))')
+    page.wait_for_selector("#documents li:first-child button")
+    page.click("#documents li:first-child button")
+    page.wait_for_selector("#changes li:nth-child(2)")
     page.click("#undo")
+    page.wait_for_selector("#undone .vanished")
+    assert page.inner_text("#undone").startswith("Undone: forgetting “")
+    assert ZEBRA in page.inner_text("#changes") and "It changed" not in page.inner_text("#changes")
+    page.click("#undo")
+    page.wait_for_selector('#undone p:text-is("Undone: the model is as it was.")')
     page.wait_for_selector('#words li:first-child .word:text-is("river")')
     page.fill("#learn-text", "the dragon drinks lemonade <b>now</b>")
     page.press("#learn-text", "Enter")  # documents that appear move the button

@@ -10,7 +10,7 @@ const MOST_MOVED = 6;
 const MOST_SHOWN = 40; // characters of the text that suggestions follow
 const FEW = 3; // documents shown at first; as in play.css
 let before = null; // the suggestions before the last change: {place, words}
-let moves = null; // how they moved: {after, words: {word, from, to}}; null before that is known
+let last = null; // that change: {model, undone, moves}; undone: the change that it undid, moves: {after, words: {word, from, to}} once known
 
 async function findDocuments() {
   const word = chosenWord();
@@ -84,18 +84,17 @@ async function change(name, body, button = null) {
     byId("drop-network").focus();
     return false;
   }
-  const { place } = session;
+  const { place, current: model } = session;
   const words = shownWords();
-  const wanted = chosenWord() ?? "";
+  const undone = name === "undo" ? subject().changes.at(-1) : null;
   const isFocused = button && button === document.activeElement;
   if (button) button.disabled = true;
-  const state = await ask(name, { model: session.current, ...body }, { replace: "change" });
+  const state = await ask(name, { model, ...body }, { replace: "change" });
   if (button) button.disabled = false;
   if (!state) return false;
   if (name === "forget") button?.closest("li").remove();
   before = { place, words };
-  moves = null;
-  session.wanted = wanted;
+  last = { model, undone, moves: null };
   accept(state);
   emit("models");
   if (isFocused && !byId("type").contains(document.activeElement)) (byId("changed").hidden ? byId("documents-title") : byId("undo")).focus({ preventScroll: true }); // the button is about to go
@@ -106,7 +105,7 @@ async function change(name, body, button = null) {
 
 // Once there are suggestions again for the same place: which of them moved.
 function compareWords() {
-  if (!before || ["value", "caret", "start", "end"].some((name) => session.place[name] !== before.place?.[name])) return;
+  if (!before || last.model !== session.current || ["value", "caret", "start", "end"].some((name) => session.place[name] !== before.place?.[name])) return;
   const now = new Map(shownWords().map(({ word, p }) => [word, p]));
   const then = new Map(before.words.map(({ word, p }) => [word, p]));
   const all = [...new Set([...then.keys(), ...now.keys()])];
@@ -115,10 +114,10 @@ function compareWords() {
     .filter(({ from, to }) => percent(from ?? 0) !== percent(to ?? 0))
     .sort((a, b) => Math.abs((b.to ?? 0) - (b.from ?? 0)) - Math.abs((a.to ?? 0) - (a.from ?? 0)))
     .slice(0, MOST_MOVED);
-  moves = { after: session.place.text.trim().slice(-MOST_SHOWN), words };
+  last.moves = { after: session.place.text.trim().slice(-MOST_SHOWN), words };
   before = null;
   showChanges();
-  for (const part of [byId("changes").firstElementChild, byId("changed")]) part?.scrollIntoView({ block: "nearest" }); // below the fold on a phone
+  for (const part of [last.undone ? byId("undone") : byId("changes").firstElementChild, byId("changed")]) part?.scrollIntoView({ block: "nearest" }); // below the fold on a phone
 }
 
 function showChanges() {
@@ -127,42 +126,59 @@ function showChanges() {
   byId("undo").disabled = !model.can_undo;
   byId("changed").hidden = !model.changes.length;
   const list = byId("changes");
-  const text = JSON.stringify([model.id, model.changes, moves]);
+  const step = last?.model === model.id ? last : null;
+  const text = JSON.stringify([model.id, model.changes, step]);
   if (list.shown === text) return;
   list.shown = text;
   const newest = model.changes.length - 1;
-  list.replaceChildren(...model.changes.map((made, place) => changeItem(model, made, place === newest)).reverse());
+  const moves = step?.undone ? null : step?.moves; // of the newest change
+  list.replaceChildren(...model.changes.map((made, place) => changeItem(model, made, place === newest, moves)).reverse());
+  byId("undone").replaceChildren(...(step?.undone ? undoneLines(model, step) : []));
 }
 
-function changeItem(model, made, isNewest) {
+// What the last step undid, and what that changed.
+function undoneLines(model, { undone, moves }) {
+  if (!model.changes.length) return [element("p", { className: "what" }, "Undone: the model is as it was.")];
+  const what = {
+    forget: () => ["forgetting “", isolated(undone.document), "”"],
+    learn: () => ["learning “", isolated(undone.document), "”"],
+    recount: () => ["the recount with a fresh tokenizer"],
+  }[undone.kind]();
+  return [element("p", { className: "what" }, "Undone: ", ...what), ...(moves ? movedWords(undone, moves, true) : [])];
+}
+
+function changeItem(model, made, isNewest, moves) {
   const state = made.failed ? "failed" : made.equal === null ? "open" : made.equal ? "equal" : "different";
   const item = element("li", { className: state });
   const what = {
     forget: () => ["Forgot “", isolated(made.document), "”"],
     learn: () => ["Learned “", isolated(made.document), "”"],
-    recount: () => ["Counted the remaining documents with a fresh tokenizer."],
+    recount: () => ["Counted the remaining documents with a fresh tokenizer. It spells words in other pieces, so the numbers differ."],
   }[made.kind]();
   item.append(element("p", { className: "what" }, ...what));
-  if (isNewest && moves) item.append(...movedWords(made));
-  if (made.vanished.length) item.append(element("p", { className: "vanished" }, "Gone from the model: ", ...separated(made.vanished, 12)));
+  if (isNewest && moves) item.append(...movedWords(made, moves, false));
+  if (made.vanished.length) item.append(element("p", { className: "vanished" }, "No longer in any document: ", ...separated(made.vanished, 12)));
   item.append(prints(model, made, state));
   if (made.pieces.length && isNewest) item.append(remains(made.pieces, model.has_texts));
   return item;
 }
 
-function movedWords(made) {
+function movedWords(made, moves, isUndone) {
+  const it = isUndone ? "Undoing it" : "It";
   const after = moves.after ? [" after “", isolated(moves.after), "”"] : [];
-  if (!moves.words.length) return [element("p", { className: "vanished" }, "It changed no suggestion", ...after, ".")];
+  if (!moves.words.length) return [element("p", { className: "vanished" }, `${it} changed no suggestion`, ...after, ".")];
   const list = element("ul", { className: "moves" });
   for (const { word, from, to } of moves.words) {
-    const gone = to === undefined && made.vanished.includes(word);
+    const isVanished = made.vanished.includes(word);
+    const gone = !isUndone && to === undefined && isVanished;
+    const then = from !== undefined ? percent(from) : isUndone && isVanished ? "gone" : "new";
     const now = gone ? "gone" : to === undefined ? "off the list" : percent(to);
     const rises = (to ?? 0) > (from ?? 0);
     list.append(
-      element("li", { className: gone ? "gone" : rises ? "up" : "down" }, isolated(word), " ", element("span", { className: "p", textContent: `${from === undefined ? "new" : percent(from)} → ${now}` })),
+      element("li", { className: gone ? "gone" : rises ? "up" : "down" }, isolated(word), " ", element("span", { className: "p", textContent: `${then} → ${now}` })),
     );
   }
-  return [element("p", { className: "vanished" }, "It changed what is suggested", ...after, ":"), list];
+  return [element("p", { className: "vanished" }, `${it} changed what is suggested`, ...after, ":"), list];
 }
 
 function separated(words, most) {
@@ -175,7 +191,7 @@ function separated(words, most) {
 function prints(model, made, state) {
   const print = (hash) => element("code", { textContent: hash.slice(0, 8), title: hash });
   const counted = made.recounted === 1 ? "document" : plural(made.recounted ?? 0, "document");
-  const scratch = `Verified: the same, bit for bit, as counting ${made.kind === "forget" ? "only the other" : "all"} ${counted} from scratch`;
+  const scratch = `Verified: the same, bit for bit, as counting ${made.kind === "forget" ? "only the other" : "all"} ${counted} from scratch with ${made.kind === "recount" ? "this fresh" : "the same"} tokenizer and encoder`;
   const says = {
     open: ["Verifying…"],
     equal: ["✓ ", model.has_texts ? scratch : "Verified: undoing it restores the previous model, bit for bit"],
@@ -192,7 +208,7 @@ function remains(pieces, hasTexts) {
     change("recount", {}, again);
   });
   const named = separated(pieces.map((piece) => piece.trim() || "␣"), 8);
-  return element("div", { className: "remains" }, element("p", {}, "What remains: ", ...named, pieces.length === 1 ? ", a piece of a word" : ", pieces of words", " in the tokenizer, the list of pieces that words are spelled with. Without counts, ", pieces.length === 1 ? "it is" : "they are", " never suggested."), again);
+  return element("div", { className: "remains" }, element("p", {}, "Still in the tokenizer, the list of pieces that words are spelled with, but never suggested: ", ...named), again);
 }
 
 export function startForget() {

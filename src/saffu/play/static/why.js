@@ -19,7 +19,7 @@ async function explain() {
   }
   const { text, ending } = session.place;
   const why = session.chosen < 0 ? session.written : await ask("why", { model: session.current, text, ending, word });
-  if (!why) return;
+  if (!why || chosenWord() !== word) return;
   session.explained = { ...why, isWritten: session.chosen < 0 };
   show();
 }
