@@ -320,6 +320,22 @@ def test_tab_waits_for_the_answer_to_what_was_typed(open_page, counted):
     page.wait_for_function("() => document.getElementById('editor').value === 'the zebra crossed the quiet zebra '")
 
 
+def test_tab_does_not_replace_a_word_that_the_caret_has_left(open_page, counted):
+    page = open_page()
+    prompt(page, "the old king saw the zebra crossed ")
+    page.wait_for_selector("#mirror span")
+    held = []
+    page.route("**/api/read", lambda route: held.append(route))
+    token = page.locator("#mirror span", has_text="king").bounding_box()
+    page.mouse.click(token["x"] + token["width"] / 2, token["y"] + token["height"] / 2)
+    page.keyboard.press("Control+End")  # where suggestions are known
+    with page.expect_request("**/api/suggest"):
+        held[0].continue_()
+    page.keyboard.press("Tab")
+    page.wait_for_function("() => document.getElementById('editor').value.length > 35")
+    assert page.input_value("#editor").startswith("the old king saw the zebra crossed ")
+
+
 def test_after_a_change_the_best_suggestion_is_explained(open_page, counted):
     page = open_page()
     prompt(page, "the ")

@@ -16,7 +16,7 @@ const mirror = byId("mirror");
 const segmenter = globalThis.Intl?.Segmenter ? new Intl.Segmenter(undefined, { granularity: "word" }) : null;
 
 let keystroke = 0; // numbers requests, so that the server drops those that are out of date
-let insertWhenKnown = false; // Tab was pressed before the answer came
+let insertAt = -1; // where the caret was when Tab was pressed before the answer came
 let leaving = false; // Escape was pressed: then Tab leaves the editor
 let spans = []; // of the text, with their surprisals
 
@@ -49,7 +49,7 @@ export async function type() {
   moveTo({ text, ending, value, caret, start: caret - typed.length, end: caret, typed }, words, null);
   showSpans(found.spans);
   showStatus(found);
-  if (insertWhenKnown) insert(session.chosen);
+  insertIfWanted();
 }
 
 // Pale until there is an answer to what is typed, if that does not come soon.
@@ -83,13 +83,16 @@ function nextSegments(words, typed) {
 // Explain the word around a place in the text, and show what else might stand there.
 async function read(offset) {
   const value = editor.value;
+  const caret = editor.selectionEnd;
   if (!subject() || value.length > MOST_TYPED) return;
   const found = await ask("read", { model: session.current, text: value.slice(0, offset), rest: value.slice(offset) }, { replace: "suggest" });
   if (!found || editor.value !== value) return;
+  if (editor.selectionEnd !== caret) return look(); // it has left the word
   if (!found.word.trim()) return type(); // between words, one may be inserted
   complain("");
   const others = found.words.filter(({ word }) => word !== found.word);
-  moveTo({ text: found.before, ending: null, value, caret: editor.selectionEnd, start: found.start, end: found.end, typed: "" }, others, found);
+  moveTo({ text: found.before, ending: null, value, caret, start: found.start, end: found.end, typed: "" }, others, found);
+  insertIfWanted();
   speak(`${found.word}, ${(-found.bits).toFixed(1)} bits`);
 }
 
@@ -98,11 +101,16 @@ export const again = () => (session.written && isCurrent() ? read(session.place.
 
 const isCurrent = () => session.place?.value === editor.value && session.place.caret === editor.selectionEnd;
 
+function insertIfWanted() {
+  const isWanted = insertAt === editor.selectionEnd;
+  insertAt = -1;
+  if (isWanted) insert(Math.max(0, session.chosen));
+}
+
 // Put a suggestion into the text, so that the browser can undo it.
 export function insert(chosen) {
   const { place, words } = session;
   const word = words[chosen]?.word;
-  insertWhenKnown = false;
   if (!word || editor.value !== place.value) return;
   const isLast = place.end === place.value.length || (!session.written && !place.value.slice(place.end).trim());
   const inside = !session.written && place.typed ? place.value.slice(place.end).match(/^[\p{L}\p{N}\p{M}]*/u)[0].length : 0;
@@ -130,7 +138,7 @@ function pressed(event) {
   else if (event.key === "Tab" && !event.shiftKey && !leaving && subject()) {
     event.preventDefault();
     if (isCurrent()) insert(Math.max(0, session.chosen));
-    else insertWhenKnown = true;
+    else insertAt = editor.selectionEnd;
   } else if (event.key === "ArrowDown" && atEnd && session.words.length) {
     event.preventDefault();
     choose(session.chosen + 1);
@@ -144,9 +152,13 @@ function pressed(event) {
 function moved(event) {
   if (event.type === "keyup" && !/^(Arrow|Home|End|Page)/.test(event.key)) return;
   if (editor.selectionStart !== editor.selectionEnd || isCurrent()) return;
-  const caret = editor.selectionEnd;
   if (event.type === "click" && tokenAt(event)) read(offsetOf(tokenAt(event)));
-  else if (caret < editor.value.trimEnd().length) read(Math.max(0, /\s/.test(editor.value[caret]) ? caret - 1 : caret));
+  else look();
+}
+
+function look() {
+  const caret = editor.selectionEnd;
+  if (caret < editor.value.trimEnd().length) read(Math.max(0, /\s/.test(editor.value[caret]) ? caret - 1 : caret));
   else type();
 }
 
@@ -259,7 +271,7 @@ export function write(text) {
 }
 
 function changed() {
-  insertWhenKnown = false;
+  insertAt = -1;
   byId("bubble").hidden = true;
   showExamples();
   emit("typed");
