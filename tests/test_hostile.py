@@ -228,6 +228,16 @@ def test_parquet_strings_that_are_not_utf8(tmp_path):
     assert [text for _, text in read_lines([path], errors="replace")] == ["good", "bad \ufffd\ufffd", "fine"]
 
 
+def test_parquet_names_of_columns_that_are_not_utf8(tmp_path):
+    path = tmp_path / "a.parquet"
+    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    table = arrow.table({"text": ["one"], "name": ["a"]})
+    pytest.importorskip("pyarrow.parquet").write_table(table, path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"name", b"n\x9bme"))
+    with pytest.raises(SaffuError, match="is corrupt or not a Parquet file"):
+        list(read_lines([path]))
+
+
 def test_parquet_pages_that_are_corrupt(tmp_path):
     path = parquet(tmp_path / "a.parquet", lambda arrow: {"text": [f"line {number}" for number in range(100)]})
     data = path.read_bytes()

@@ -173,7 +173,7 @@ def parquet_records(
                         bad.add(number, f"has a value in the field {name!r} that cannot be read ({error})")
                     else:
                         yield number, record.pop(text_name), record
-        except arrow.ArrowException as error:
+        except (arrow.ArrowException, UnicodeDecodeError) as error:  # the latter for the name of a column
             reason = str(error).splitlines()[0]
             raise SaffuError(f"{source.name} is corrupt or not a Parquet file ({reason}); write it again") from None
 
