@@ -113,8 +113,8 @@ def _wait(change: threading.Condition, done: Callable[[], bool]) -> None:
         raise interrupt
 
 
-def in_parallel(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Return `work(item)` for each item, several at a time.
+def in_parallel(work: Callable[[Item], Result], items: Sequence[Item], at_once: int | None = None) -> list[Result]:
+    """Return `work(item)` for each item, several at a time: as many as there are cores, or `at_once`.
 
     >>> in_parallel(len, ["a", "bcd"])
     [1, 3]
@@ -128,7 +128,7 @@ def in_parallel(work: Callable[[Item], Result], items: Sequence[Item]) -> list[R
             if stopped():
                 return
 
-    run_in_threads(some, min(cores(), max(1, len(items))))
+    run_in_threads(some, min(at_once or cores(), max(1, len(items))))
     return [results[place] for place in range(len(items))]
 
 

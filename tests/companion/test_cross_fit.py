@@ -43,6 +43,13 @@ def test_folds_removed_by_hand_give_the_same_numbers(corpus, model):
     np.testing.assert_allclose(certainty[where, :2], sure, rtol=1e-5)
 
 
+def test_folds_scored_at_once_give_the_same_numbers(corpus, model, monkeypatch):
+    one_by_one = cross_fitted(model, corpus)
+    monkeypatch.setattr("saffu.companion.cross_fit.cores", lambda: 12)
+    at_once = cross_fitted(model, corpus)
+    assert np.array_equal(at_once.log_p, one_by_one.log_p) and np.array_equal(at_once.certainty, one_by_one.certainty)
+
+
 def test_what_is_cross_fitted_looks_like_new_text(corpus, model):
     held_out = corpus_of(tokens(700)[600:])
     honest = cross_fitted(model, corpus).log_p.mean()

@@ -21,12 +21,13 @@ from saffu.format import progress_bar
 from saffu.interface import Array, Floats
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
-from saffu.workers import SINGLE, ProcessGroup
+from saffu.workers import SINGLE, ProcessGroup, cores, in_parallel
 
 FOLDS = 10
 FEW_FOLDS, LARGE = 3, 5_000_000  # for a text this long: ten would take minutes, and two thirds of the counts are enough
 STRETCHES = 200  # of a text: many, so that every fold is a sample of all its parts …
 STRETCH = 2048  # tokens: … but not shorter than this, so that memory has something to remember
+CORES_PER_FOLD = 4  # more of them do not make the counting and solving of a fold faster
 LINES_ALONE, PASSAGE = 0.1, 10_000  # this share of every such number of tokens is read line by line
 
 
@@ -52,13 +53,17 @@ def cross_fitted(
     with_lines = with_lines_alone(corpus)
     divided = replace(with_lines, starts=np.union1d(with_lines.starts, ranges[:, 0]))
     with progress_bar(progress, total=corpus.targets) as bar:
-        for fold in range(group.rank, min(folds, len(ranges)), group.size):
+
+        def score(fold: int) -> None:
             own = ranges[fold::folds]
             seen = CalibratedSums.count(corpus, model.config, model.vocabulary, own)
             parts, where = with_context(divided, own, 0)
             assert model.sums is not None
             log_p[where], certainty[where] = model.solved(model.sums - seen).log_probabilities_and_certainty(parts)
             bar.update(len(where))
+
+        own_folds = range(group.rank, min(folds, len(ranges)), group.size)
+        in_parallel(score, own_folds, at_once=max(1, cores() // CORES_PER_FOLD))
     return CrossFit(with_lines, group.sum(log_p), gate_inputs(group.sum(certainty), ages_of(divided)))
 
 
