@@ -429,17 +429,17 @@ def test_the_rule_decides_by_text_time_and_device():
     assert (small.depth, small.class_first, small.network_dropout) == (2, True, 0.0)
     large = resolved(CompanionConfig(minutes=1), 2_000_000, "cuda:0")
     assert (large.depth, large.class_first, large.decay, large.networks) == (6, False, 3.0, 1)
-    assert large.network_dropout == pytest.approx(0.19) and large.rate == pytest.approx(0.25, abs=0.01)
+    assert large.network_dropout == pytest.approx(0.2, abs=0.02) and large.rate == pytest.approx(0.25, abs=0.01)
     several = resolved(CompanionConfig(minutes=5), 2_000_000, "cuda")
     assert (several.depth, several.networks) == (6, 6)
-    assert several.network_dropout == pytest.approx(0.2, abs=0.01)
+    assert several.network_dropout == pytest.approx(0.2, abs=0.02)
     often = resolved(CompanionConfig(minutes=5), 900_000, "cuda")  # there is time for several large networks
-    assert (often.depth, often.networks, often.network_dropout) == (8, 7, pytest.approx(0.35, abs=0.01))
+    assert (often.depth, often.networks, often.network_dropout) == (8, 7, pytest.approx(0.35, abs=0.015))
     assert resolved(CompanionConfig(minutes=5, networks=2), 2_000_000, "cuda").networks == 2
     assert resolved(CompanionConfig(epochs=8), 2_000_000, "cuda").networks == 1
     assert resolved(CompanionConfig(minutes=0.2), 20_000_000, "cuda").depth == 4
     long = resolved(CompanionConfig(minutes=10), 20_000_000, "cuda")
-    assert (long.depth, long.networks, long.network_dropout, long.decay) == (8, 1, 0.0, pytest.approx(0.3))
+    assert (long.depth, long.networks, long.network_dropout, long.decay) == (8, 1, 0.1, pytest.approx(0.385))
     assert (long.batch_tokens, several.batch_tokens) == (16_384, 8192)
     assert resolved(CompanionConfig(minutes=1, depth=3), 2_000_000, "cuda").depth == 3
 
@@ -465,7 +465,7 @@ def test_the_command_trains_evaluates_and_resumes(saffu, tmp_path):
     assert plain != cached and len(plain.splitlines()) == len(cached.splitlines()) == 2
     assert saffu(f"export {out} --out {tmp_path / 'hf'}").status == 0
     head, *_ = saffu(f"pairs {out}").out.splitlines()
-    assert head.split() == ["pairs", "tokens", "accuracy", "ties", "counted", "network", "trigram"]
+    assert head.split() == ["pairs", "tokens", "accuracy", "ties", "counted", "network", "beyond", "counts", "trigram"]
     assert saffu(f"train --resume {out}").status == 0
     (tmp_path / "other.txt").write_text("\n".join(texts(3, 300)) + "\n")
     refused = saffu(f"train {tmp_path / 'other.txt'} --resume {out}")

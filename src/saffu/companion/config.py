@@ -57,7 +57,7 @@ MOST_NETWORKS = 8
 BATCH_TOKENS = {"cpu": 4096, "cuda": 8192}
 LONG_RUN = 27_000  # steps; a run that would take more reads twice as many tokens per step, a quarter faster
 MOST_DROPOUT = 0.4
-DECAY, DECAY_TOKENS = 3.0, 6e6  # weight decay over many epochs, and its product with the tokens of a longer text
+DECAY, DECAY_TOKENS = 3.0, 7.7e6  # weight decay over many epochs, and its product with the tokens of a longer text
 FEW_EPOCHS_DECAY = 0.5
 RATE, RATE_STEPS, RATE_WIDTH = 0.3, 3000, 384  # the factor of the learning rates at this number of steps and width
 
@@ -125,12 +125,12 @@ def chosen_dropout(epochs: float, tokens: int, depth: int) -> float:
     """Dropout: more for a text that is short and read often, and for large networks; none for small ones.
 
     >>> [chosen_dropout(epochs, tokens, 6) for epochs, tokens in ((12, 1.9e6), (27, 0.93e6), (7, 15e6), (30, 15e6))]
-    [0.15, 0.28, 0.0, 0.07]
+    [0.15, 0.29, 0.0, 0.14]
     >>> [chosen_dropout(27, 0.93e6, depth) for depth in (2, 4, 8)]
-    [0.09, 0.19, 0.35]
+    [0.1, 0.19, 0.35]
     """
     size = depth / 6 if depth < 6 else math.pow(depth / 6, 2 / 3)
-    dropout = 0.072 * math.log2(1 + epochs * 1e6 / tokens / 2) * size
+    dropout = 0.115 * math.log2(1 + epochs / math.sqrt(tokens / 1e6) / 6) * size
     return round(min(MOST_DROPOUT, dropout), 2) if dropout >= 0.05 else 0.0
 
 
