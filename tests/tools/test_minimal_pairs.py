@@ -156,4 +156,5 @@ def test_the_sides_of_a_mixture_are_evaluated_too(fitted):
     assert facts["pairs"] == 400
     assert (facts["accuracy"], facts["tie_rate"]) == (0.5, 1)
     assert (facts["counted_accuracy"], facts["network_accuracy"]) == (1, 0)
+    assert facts["beyond_counts_accuracy"] == 0  # what the counts prefer is held against a sentence
     assert 0 < facts["trigram_accuracy"] < 1

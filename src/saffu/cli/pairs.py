@@ -31,8 +31,8 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         print_json(facts | {"include_eod": options.include_eod, "tie_within_nats": minimal_pairs.TIE, "files": rows})
         return
-    others = [name for name in ("counted", "network", "trigram") if f"{name}_accuracy" in facts]
-    head = ["", "pairs", "tokens", "accuracy", "ties", *others]
+    others = [name for name in ("counted", "network", "beyond_counts", "trigram") if f"{name}_accuracy" in facts]
+    head = ["", "pairs", "tokens", "accuracy", "ties", *(name.replace("_", " ") for name in others)]
     lines = [cells(short_name(row["file"]), row, others) for row in rows] + [cells("all pairs", facts, others)]
     if len(rows) > 1:
         means = [f"{facts[f'{name}_mean_accuracy']:.1%}" for name in others]

@@ -3,6 +3,10 @@
 The score of a sentence is the sum of its tokens' log-probabilities at the start of a document, without the `<eod>`
 after it, as evaluation harnesses do, or with it. If only a part is scored, the text before it is its context. A tie
 counts as half correct, so that a model without a preference scores 50%.
+
+A model with a network is also judged by what it adds to its counts, ln p − ½ ln p_counted, because counts prefer
+frequent words and phrases whether or not a sentence is grammatical. (SLOR, Pauls & Klein 2012, subtracts the
+log-probability of a unigram model for the same reason.)
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from saffu.calibrated.ngrams import NgramCounts
 
 TIE = 1e-5  # nats: a smaller difference may be rounding
+COUNTED_SHARE = 0.5  # of the counts' log-probability that is subtracted from the model's
 OWN_PAIRS = Path(__file__).with_name("own_pairs.jsonl")  # made by the repository's lab/own_pairs.py
 SUFFIXES = ("jsonl", "json", "jsonl.gz", "json.gz")
 
@@ -182,12 +187,15 @@ def evaluate_pairs(
 ) -> list[dict[str, Any]]:
     """Return, for each file, the pairs, tokens scored, accuracy, and tie rate of the model and, if counted, a trigram.
 
-    Without files, the pairs of `own_pairs` are used. The two sides of a model with a network are evaluated, too.
+    Without files, the pairs of `own_pairs` are used. The two sides of a model with a network are evaluated, too, and
+    what it says beyond its counts.
     """
     read = {str(path): read_pairs(path) for path in files} if files else own_pairs()
     corpus = PairCorpus((pair for pairs in read.values() for pair in pairs), tokenizer, score_eos)
     parts = model.scores_by_part(corpus.corpus, "score")
     scores = {f"{name}_" if name else "": corpus.sums(log_p) for name, log_p in parts.items()}
+    if "network_" in scores:
+        scores["beyond_counts_"] = scores[""] - COUNTED_SHARE * scores["counted_"]
     if references is not None:
         from saffu.calibrated.kneser_ney import KneserNey
 
