@@ -187,8 +187,8 @@ def test_inputs_are_never_outputs(saffu, here, name):
 
 @pytest.mark.parametrize("line", ["export m --out m/sub", "export m --to arpa --out m/x", "embed m --out m/x/y"])
 def test_nothing_is_written_into_a_model(saffu, here, line):
-    """It could not change any more, because it would have to be replaced with what is not part of it."""
-    refused(saffu, here, line, "lies in m, which could not change any more")
+    """It could no longer be changed, because it would have to be replaced with what is not part of it."""
+    refused(saffu, here, line, "lies in m, which could then no longer be changed")
 
 
 def test_an_export_never_replaces_counts(saffu, here):

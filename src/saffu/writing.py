@@ -216,7 +216,7 @@ def require_apart(out: Path, *sources: Path) -> None:
     place = Path(out).resolve()
     for source in sources:
         if (Path(source) / "config.json").is_file() and Path(source).resolve() in place.parents:
-            raise SaffuError(f"{out} lies in {source}, which could not change any more; choose another output")
+            raise SaffuError(f"{out} lies in {source}, which could then no longer be changed; choose another output")
         if not (Path(source).exists() and place.exists()):
             continue
         inside = [Path(source).resolve(), *Path(source).resolve().parents]

@@ -15,6 +15,7 @@ import pytest
 import saffu as package
 from conftest import sentences
 from saffu.cli import train
+from saffu.cli.explain import label
 
 SMALL = "--preset paper --block 16 --radius 4 --block-dimension 16 --radius-dimension 12 --hidden-dimension 32"
 QUICK = "--order 3 --slots 2 --word-classes 0"
@@ -555,6 +556,12 @@ def test_explanations_add_up(saffu, model):
     assert sums == pytest.approx(shown["log_probabilities"], abs=1e-4)
     table = saffu("explain model 'the small' --rows 1").out
     assert "= log₂ p" in table and "\033" not in table
+
+
+def test_exponents_that_round_to_zero_have_no_sign():
+    term = {"name": "slot 2", "slots": 1, "seen": []}
+    shown = [label(term | {"weight": weight}).split()[-1] for weight in (-0.004, 0.004, -0.03)]
+    assert shown == ["0.00", "0.00", "−0.03"]
 
 
 def test_explanations_of_half_words(saffu, fitted, tmp_path):

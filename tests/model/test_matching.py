@@ -121,7 +121,7 @@ def test_documents_and_parts_have_one_name_each(saffu, books):
     assert "training on running text: 2 documents in 19 parts, 760 lines" in trained
     assert "scored on running text: 2 documents in 18 parts, 40 lines" in trained
     assert "2 documents in 19 parts, 760 lines" in saffu("info n").out
-    assert "the ledger has all 2 documents in 19 parts" in saffu("check n a.txt b.txt").out
+    assert "the ledger is complete: 2 documents in 19 parts" in saffu("check n a.txt b.txt").out
     (books / "c.txt").write_text("the old\nking\n")
     assert saffu("update n c.txt").out.startswith("added 1 document (6 tokens); n now holds 3 documents in 20 parts")
     said = saffu("forget n b.txt c.txt").out

@@ -20,7 +20,7 @@ def texts(tmp_path, monkeypatch):
     [
         ("eval model dev.txt", "trigram baseline"),
         ("info model", "toy"),
-        ("check model", "the ledger has all 200 documents"),
+        ("check model", "the ledger is complete: 200 documents"),
         ("score model dev.txt --words", "garden"),
         ("generate model the --seed 1", "the"),
         ("explain model 'the small'", "previous token"),

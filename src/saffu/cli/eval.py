@@ -45,7 +45,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("--max-tokens", type=count, metavar="N", help=help)
     help = "predict without memory of the document"
     parser.add_argument("--no-memory", "--no-cache", dest="no_memory", action="store_true", help=help)
-    add_online_options(parser, "remember each document in those after it, as a compressor does")
+    add_online_options(parser, "remember each document while reading those after it, as a compressor does")
     add_neural_cache(parser)
     help = "also report how many keystrokes three suggestions save while N words of the text are typed [300]"
     parser.add_argument("--typing", nargs="?", type=integer(1), const=300, metavar="N", help=help)

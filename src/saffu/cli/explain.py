@@ -132,7 +132,7 @@ class Page:
 
 def label(term: Mapping[str, Any]) -> str:
     """The name of a term, its weight, and the context it saw."""
-    weight = "" if term["weight"] is None else f"{term['weight']:.2f}"
+    weight = "" if term["weight"] is None else f"{round(term['weight'], 2) + 0.0:.2f}".replace("-", "−")  # not −0.00
     times = f"{term['slots']} × " if term["slots"] > 1 else ""
     seen = times + ending(term["seen"], LABEL - 29 - len(times)) if term["seen"] else ""
     return f"{clipped(term['name'], 21):<21}{weight:>6} {seen}"

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 TOKENS_STAY = (
     "note: the tokenizer and the encoder stay as they were fitted, on text that may have included the removed "
-    "documents; to rule that out, train with --tokenizer DIR, a model of other text, or pass the rest to --retokenize"
+    "documents; to rule that out, train with --tokenizer DIR (of a model of other text), or pass what is left to "
+    "--retokenize"
 )
 ENCODER_STAYS = "note: the encoder stays as it was fitted, on text that may have included the removed documents"
 
@@ -60,7 +61,7 @@ def add_forget_options(parser: Parser, words: Sequence[str]) -> None:
     add_change_options(parser, words)
     help = "skip documents and parts that do not match what was counted, instead of failing"
     parser.add_argument("--skip-uncounted", action="store_true", help=help)
-    help = "afterward, count all remaining text, given as TEXT, again with a fresh tokenizer, so that no trace is left"
+    help = "then count TEXT, which must be all that is left, again with a fresh tokenizer, so that no trace remains"
     parser.add_argument("--retokenize", nargs="+", metavar="TEXT", help=help)
     help = "remove the network trained next to the counts, because it cannot forget"
     parser.add_argument("--drop-network", action="store_true", help=help)
@@ -158,7 +159,7 @@ def forget(options: argparse.Namespace) -> None:
     remaining = [] if options.retokenize else list(removal.tokens)
     finish(options, lm, described(removal), facts | {"remaining_tokens": remaining})
     if options.retokenize:
-        say(options, "note: the rest was counted again, with a tokenizer and an encoder fitted to nothing else")
+        say(options, "note: what is left was counted again, with a tokenizer and an encoder fitted to nothing else")
     else:
         say_what_stays(options, lm, remaining)
 
@@ -167,8 +168,8 @@ def say_what_stays(options: argparse.Namespace, lm: SaffuLM, tokens: Sequence[st
     """What remains of the removed text: tokens that no other document has, and what was fitted to all text."""
     if tokens:
         shown = ", ".join(map(show_token, tokens[:10])) + (", …" if len(tokens) > 10 else "")
-        of = f"note: tokenizer.json still has {plural(len(tokens), 'token')} that only the removed text had"
-        say(options, f"{of}, never generated, suggested, or listed: {shown}")
+        of = f"note: tokenizer.json still has {plural(len(tokens), 'token')} that only the removed text contained"
+        say(options, f"{of}; they are never generated, suggested, or listed: {shown}")
     if lm.tokenizer_settings_:  # of a tokenizer learned from the model's own text
         say(options, TOKENS_STAY)
     elif not lm.log_ or lm.log_[0]["stage"] != "recount":  # with the encoder of another model

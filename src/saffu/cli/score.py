@@ -48,17 +48,17 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("--above", type=finite, metavar="X", help="short for --keep 'bits_per_byte>X'")
     help = "keep only the best lines: a share such as 50%%, with the fewest bits per byte or the highest log-ratio"
     parser.add_argument("--keep-best", type=share, metavar="SHARE", help=help)
-    help = "print the distribution of the scores instead of rows, to choose a threshold by"
+    help = "print the distribution of scores instead of rows, to help choose a threshold"
     parser.add_argument("--quantiles", action="store_true", help=help)
     help = "whether to predict with memory of what the text itself has said so far [only with --split file]"
     parser.add_argument("--memory", action=argparse.BooleanOptionalAction, help=help)
     parser.add_argument("--no-cache", dest="memory", action="store_false", default=None, help=argparse.SUPPRESS)
-    help = "add repetition, the bits per byte that memory of the line itself would save, and cost: the sum of both"
+    help = "add repetition, the bits per byte that memory of the line would save, and cost, bits_per_byte plus that"
     parser.add_argument("--repetition", action="store_true", help=help)
     parser.add_argument("--json", action="store_true", help="print JSON Lines")
     parser.add_argument("--quiet", action="store_true", help="print no histogram")
     add_neural_cache(parser)
-    add_online_options(parser, "remember each text in those after it, as a reader of a stream would")
+    add_online_options(parser, "remember each text while reading those after it, as in a stream")
     add_device(parser)
     help = "with --ray, write one file of rows per text file to this folder"
     parser.add_argument("--out", type=named_path, metavar="DIR", help=help)

@@ -124,7 +124,7 @@ def add_model_options(parser: Parser, preset: str) -> None:
         group.add_argument("--backprop", action="store_true", help="continue with Adam after the closed-form fit")
         group.add_argument("--tensorboard", type=named_path, metavar="DIR", help="also write TensorBoard logs to DIR")
     if own.mixes:
-        help = "a model of much other text: use its tokenizer and settings, and mix it with the model of this text"
+        help = "a general model to mix with the model of this text, which uses its tokenizer and settings"
         parser.add_argument("--base", type=named_path, metavar="DIR", help=help)
     if own.scales:
         help = "fit within this much memory (500M, 2G), using temporary files next to --out"

@@ -29,7 +29,7 @@ class CompanionConfig(CalibratedConfig):
     )
     network_dropout: float | None = setting(None, "dropout; none to choose by text and time", high=0.95, rare=True)
     decay: float | None = setting(None, "weight decay; none to choose by text and time", high=1000, rare=True)
-    rate: float | None = setting(None, "factor of all learning rates; none to choose by size", high=100, rare=True)
+    rate: float | None = setting(None, "factor for all learning rates; none to choose by size", high=100, rare=True)
     context: int = setting(256, "tokens that the network sees at once", low=8, high=4096, rare=True)
     batch_tokens: int = setting(0, "tokens per training step; 0 to choose by device", high=1 << 24, rare=True)
     optimizer: Literal["muon", "adamw"] = setting("muon", "optimizer of the network's matrices", rare=True)
@@ -37,7 +37,7 @@ class CompanionConfig(CalibratedConfig):
         "counted", "initial weights from counts: all, up to the output map, only embeddings, or none", rare=True
     )
     precision: Literal["auto", "float32", "bfloat16"] = setting(
-        "auto", "of training; auto: bfloat16 on GPUs, and on CPUs with instructions for it", rare=True
+        "auto", "precision of training; auto: bfloat16 on GPUs, and on CPUs with instructions for it", rare=True
     )
     class_first: bool | None = setting(None, "predict classes before tokens; none: on a CPU only", rare=True)
 

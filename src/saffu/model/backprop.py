@@ -23,9 +23,9 @@ def with_network(config: Settings, **length: float) -> Settings:
     own = solution(config.preset)
     kind = own if own.always_trains else solution(own.trained_as) if own.trained_as else None
     if kind is None:
-        raise SaffuError(f"no network is trained next to {config.preset} models; see `backprop`")
+        raise SaffuError(f"{config.preset} models have no network next to their counts; train them with `backprop`")
     if not any(length.values()):
-        raise SaffuError("how long shall the network be trained? pass `minutes` or `epochs`")
+        raise SaffuError("the length of training is missing; pass `minutes` or `epochs`")
     return kind.config.from_dict(config.to_dict() | length)
 
 

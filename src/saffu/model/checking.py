@@ -51,7 +51,7 @@ def check_model(lm: SaffuLM, corpus: TokenCorpus | None = None) -> Findings:
     elif lm.ledger_.documents != lm.trained_on_["parts"]:
         raise SaffuError(f"its ledger has {lm.ledger_.documents:,} of {counted_documents}; restore the folder")
     else:
-        findings.verified.append(f"the ledger has all {counted_documents}")
+        findings.verified.append(f"the ledger is complete: {counted_documents}")
     if corpus is not None:
         findings.verified.append(_check_text(lm, corpus))
     return findings

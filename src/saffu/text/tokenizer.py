@@ -69,7 +69,7 @@ class TokenizerConfig(Settings):
         2**12, "number of frequent words whose merges are kept; 0 keeps all merges", rare=True
     )
     bpe_count: Literal["tokens", "types"] = setting("tokens", "count a word as often as it occurs, or once", rare=True)
-    words_as_tokens: bool = setting(False, "use words as tokens; others are <unk>")
+    words_as_tokens: bool = setting(False, "use words as tokens; rare ones become <unk>")
     min_word_count: int = setting(2, "how often a word must occur to be a token", low=1)
 
 

@@ -26,7 +26,7 @@ class Sampling(Settings):
 
     max_tokens: int = setting(100, "maximum number of tokens to generate", low=1)
     temperature: float = setting(1.0, "sampling temperature; 0 is greedy decoding")
-    top_k: int = setting(40, "sample from the k most likely tokens; 0 for all, as often as the model predicts them")
+    top_k: int = setting(40, "sample from the k most likely tokens; 0 samples from the whole distribution")
     top_p: float = setting(1.0, "nucleus sampling: smallest set of tokens with this total probability", high=1)
     seed: int | None = setting(None, "random seed; the same seed gives the same text")
 
