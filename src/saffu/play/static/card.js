@@ -64,7 +64,7 @@ export function card(explained, before, owner) {
       text(370, y, 26, shortened(plain(phrase), `26px ${SERIF}`, 760), { "font-family": SERIF }),
     ];
   });
-  const because = `${percent(explained.p)} likely; ${found.length ? "what speaks for it, in bits:" : "nothing right here leads to it."}`;
+  const because = `${percent(explained.p)} likely; ${found.length ? "its strongest reasons, in bits:" : "nothing right before it suggests it."}`;
   return drawn(
     "svg",
     { xmlns: PICTURES, viewBox: "0 0 1200 630", width: 1200, height: 630, role: "img", "aria-label": `Why ${explained.word}?` },

@@ -112,13 +112,13 @@ export function sentence(explained, owner, isWritten) {
   const all = found.reduce((sum, { bits }) => sum + bits, 0) + Math.max(0, bitsOf("network"));
   const likely = percent(explained.p);
   const surprise = explained.p < 0.01 && isWritten;
-  const begin = surprise ? [word, ` is a surprise here (${likely}); what speaks for it most: `] : [word, ` is ${likely} likely here, `];
+  const begin = surprise ? [word, ` is a surprise here (${likely}); its strongest reason: `] : [word, ` is ${likely} likely here, `];
   if (bitsOf("network") > Math.max(strongest, bitsOf("letters typed"))) return [...begin, surprise ? "" : "mostly because ", "the trained network expects it here."];
   if (bitsOf("letters typed") > strongest) return [...begin, "mostly because of the letters you typed."];
   if (!found.length || found[0].bits < LITTLE) {
     const prior = explained.parts.length === 1 && explained.rows.find((row) => row.name === "prior")?.counts;
     const often = !prior ? "it is spelled from pieces of words" : prior.count ? `it occurs ${times(prior.count)} in ${owner}` : `it never occurs in ${owner}`;
-    return [word, ` is ${likely} likely here: ${often}, and little right before it leads to it.`];
+    return [word, ` is ${likely} likely here: ${often}, and little right before it suggests it.`];
   }
   const mostly = found[0].bits > all / 2 ? "mostly because " : "above all because ";
   return [...begin, surprise ? "" : mostly, ...found[0].phrase, "."];

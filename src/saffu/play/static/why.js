@@ -41,7 +41,7 @@ function show() {
   for (const id of ["why-legend", "sum"]) byId(id).hidden = !explained;
   byId("share-open").disabled = !explained;
   if (!explained) {
-    byId("sentence").textContent = "No word to explain here; type another text.";
+    byId("sentence").textContent = "There is no word to explain here; type something else.";
     byId("pieces").replaceChildren();
     byId("sides").hidden = true;
     showBars([], 0, "");
@@ -81,7 +81,7 @@ function showSides({ sides, token }) {
   const [network, counts] = sides;
   byId("gate").style.width = `${100 * network.weight}%`;
   byId("gate-says").replaceChildren(
-    `Here, the trained network has a say of ${percent(network.weight)}, and the counts have the rest. Alone, the network gives `, isolated(visible(token), "i"), ` ${percent(network.p)}, the counts ${percent(counts.p)}.`,
+    `Here, the trained network has a weight of ${percent(network.weight)}, and the counts have the rest. Alone, the network gives `, isolated(visible(token), "i"), ` ${percent(network.p)}, the counts ${percent(counts.p)}.`,
   );
   for (const { name, favorites } of sides) {
     const items = favorites.map(({ word, p }) => element("li", {}, isolated(visible(word)), " ", element("span", { className: "p", textContent: percent(p) })));

@@ -25,7 +25,7 @@ function showWords() {
       return element("li", {}, take, why);
     }),
   );
-  if (!words.length) byId("words").append(element("li", { className: "none", textContent: "No word of this text begins so." }));
+  if (!words.length) byId("words").append(element("li", { className: "none", textContent: "No word of this text begins like that." }));
   markChosen();
   if (!written) later("speak", 600, () => speak(words.length ? `${words.length} suggestions, first: ${words[0].word}, ${percent(words[0].p)}` : "no suggestions"));
 }
