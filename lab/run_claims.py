@@ -51,7 +51,7 @@ def tuning(rows: Iterable[Row]) -> Verdict:
         f"{last:.2f}. All {tunings + 1} folds without tuning: {plain:.2f}."
     )
     if verdict == IN_PART:
-        evidence += " It improves, but no more than the text that it adds does."
+        evidence += " It improves, but no more than the additional text does."
     paper = PRINTED_LOG["tune 10"] / PRINTED_LOG["init"] - 1
     tokens = min(row["tokens"] for row in runs)
     return Verdict(8, claim, verdict, evidence, paper_effect=paper, tokens=tokens, **over_seeds(changes))
@@ -153,17 +153,17 @@ def time_saved(warm: Row, cold: Row) -> tuple[float, str]:
     reached = next((point["seconds"] for point in cold["curve"] if point["dev_perplexity"] <= level), None)
     after = cold["curve"][-1]["seconds"] if reached is None else reached
     shared = "" if warm.get("alone") and cold.get("alone") else ", sharing the machine with other runs"
-    got = "has not got there after" if reached is None else "has got there when it is scored after"
+    got = "has not reached it after" if reached is None else "has reached it when it is scored after"
     return seconds / after - 1, (
-        f"The explicit solution takes {seconds:.1f} s to a dev perplexity of {level:.1f}{shared}. "
+        f"The explicit solution takes {seconds:.1f} s to reach a dev perplexity of {level:.1f}{shared}. "
         f"A cold start {got} {after:.1f} s."
     )
 
 
 def stopping(rows: Sequence[Row]) -> list[Verdict]:
-    """Claims 19 to 21, from runs of r = 8 that go on until held-out perplexity has risen eight times."""
+    """Claims 19 to 21, from runs of r = 8 that continue until held-out perplexity has risen eight times."""
     claims = {
-        19: "With r = 8, training goes on for more folds before it is stopped than with r = 128.",
+        19: "With r = 8, training continues for more folds before it is stopped than with r = 128.",
         20: "After initialization on a tenth of the text, training is less stable.",
         21: "Starting from V̂ makes training faster than starting from uniform attention.",
     }
@@ -202,7 +202,7 @@ def shorter(tenth: Row, whole: Row) -> tuple[bool, float, str]:
     """Whether held-out perplexity rises more often per fold in the first run."""
     folds = [curve_of(run)[-1]["fold"] for run in (tenth, whole)]
     evidence = (
-        f"Held-out perplexity has risen {PATIENCE} times after {plural(folds[0], 'fold')}; after {folds[1]} if all "
+        f"Held-out perplexity has risen {PATIENCE} times after {plural(folds[0], 'fold')}, or after {folds[1]} if all "
     )
     return folds[0] < folds[1], folds[1] / folds[0] - 1, f"{evidence}of the text was counted and tuned on."
 
@@ -213,10 +213,11 @@ def sooner(explicit: Row, uniform: Row) -> tuple[bool, float, str]:
     best = min(curve, key=lambda row: float(row["dev_perplexity"]))
     reached = [row["fold"] for row in curve_of(explicit) if row["dev_perplexity"] <= best["dev_perplexity"]]
     level = f"{best['dev_perplexity']:.1f} after {plural(best['fold'], 'fold')}, its best"
-    words = f"in {reached[0]}" if reached else f"in none of its {curve_of(explicit)[-1]['fold']}"
-    evidence = f"From uniform attention, it reaches {level}; from V̂, {words}."
+    limit = plural(curve_of(explicit)[-1]["fold"], "fold")
+    words = f"reaches it after {reached[0]}" if reached else f"does not reach it in {limit}"
+    evidence = f"A start from uniform attention reaches {level}; one from V̂ {words}."
     own = min(float(row["dev_perplexity"]) for row in curve_of(explicit))
-    evidence += f" Its own best is {own:.1f}."
+    evidence += f" The best from V̂ is {own:.1f}."
     return bool(reached) and reached[0] < best["fold"], own / best["dev_perplexity"] - 1, evidence
 
 

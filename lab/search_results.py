@@ -106,7 +106,7 @@ def search_table(rows: Sequence[Row]) -> str:
             lines.append(f"| {label} | {text} | " + " | ".join(columns(values)) + " |")
     facts = {row["text"]: row for row in whole_rows(rows)}
     sizes = [f"{text}: {facts[text]['tokens']:,} tokens, {facts[text]['dev_targets']:,} held out" for text in TEXTS]
-    total = f"{len(rows):,} grids of {len({name_of(row) for row in rows})} readings in all"
+    total = f"{len(rows):,} grids of {len({name_of(row) for row in rows})} readings in total"
     note = (
         f"{'; '.join(sizes)}; uniform attention. {total}; the best {len(shown)} of {len(found)} that were run on both"
     )

@@ -197,7 +197,7 @@ def verdict_table(results: Results) -> str:
         size += ", `special_noise` zero" * (number in STOPPED)
         values = [verdict.claim, f"**{short(verdict.verdict)}**", effects(verdict), spread, size, verdict.evidence]
         lines.append(f"| {number} | " + " | ".join([*values, elsewhere(verdict, others)]) + " |")
-    summary = f"{verdict_counts(results)}. Effects are relative and means. A spread is a standard "
+    summary = f"{verdict_counts(results)}. Effects are relative changes, averaged. A spread is a standard "
     summary += (
         "deviation in percentage points, with the number of seeds or choices of documents; “–” where there was one."
     )

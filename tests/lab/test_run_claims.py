@@ -103,14 +103,14 @@ def test_vocabulary(before, after, verdict):
 def test_cost():
     warm, cold = trained("explicit", 8, 50, alone=True), trained("random", 8, 120, alone=True)
     found = run_claims.cost([warm, cold])
-    assert found.verdict == HOLDS and found.evidence.endswith("A cold start has not got there after 9.0 s.")
+    assert found.verdict == HOLDS and found.evidence.endswith("A cold start has not reached it after 9.0 s.")
     assert "sharing" not in found.evidence
     found = run_claims.cost([warm, trained("random", 8, 100)])
     assert found.verdict == HOLDS and found.effect == pytest.approx(3 / 9 - 1)
     assert "sharing the machine with other runs" in found.evidence
     found = run_claims.cost([warm, cold, trained("random", 8, 40, rate=0.3)])
     assert found.verdict == FAILS and found.evidence.endswith(
-        "A cold start has got there when it is scored after 3.0 s."
+        "A cold start has reached it when it is scored after 3.0 s."
     )
     assert run_claims.cost([warm]).verdict == OPEN
 
