@@ -166,7 +166,9 @@ def test_the_commands(saffu, tmp_path, monkeypatch):
     assert saffu(f"train general.txt --out general {quick}").status == 0
     assert saffu(f"train own.txt --tokenizer general --out own {quick}").status == 0
     mixed = saffu("mix own general --dev dev.txt --out mixed")
-    assert mixed.status == 0 and "bits per byte of the text that the weights were fitted on" in mixed.out
+    members = " + ".join(load("mixed").log_[-1]["members"])
+    assert mixed.status == 0 and mixed.out.startswith(f"mixed {members}: ")
+    assert "bits per byte of the text that the weights were fitted on" in mixed.out
     based = saffu("train own.txt --base general --out based --split line --json")
     assert based.status == 0 and load("based").config.preset == "mixture", based.err
     scores = {

@@ -225,7 +225,7 @@ def mix(options: argparse.Namespace) -> None:
     if options.json:
         print_json(model_facts(lm) | {"out": options.out, "members": lm.log_[-1]["members"]})
         return
-    members = " and ".join(lm.log_[-1]["members"])
+    members = " + ".join(lm.log_[-1]["members"])
     bits = lm.log_[-1]["dev_bits_per_byte"]
     say(options, f"mixed {members}: {bits:.3f} bits per byte of the text that the weights were fitted on")
     say(options, f"saved in {options.out}")
