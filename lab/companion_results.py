@@ -9,9 +9,9 @@ from pathlib import Path
 
 from lab import companion_study
 from lab.companion_study import SIDES
-from lab.rows import Row, read_rows
+from lab.rows import Row, head, read_rows
 from saffu import files
-from saffu.experiments import figures, tables
+from saffu.experiments import figures
 
 TEXTS = {
     "running": "babylm-small, files as running text",
@@ -31,7 +31,7 @@ def read_runs(results: Path) -> list[Row]:
 
 def run_table(rows: Sequence[Row]) -> str:
     """Single runs: seconds of each step, and bits per byte of all held-out text."""
-    lines = tables.head(
+    lines = head(
         [
             "saffu",
             "device",

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.rows import Row, append_row
+from lab.rows import Row, append_row, head
 from lab.warm_starts import add_common_options
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.fit import fit
@@ -27,7 +27,6 @@ from saffu.companion.counted_start import STARTS
 from saffu.companion.cross_fit import CrossFit, cross_fitted
 from saffu.companion.model import CompanionModel
 from saffu.companion.train import Training
-from saffu.experiments import tables
 from saffu.interface import Score
 from saffu.text.corpus import TokenCorpus
 from saffu.text.documents import read_lines
@@ -109,7 +108,7 @@ def mean_curve(rows: Sequence[Row]) -> list[Row]:
 
 def table(rows: Sequence[Row]) -> str:
     """Means and spread over seeds, in Markdown, and the seconds after which a start equals the random one's end."""
-    lines = tables.head(
+    lines = head(
         [
             "optimizer",
             "start",

@@ -17,7 +17,7 @@ from statistics import mean
 from lab import companion_results, recipe_results, search_results, transcripts
 from lab.fill import filled
 from lab.readings import dev_over_train, label, perplexities, structure_of
-from lab.rows import Row
+from lab.rows import Row, head
 from lab.run_claims import best_rate, described
 from lab.verdicts import TEXTS, Results, verdict_counts, verdict_table
 from saffu import files
@@ -39,7 +39,7 @@ def readings_table(results: Results, texts: Iterable[str]) -> str:
     def distance(name: str) -> float:
         return next(structure_of(rows[text][name]).rms for text in texts if name in rows[text])
 
-    lines = tables.head(["changed settings", *texts])
+    lines = head(["changed settings", *texts])
     for name in sorted(names, key=distance):
         found = {text: rows[text][name] for text in texts if name in rows[text]}
         values = [reading_cell(found[text]) if text in found else "" for text in texts]
@@ -89,7 +89,7 @@ def magnitude_table(results: Results) -> str:
         best = mean(run["best_dev_perplexity"] for run in runs) if runs else None
         rows.append((f"{name}, trained, r = 8", PRINTED_TEST[f"{start}-8"], best))
     ours_as = [f"ours ({results.main_text})", "ours as 2^nats"]
-    lines = tables.head(["", "printed", *ours_as, "printed, if it is 2^nats, as a perplexity"])
+    lines = head(["", "printed", *ours_as, "printed, if it is 2^nats, as a perplexity"])
     for name, printed, own in rows:
         values = [printed, own, own and 2 ** math.log(own), printed and math.exp(math.log2(printed))]
         lines.append(f"| {name} | " + " | ".join(f"{value:.1f}" if value else "–" for value in values) + " |")
@@ -99,7 +99,7 @@ def magnitude_table(results: Results) -> str:
 def warm_table(results: Results) -> str:
     """Best dev perplexity by start, radius, and learning rate: means over the seeds, with their range."""
     rates = sorted({run["learning_rate"] for run in results.runs})
-    lines = tables.head(["", "start", *(f"rate {rate:g}" for rate in rates), "paper (test)"])
+    lines = head(["", "start", *(f"rate {rate:g}" for rate in rates), "paper (test)"])
     for radius in (8, 128):
         for start, name in NAMES.items():
             runs = [run for run in results.runs if (run["start"], run["radius"]) == (start, radius)]
@@ -119,7 +119,7 @@ def warm_table(results: Results) -> str:
 
 def log_table(results: Results) -> str:
     """Dev perplexity of the paper's best model as it is initialized and tuned (means), next to the printed log."""
-    lines = tables.head(["step", "dev perplexity", "as 2^nats", "printed"])
+    lines = head(["step", "dev perplexity", "as 2^nats", "printed"])
     runs = [row for row in results.tunings if row["radius"] == 8]
     if not runs:
         return "\n".join(lines) + "\n"
@@ -133,7 +133,7 @@ def log_table(results: Results) -> str:
 
 def protocol_table(results: Results) -> str:
     """Runs of the paper's protocol: what they start from, where they end, and the printed test perplexities."""
-    lines = tables.head(["", "start", "best dev", "folds", "test", "test as 2^nats", "printed", "parameters"])
+    lines = head(["", "start", "best dev", "folds", "test", "test as 2^nats", "printed", "parameters"])
     for name, runs in protocol_runs(results).items():
         curves = [[row for row in run["log"] if "fold" in row] for run in runs]
         tests = [run["test_perplexity"] for run in runs]

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from lab.rows import Row, append_row, read_rows
+from lab.rows import Row, append_row, head, read_rows
 from lab.structure import HALVES, Structure, described, logs, structure
 from saffu.errors import SaffuError
 from saffu.experiments.grid import DOCUMENT_SHARDS, MODES, SIZES, grid
-from saffu.experiments.results import perplexities_of
+from saffu.experiments.results import Results, perplexities_of
 from saffu.experiments.scoring import EVAL_TOKENS, GridCorpus, run_grid, usual_memory
-from saffu.experiments.tables import Perplexities, head
+from saffu.experiments.tables import Perplexities
 from saffu.paper.devices import usable_device
 from saffu.text.corpus import TokenCorpus
 from saffu.text.documents import read_lines
@@ -123,7 +123,8 @@ def run_reading(
     shards = 0 if changes else DOCUMENT_SHARDS
     cells = grid(**shape, document_shards=shards, settings={setting: [value] for setting, value in changes.items()})
     with tempfile.TemporaryDirectory(prefix="saffu-") as folder:
-        finished = run_grid(Path(folder) / "grid", cells, corpus, device, usual_memory(device), baselines=False)
+        Results(Path(folder)).save_run({"text": corpus.fingerprint})  # which spares counting n-gram baselines
+        finished = run_grid(Path(folder), cells, corpus, device, usual_memory(device))
     least = [cell.least_attention for cell in finished if cell.least_attention is not None]
     return {
         "reading": name,

@@ -1,8 +1,9 @@
-"""Results of studies: JSON Lines, one row per run."""
+"""Results of studies: JSON Lines, one row per run; and the head of a table of them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,3 +28,12 @@ def append_row(path: Path, row: Row) -> None:
     """Add a row to a results file, which is replaced whole."""
     rows = [*read_rows(path), row]
     files.write_file(path, "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows).encode())
+
+
+def head(titles: Sequence[str]) -> list[str]:
+    """The first two lines of a table in Markdown.
+
+    >>> head(["", "dev"])
+    ['|  | dev |', '| --- | --- |']
+    """
+    return ["| " + " | ".join(titles) + " |", "| --- " * len(titles) + "|"]

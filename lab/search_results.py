@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from statistics import mean
 
-from lab.rows import Row
+from lab.rows import Row, head
 from lab.search import structure_of
 from lab.structure import CLEAR, HALVES, Structure, baselines, printed_logs, structure
 from saffu.experiments.grid import SIZES, reading_of
-from saffu.experiments.tables import Perplexities, head
+from saffu.experiments.tables import Perplexities
 from saffu.paper.config import PaperConfig
 
 DEFAULT = "default settings"

@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
 from saffu.experiments.grid import UnitKey, units_of
-from saffu.experiments.results import cell_key
 from saffu.experiments.scoring import Family, GridCorpus
 from saffu.experiments.units import Decoder
 from saffu.paper import cipher, equations
@@ -206,7 +205,7 @@ def unit_logits(mode: str, slots: int, layout: Layout, E: Tensor, L: Tensor) -> 
 def cell_value(cell: PaperConfig, families: list[Family], tables: list[list[list[float]]]) -> float:
     """The entry of a cell in the table of its family."""
     for family, table in zip(families, tables, strict=True):
-        if place := family.place.get(cell_key(cell)):
+        if place := family.place.get(cell):
             return table[place[0]][place[1]]
     raise KeyError(cell)
 

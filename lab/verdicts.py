@@ -11,12 +11,11 @@ from typing import Any
 from lab import run_claims, search_results
 from lab.claims import FAILS, HOLDS, IN_PART, OPEN, TABLES, Verdict, effects, judge, merged
 from lab.readings import perplexities
-from lab.rows import Row, read_rows
+from lab.rows import Row, head, read_rows
 from saffu.errors import SaffuError
-from saffu.experiments.grid import DOCUMENT_SHARDS, radius_unit
+from saffu.experiments.grid import DOCUMENT_SHARDS, units_of
 from saffu.experiments.results import Cell
-from saffu.experiments.scoring import left_side
-from saffu.experiments.tables import Perplexities, head, printed_perplexities
+from saffu.experiments.tables import Perplexities, printed_perplexities
 from saffu.experiments.units import parameter_count
 from saffu.interface import Score
 from saffu.paper.config import PaperConfig
@@ -91,7 +90,7 @@ def cells_of(row: Row) -> list[Cell]:
         block_mode, radius_mode = modes.split("/")
         shape: dict[str, Any] = {"block_mode": block_mode, "radius_mode": radius_mode, "block": block, "radius": radius}
         config = PaperConfig(**row["changes"], **shape, document_shards=DOCUMENT_SHARDS if document else 0)
-        parameters = parameter_count([*left_side(config), radius_unit(config)], row["vocabulary"])
+        parameters = parameter_count(units_of([config]), row["vocabulary"])
         train, dev = (Score(math.log(perplexity), 1, 1) for perplexity in scores)
         found.append(Cell(config, parameters, train, dev, row["least_attention"]))
     return found

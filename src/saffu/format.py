@@ -1,11 +1,11 @@
-"""What people and programs read: numbers, tokens, facts, warnings, and progress bars."""
+"""What people and programs read: numbers, tokens, tables, facts, warnings, and progress bars."""
 
 from __future__ import annotations
 
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -69,6 +69,21 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int):
         return value
     return _plain(value.tolist()) if hasattr(value, "tolist") else str(value)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text in columns: the first aligned left, the others right.
+
+    >>> print(table(["", "bits/byte"], [["this model", "1.78"]]))
+                bits/byte
+    this model       1.78
+    """
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    lines = []
+    for first, *others in [head, *rows]:
+        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
 
 
 def warn(text: str) -> None:

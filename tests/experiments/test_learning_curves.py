@@ -8,7 +8,7 @@ import pytest
 
 from saffu.errors import SaffuError
 from saffu.experiments import learning_curves
-from saffu.experiments.learning_curves import Curve, comparison, spread, table
+from saffu.experiments.learning_curves import Curve, comparison, comparison_table, spread
 
 
 def write_run(folder, perplexities, seconds, **more):
@@ -39,7 +39,7 @@ def test_comparison(runs):
 
 
 def test_table(runs):
-    lines = table(comparison([Curve.read(runs / "warm"), Curve.read(runs / "cold")])).splitlines()
+    lines = comparison_table(comparison([Curve.read(runs / "warm"), Curve.read(runs / "cold")])).splitlines()
     assert lines[1].split() == ["warm", "120.00", "50.00", "1.000", "2,000,000", "6.0"]
     assert lines[6].split() == ["warm", "6.0", "4.0"]
     assert lines[7].split() == ["cold", "–", "8.5"]

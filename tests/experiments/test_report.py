@@ -27,7 +27,7 @@ FACTS |= {"dev_references": {"unigram": 300.0}}
 
 def results(folder, cells) -> Results:
     new = Results(folder)
-    new.begin(FACTS)
+    new.save_run(FACTS)
     new.append(cells)
     return Results(folder)
 
@@ -108,13 +108,13 @@ def test_pareto_front():
     cells = [cell for cell in paper_cells() if not cell.config.document_shards]
     front = tables.pareto_front(cells)
     beaten = {
-        cell.key
+        cell.config
         for cell, other in itertools.product(cells, cells)
         if (other.parameters, other.dev.nll) != (cell.parameters, cell.dev.nll)
         and other.parameters <= cell.parameters
         and other.dev.nll <= cell.dev.nll
     }
-    levels = {(cell.parameters, cell.dev.nll) for cell in cells if cell.key not in beaten}
+    levels = {(cell.parameters, cell.dev.nll) for cell in cells if cell.config not in beaten}
     assert {(cell.parameters, cell.dev.nll) for cell in front} == levels
 
 

@@ -158,7 +158,7 @@ def test_damaged_lines_are_reported_and_repeated(text, tmp_path):
     path.write_text("".join(damaged))
     results = Results(tmp_path)
     assert results.damaged == [4, 6, len(lines)]
-    assert f"damaged at line 4, 6, {len(lines)}" in results.notes[0]
+    assert f"damaged at line 4, 6, {len(lines)}" in results.damage
     after = run_grid(tmp_path, small(), text)
     assert [c.config for c in after] == [c.config for c in before]
     kept = [line for n, line in enumerate(lines) if n not in (3, 5, len(lines) - 1)]
@@ -215,6 +215,7 @@ def test_other_held_out_text_needs_no_new_fits(text, tmp_path, monkeypatch):
     run_grid(tmp_path, chosen, text)
     samples = text.samples | {"dev": text.samples["dev"].every_nth(2)}
     (tmp_path / "text.json").unlink()
+    (tmp_path / "results.jsonl").unlink()
     fitted = count_calls(monkeypatch, units.FittedUnits, "fit")
     (cell,) = run_grid(tmp_path, chosen, replace(text, samples=samples, fingerprint="0" * 24))
     assert (fitted, cell.dev.targets) == ([], samples["dev"].targets)
@@ -224,12 +225,9 @@ def test_cells_of_different_texts_never_mix(text, tmp_path):
     chosen = small([2], [2], ["sum/cat"], 0)
     (cell,) = run_grid(tmp_path, chosen, text)
     (tmp_path / "text.json").unlink()  # now only the lines themselves say which text they belong to
-    other = replace(text, fingerprint="0" * 24, counted="1" * 24, train=text.train.every_nth(2))
-    (new,) = run_grid(tmp_path, chosen, other)
-    assert new.train.nll != cell.train.nll
-    results = Results(tmp_path)
-    assert list(results.cells.values()) == [new]
-    assert "1 cells of another text" in results.notes[0]
+    with pytest.raises(SaffuError, match="different text"):
+        run_grid(tmp_path, chosen, replace(text, fingerprint="0" * 24))
+    assert run_grid(tmp_path, chosen, text) == [cell]
 
 
 def test_a_unit_that_cannot_be_solved_fails_only_its_cells(text, tmp_path, monkeypatch):

@@ -106,7 +106,7 @@ def test_verdicts_on_several_choices_of_documents_are_merged():
 
 def test_the_command_prints_a_verdict_on_each_claim(tmp_path, capsys):
     results = Results(tmp_path)
-    results.begin({"text": "0" * 24, "vocabulary": 100, "tokens": 1_000_000, "documents": 10, "bytes": 5000})
+    results.save_run({"text": "0" * 24, "vocabulary": 100, "tokens": 1_000_000, "documents": 10, "bytes": 5000})
     results.append(paper_cells())
     main(["claims", str(tmp_path)])
     shown = capsys.readouterr().out

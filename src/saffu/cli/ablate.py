@@ -22,9 +22,9 @@ from saffu.cli.options import (
     reading_of,
     selection_of,
 )
-from saffu.cli.output import print_json, say, table, warn
+from saffu.cli.output import print_json, say, warn
 from saffu.errors import SaffuError
-from saffu.format import plural
+from saffu.format import plural, table
 from saffu.settings import Settings
 
 if TYPE_CHECKING:
@@ -153,8 +153,8 @@ def finish(options: argparse.Namespace, done: list[Cell]) -> None:
     from saffu.experiments.tables import best_cells
 
     results = Results(options.out)
-    for note in results.notes:
-        warn(note)
+    if results.damage:
+        warn(results.damage)
     failures = [cell.failure for cell in done if cell.failure]
     best = {name: facts_of(cell) for name, cell in best_cells(done).items()}
     if options.json:

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         print_json({"runs": rows, "figures": figures})
         return
-    print(learning_curves.table(rows))
+    print(learning_curves.comparison_table(rows))
     if not one_vocabulary:
         print("\nThe runs have different vocabularies: compare their bits per byte, not their perplexities.")
     print(f"\nwrote {' and '.join(str(path) for path in figures)}")

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from saffu.cli.options import Command, Parser, add_device, add_model, integer, load_model, require_utf8
-from saffu.cli.output import print_json, table
+from saffu.cli.output import print_json
+from saffu.format import table
 
 LEAST = 0.001  # a probability that is worth showing
 

@@ -24,8 +24,9 @@ from saffu.cli.options import (
     reading_of,
     require_online,
 )
-from saffu.cli.output import print_json, table
+from saffu.cli.output import print_json
 from saffu.errors import SaffuError
+from saffu.format import table
 
 if TYPE_CHECKING:
     from saffu.interface import Score

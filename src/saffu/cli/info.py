@@ -8,8 +8,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from saffu.cli.options import Command, Parser, add_model, load_model, shown
-from saffu.cli.output import model_facts, print_json, table
-from saffu.format import escape_controls, in_parts, plural
+from saffu.cli.output import model_facts, print_json
+from saffu.format import escape_controls, in_parts, plural, table
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM

@@ -1,11 +1,11 @@
-"""Output of the commands: notes, tables, JSON, and the log of a training run."""
+"""Output of the commands: notes, JSON, and the log of a training run."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from saffu.format import escape_controls, show_token, to_json
@@ -65,21 +65,6 @@ def print_unless_closed(text: str, stream: TextIO) -> None:
         print(text, file=stream, flush=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Rows of text in columns: the first aligned left, the others right.
-
-    >>> print(table(["", "bits/byte"], [["this model", "1.78"]]))
-                bits/byte
-    this model       1.78
-    """
-    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    lines = []
-    for first, *others in [head, *rows]:
-        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
 
 
 def clipped(text: str, width: int) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from saffu.cli.options import Command, Parser, add_device, add_model, add_output_options, load_model
-from saffu.cli.output import clipped, print_json, table
+from saffu.cli.output import clipped, print_json
+from saffu.format import table
 
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:

@@ -28,8 +28,8 @@ def run(options: argparse.Namespace) -> None:
     from saffu.experiments.results import Results
 
     results = Results(options.folder)
-    for note in results.notes:
-        warn(note)
+    if results.damage:
+        warn(results.damage)
     report = Report(results)
     report.write(out)
     if options.json:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from saffu.errors import SaffuError
 from saffu.experiments.figures import drawing
+from saffu.format import table
 
 AXES = {"tokens": "million tokens seen by backpropagation", "seconds": "seconds of work, including the start"}
 STYLE: dict[str, Any] = {"font.size": 10, "axes.grid": True, "grid.color": "#e6e6e6", "grid.linewidth": 0.6}
@@ -82,22 +83,30 @@ def comparison(curves: list[Curve]) -> list[dict[str, Any]]:
     ]
 
 
-def table(facts: list[dict[str, Any]]) -> str:
+def comparison_table(facts: list[dict[str, Any]]) -> str:
     """The comparison as text."""
-    wide = max(len("run"), *(len(fact["run"]) for fact in facts))
-    lines = [f"{'run':<{wide}}  {'start':>9}  {'best dev ppl':>12}  {'bits/byte':>9}  {'tokens':>12}  {'seconds':>9}"]
-    for fact in facts:
-        lines.append(
-            f"{fact['run']:<{wide}}  {fact['start_dev_perplexity']:>9.2f}  {fact['best_dev_perplexity']:>12.2f}  "
-            f"{fact['best_dev_bits_per_byte']:>9.3f}  {fact['tokens']:>12,}  {fact['seconds']:>9.1f}"
-        )
-    lines += ["", "seconds to reach the best of (–: never)"]
-    columns = [max(9, len(fact["run"])) for fact in facts]
-    lines.append(" " * wide + "".join(f"  {f['run']:>{width}}" for f, width in zip(facts, columns, strict=True)))
-    for fact in facts:
-        cells = ["–" if s is None else f"{s:.1f}" for s in fact["seconds_to_best_of"].values()]
-        lines.append(f"{fact['run']:<{wide}}" + "".join(f"  {c:>{w}}" for c, w in zip(cells, columns, strict=True)))
-    return "\n".join(lines)
+    best = [
+        [
+            fact["run"],
+            f"{fact['start_dev_perplexity']:.2f}",
+            f"{fact['best_dev_perplexity']:.2f}",
+            f"{fact['best_dev_bits_per_byte']:.3f}",
+            f"{fact['tokens']:,}",
+            f"{fact['seconds']:.1f}",
+        ]
+        for fact in facts
+    ]
+    times = [
+        [fact["run"], *("–" if s is None else f"{s:.1f}" for s in fact["seconds_to_best_of"].values())]
+        for fact in facts
+    ]
+    return "\n".join(
+        [
+            table(["run", "    start", "best dev ppl", "bits/byte", "      tokens", "  seconds"], best),
+            "\nseconds to reach the best of (–: never)",
+            table(["   ", *(f"{fact['run']:>9}" for fact in facts)], times),
+        ]
+    )
 
 
 def draw(

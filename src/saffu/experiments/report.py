@@ -78,7 +78,7 @@ class Report:
         return "\n".join(parts)
 
     def _sweeps(self) -> str:
-        lines = tables.head(["changed", "cells", "least", "median", "greatest", "best dev"])
+        lines = ["| changed | cells | least | median | greatest | best dev |", "| --- " * 6 + "|"]
         lines += [f"| {' | '.join([sweep.label, *sweep.facts()])} |" for sweep in self.sweeps]
         return "\n".join(lines) + "\n"
 
@@ -158,7 +158,7 @@ def page_of(report: Report) -> str:
 def fact_list(facts: dict[str, Any], cells: Iterable[Cell]) -> str:
     shown = [("tokens counted", f"{facts['tokens']:,}"), ("vocabulary", f"{facts['vocabulary']:,}")]
     shown += [("held-out targets", f"{facts['dev_targets']:,}")]
-    best = min(cells, key=tables.LOSS)
+    best = min(cells, key=tables.PERPLEXITY)
     if best.dev:
         shown.append(("best dev perplexity", f"{best.dev.perplexity:.1f}"))
         shown.append(("its bits per byte", f"{best.dev.bits_per_byte:.3f}"))

@@ -123,7 +123,7 @@ def figure(protocol: Protocol, say: Say) -> dict[str, Any]:
     curves = [Curve.read(Path(run["folder"])) for run in runs]
     rows = learning_curves.comparison(curves)
     drawn = learning_curves.draw(curves, protocol.out / "figure", title="Explicit and random starts")
-    say(learning_curves.table(rows))
+    say(learning_curves.comparison_table(rows))
     show_test(protocol, runs, say)
     say(f"wrote {' and '.join(str(path) for path in drawn)}")
     tests = {run["run"]: run["test_perplexity"] for run in runs}

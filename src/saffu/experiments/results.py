@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from saffu.writing import locked, recover
 
 FORMAT = 3  # 2 did not say how a radius is filled
 SAMPLES = ("train", "dev")
-Losses = dict[str, dict[str, float]]
+Losses = dict[str, dict[PaperConfig, float]]
 """−Σ ln p by sample and cell."""
 
 
@@ -39,10 +37,6 @@ class Cell:
     dev: Score | None = None
     least_attention: float | None = None  # smallest entry of F(Q, V) in its units, per target
     failure: str | None = None
-
-    @cached_property
-    def key(self) -> str:
-        return cell_key(self.config)
 
     @property
     def modes(self) -> str:
@@ -58,13 +52,8 @@ class Cell:
         return f"{self.modes}, b = {self.config.block}, r = {self.config.radius}"
 
     @property
-    def loss(self) -> float:
-        """−Σ ln p of the held-out text; infinite for a cell that could not be fitted."""
-        return self.dev.nll if self.dev else math.inf
-
-    @property
     def perplexity(self) -> float:
-        """Of the held-out text."""
+        """Of the held-out text; infinite for a cell that could not be fitted."""
         return self.dev.perplexity if self.dev else math.inf
 
     @property
@@ -81,33 +70,17 @@ class Cell:
                 facts |= {f"{name}_perplexity": score.perplexity, f"{name}_bits_per_byte": score.bits_per_byte}
         return facts | {"least_attention": self.least_attention, "failure": self.failure}
 
-    def to_line(self, text: str) -> str:
-        """One line of JSON, without the newline."""
-        facts = {"text": text, **self.facts()}
-        return json.dumps(facts | {"checksum": checksum(facts)}, ensure_ascii=False)
-
     @classmethod
-    def from_line(cls, line: str) -> tuple[str, Cell]:
-        """The text's fingerprint and the cell; ValueError, KeyError, or TypeError if the line is damaged."""
-        facts = json.loads(line)
-        if not isinstance(facts, dict) or facts.pop("checksum") != checksum(facts):
-            raise ValueError("checksum")
-        config = PaperConfig(**{name: facts[name] for name in (*SHAPE, *SWEPT) if name in facts})  # others: as before
+    def from_facts(cls, facts: dict[str, Any]) -> Cell:
+        """The inverse; settings that the facts lack have their defaults."""
         values: dict[str, Any] = {
             name: Score(facts[f"{name}_nll"], facts[f"{name}_targets"], facts[f"{name}_bytes"])
             for name in SAMPLES
             if f"{name}_nll" in facts
         }
+        config = PaperConfig(**{name: facts[name] for name in (*SHAPE, *SWEPT) if name in facts})
         values |= {name: facts[name] for name in ("parameters", "least_attention", "failure")}
-        return facts["text"], cls(config, **values)
-
-
-def cell_key(config: PaperConfig) -> str:
-    return json.dumps(cell_settings(config))
-
-
-def checksum(facts: dict[str, Any]) -> str:
-    return f"{zlib.crc32(json.dumps(facts, sort_keys=True).encode()):08x}"
+        return cls(config, **values)
 
 
 def perplexities_of(cells: Iterable[Cell]) -> dict[CellKey, tuple[float, float]]:
@@ -115,21 +88,25 @@ def perplexities_of(cells: Iterable[Cell]) -> dict[CellKey, tuple[float, float]]
     return {key_of(cell.config): scores for cell in cells if (scores := cell.perplexities)}
 
 
+def checksum(facts: dict[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(facts, sort_keys=True).encode()):08x}"
+
+
 class Results:
-    """The cells in a folder, by key."""
+    """The cells in a folder, by their settings."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.path = folder / "results.jsonl"
+        self.unfinished = folder / "unfinished.json"
         self.run = self._read_run()
-        self._read_cells()
-
-    def clean_up(self) -> None:
-        """Remove what a killed writer has left. The caller holds the lock of the folder."""
-        units = (self.folder / "units").glob("*.safetensors")
-        for path in (self.folder / "text.json", self.path, self._unfinished, *units):
-            with locked(path, wait=True):
-                recover(path)
+        self.text = self.run.get("text")  # without text.json, that of the first line
+        self.cells: dict[PaperConfig, Cell] = {}
+        self.damaged: list[int] = []  # line numbers
+        lines = self.path.read_bytes().split(b"\n") if self.path.is_file() else []
+        for number, line in enumerate(lines, 1):
+            if line.strip() and not self._read_line(line):
+                self.damaged.append(number)
 
     def _read_run(self) -> dict[str, Any]:
         path = self.folder / "text.json"
@@ -137,101 +114,83 @@ class Results:
             return {}
         try:
             run = json.loads(path.read_text("utf-8"))
-            version = int(run["format"])
-            _ = str(run["text"])
-            if not isinstance(run["runs"], list):
-                raise TypeError("runs")
+            version = run["format"]
+            run = {**run, "text": str(run["text"]), "runs": list(run["runs"])}
         except (ValueError, KeyError, TypeError):
             raise SaffuError(f"{path} is damaged; delete it and run `saffu ablate` again with the same text") from None
         if version != FORMAT:
             raise SaffuError(f"{self.folder} has format {version}, this saffu needs {FORMAT}; use another folder")
-        return dict(run)
+        return run
 
-    def _read_cells(self) -> None:
-        self.cells: dict[str, Cell] = {}
-        self.damaged: list[int] = []  # line numbers
-        self.foreign = 0  # lines that belong to another text than text.json's
-        lines = self.path.read_bytes().split(b"\n") if self.path.is_file() else []
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                text, cell = Cell.from_line(line.decode())
-            except (ValueError, KeyError, TypeError, RecursionError):
-                self.damaged.append(number)
-                continue
-            if text == self.run.get("text", text):
-                self.cells[cell.key] = cell
-            else:
-                self.foreign += 1
+    def _read_line(self, line: bytes) -> bool:
+        """Whether the line is an intact cell of this text."""
+        try:
+            facts = dict(json.loads(line))
+            if facts.pop("checksum") != checksum(facts) or facts["text"] != (self.text or facts["text"]):
+                return False
+            cell = Cell.from_facts(facts)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return False
+        self.cells[cell.config] = cell
+        self.text = facts["text"]
+        return True
 
     @property
-    def notes(self) -> list[str]:
-        """Warnings about the state of the file."""
-        notes = []
-        if self.damaged:
-            lines = ", ".join(str(number) for number in self.damaged[:10]) + (" …" if len(self.damaged) > 10 else "")
-            notes.append(f"{self.path} is damaged at line {lines}; skipping these cells")
-        if self.foreign:
-            notes.append(f"{self.path} has {self.foreign} cells of another text; skipping them")
-        return notes
+    def damage(self) -> str:
+        """A warning about lines that could not be read, if there are any."""
+        lines = ", ".join(str(number) for number in self.damaged[:10]) + (" …" if len(self.damaged) > 10 else "")
+        return f"{self.path} is damaged at line {lines}; skipping these cells" if lines else ""
 
-    def begin(self, facts: dict[str, Any]) -> None:
-        """Claim the folder for a text. Raises SaffuError if it holds cells of another one."""
-        if self.run and self.run["text"] != facts["text"]:
+    def clean_up(self) -> None:
+        """Remove what a killed writer has left. The caller holds the lock of the folder."""
+        units = (self.folder / "units").glob("*.safetensors")
+        for path in (self.folder / "text.json", self.path, self.unfinished, *units):
+            with locked(path, wait=True):
+                recover(path)
+
+    def require_text(self, text: str) -> None:
+        """Fail if the folder holds cells of another text, or files that are not of an ablation."""
+        if self.text and self.text != text:
             raise SaffuError(
                 f"{self.folder} holds an ablation of different text, tokenizer, or sample sizes; use another folder"
             )
-        if not self.run and (self._unfinished.exists() or (self.damaged and not self.cells)):
+        if not self.run and (self.unfinished.exists() or (self.damaged and not self.cells)):
             raise SaffuError(f"{self.folder} holds files that are not of an ablation; use another folder")
-        self.run = {"format": FORMAT, **facts, "runs": self.run.get("runs", [])}
-        self.save_run()
-        self._read_cells()
 
-    def save_run(self) -> None:
+    def save_run(self, facts: dict[str, Any]) -> None:
+        """Write text.json: what is known of the text, and the runs so far."""
+        self.run = {"format": FORMAT, **facts, "runs": facts.get("runs", [])}
         content = json.dumps(self.run, indent=2, ensure_ascii=False) + "\n"
         files.write_file(self.folder / "text.json", content.encode())
 
-    def drop_damaged(self) -> None:
-        """Rewrite results.jsonl without its damaged lines."""
-        if self.damaged:
-            lines = self.path.read_bytes().split(b"\n")
-            intact = [line + b"\n" for n, line in enumerate(lines, 1) if line.strip() and n not in self.damaged]
-            files.write_file(self.path, b"".join(intact))
-            self.damaged = []
-
     def append(self, cells: Sequence[Cell]) -> None:
-        """Add finished cells and flush them to disk."""
-        lines = "".join(cell.to_line(self.run["text"]) + "\n" for cell in cells).encode()
-        with self.path.open("ab+") as file:
-            if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-                file.write(b"\n")  # ends a line that was cut short when its writer was killed
-            file.write(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        self.cells |= {cell.key: cell for cell in cells}
-
-    # Losses of cells that are being scored: an interruption then costs one stretch of targets, not all of them.
-
-    @property
-    def _unfinished(self) -> Path:
-        return self.folder / "unfinished.json"
+        """Add finished cells; damaged lines are dropped."""
+        self.cells |= {cell.config: cell for cell in cells}
+        lines = []
+        for cell in self.cells.values():
+            facts = {"text": self.run["text"], **cell.facts()}
+            lines.append(json.dumps(facts | {"checksum": checksum(facts)}, ensure_ascii=False) + "\n")
+        files.write_file(self.path, "".join(lines).encode())
+        self.damaged = []
 
     def save_unfinished(self, done: int, stretch: int, losses: Losses) -> None:
-        facts = {"text": self.run["text"], "done": done, "stretch": stretch, "losses": losses}
-        files.write_file(self._unfinished, json.dumps(facts | {"checksum": checksum(facts)}).encode())
+        """Keep the losses of cells that are being scored: an interruption costs one stretch of targets, not all."""
+        values = {name: list(by_cell.values()) for name, by_cell in losses.items()}
+        facts = {"work": self._work(stretch, losses), "done": done, "losses": values}
+        files.write_file(self.unfinished, json.dumps(facts | {"checksum": checksum(facts)}).encode())
 
-    def unfinished(self, keys: Iterable[str], stretch: int) -> tuple[int, Losses] | None:
-        """How many stretches of that length are done, and the losses; None unless they are of exactly these cells."""
+    def load_unfinished(self, stretch: int, losses: Losses) -> int:
+        """The number of stretches that are done already; their losses replace those passed, if of the same cells."""
         try:
-            facts = json.loads(self._unfinished.read_text("utf-8"))
-            intact = facts.pop("checksum") == checksum(facts)
-            fitting = facts["text"] == self.run["text"] and facts["stretch"] == stretch
-            if intact and fitting and all(facts["losses"][name].keys() == set(keys) for name in SAMPLES):
-                return facts["done"], facts["losses"]
+            facts = json.loads(self.unfinished.read_text("utf-8"))
+            if facts.pop("checksum") != checksum(facts) or facts["work"] != self._work(stretch, losses):
+                return 0
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            pass
-        return None
+            return 0
+        for name, values in facts["losses"].items():
+            losses[name] = dict(zip(losses[name], values, strict=True))
+        return int(facts["done"])
 
-    def drop_unfinished(self) -> None:
-        self._unfinished.unlink(missing_ok=True)
+    def _work(self, stretch: int, losses: Losses) -> list[Any]:
+        """What is being scored: this text in stretches of this length, and these cells."""
+        return [self.run["text"], stretch, [cell_settings(config) for config in losses["dev"]]]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -26,7 +26,7 @@ from torch import Tensor
 from saffu import files
 from saffu.errors import SaffuError
 from saffu.experiments.grid import SWEPT, UnitKey, block_unit, document_unit, radius_unit, through_blocks, units_of
-from saffu.experiments.results import SAMPLES, Cell, Losses, Results, cell_key
+from saffu.experiments.results import SAMPLES, Cell, Losses, Results
 from saffu.experiments.units import Decoder, FittedUnits, fit_memory, outputs, parameter_count
 from saffu.format import progress_bar
 from saffu.interface import Score
@@ -70,16 +70,15 @@ class GridCorpus:
         whole = fingerprint(counted, *(corpus.fingerprint() for corpus in samples.values()))
         return cls(train, samples, len(tokenizer), whole, counted)
 
-    def facts(self, baselines: bool) -> dict[str, Any]:
-        """The text in numbers, optionally with n-gram baselines for scale."""
-        counts = count_references(self.train, self.vocabulary) if baselines else None
+    def facts(self) -> dict[str, Any]:
+        """The text in numbers, with n-gram baselines for scale."""
+        counts = count_references(self.train, self.vocabulary)
         facts: dict[str, Any] = {"text": self.fingerprint, "vocabulary": self.vocabulary}
         facts |= {"tokens": self.train.targets, "documents": self.train.documents, "bytes": self.train.bytes}
         for name, corpus in self.samples.items():
             facts |= {f"{name}_targets": corpus.targets, f"{name}_bytes": corpus.bytes}
-            if counts is not None:
-                scores = evaluate_references(counts, corpus)
-                facts[f"{name}_references"] = {baseline: score.perplexity for baseline, score in scores.items()}
+            scores = evaluate_references(counts, corpus)
+            facts[f"{name}_references"] = {baseline: score.perplexity for baseline, score in scores.items()}
         return facts
 
 
@@ -97,7 +96,7 @@ class Family:
         self.radii = list(dict.fromkeys(radius_unit(cell) for cell in cells))
         self.lefts: list[Left] = sorted(dict.fromkeys([*((block,) for block in self.blocks), *lefts]), key=len)
         self.place = {
-            cell_key(cell): (self.lefts.index(left), self.radii.index(radius_unit(cell)))
+            cell: (self.lefts.index(left), self.radii.index(radius_unit(cell)))
             for cell, left in zip(cells, lefts, strict=True)
         }
         self.rows = self._rows(decoders)
@@ -118,7 +117,9 @@ class Family:
         it for K = 2, and document models what it is more for K = 3. All units saw the same targets, so the column sums
         of blocks differ only by rounding, as those of radii do, and their mean stands for each of them.
         """
-        block, radius = (self._column_sum(decoders, units) for units in (self.blocks, self.radii))
+        block, radius = (
+            torch.stack([decoders[unit].column_sum for unit in units]).mean(0) for units in (self.blocks, self.radii)
+        )
         term = -torch.log(block + radius)
         rows = {unit: decoders[unit].rows + term.float() for unit in self.blocks}
         rows |= {unit: decoders[unit].rows for unit in self.radii}
@@ -126,15 +127,6 @@ class Family:
             sums = block + radius + decoders[document].column_sum
             rows[document] = decoders[document].rows + (-2 * torch.log(sums) - term).float()
         return rows
-
-    @staticmethod
-    def _column_sum(decoders: Mapping[UnitKey, Decoder], units: Sequence[UnitKey]) -> Tensor:
-        """The mean of what differs only by rounding."""
-        sums = torch.stack([decoders[unit].column_sum for unit in units])
-        mean = sums.mean(0)
-        if float((sums / mean - 1).abs().max()) > 1e-3:
-            raise RuntimeError("units of one family were counted on different targets")
-        return mean
 
     def nll(self, hidden: Mapping[UnitKey, Tensor], ids: Tensor) -> Tensor:
         """−Σ_m log p of the targets under every left side and every radius, (lefts, radii), from the units' outputs.
@@ -203,11 +195,8 @@ def run_grid(
     corpus: GridCorpus,
     device: torch.device | str = "cpu",
     memory_limit: int = MEMORY_LIMIT,
-    baselines: bool = True,
 ) -> list[Cell]:
-    """Fit and score these cells; those in the folder already are taken from there.
-
-    With `baselines`, n-gram models of the text are scored too, for scale.
+    """Fit and score these cells, and n-gram models of the text for scale; cells in the folder are taken from there.
 
     The folder is locked meanwhile; an interrupted run continues where it stopped when it is called again.
     Raises SaffuError if another process is writing to the folder, or if it holds results of different text.
@@ -219,40 +208,38 @@ def run_grid(
     with files.changing(folder, wait=False):
         results = Results(folder)
         results.clean_up()
-        return Ablation(results, corpus, device, memory_limit, baselines).run(cells)
+        results.require_text(corpus.fingerprint)
+        if not results.run:
+            results.save_run(corpus.facts())
+        return Ablation(results, corpus, torch.device(device), memory_limit).run(cells)
 
 
 class Ablation:
     """Fits the missing units of a grid and scores the missing cells. Use `run_grid`, which locks the folder."""
 
-    def __init__(
-        self, results: Results, corpus: GridCorpus, device: torch.device | str, memory_limit: int, baselines: bool
-    ):
+    def __init__(self, results: Results, corpus: GridCorpus, device: torch.device, memory_limit: int):
         self.results = results
         self.corpus = corpus
-        self.device = torch.device(device)
+        self.device = device
         self.memory = memory_limit
-        if results.run.get("text") != corpus.fingerprint:
-            results.begin({"text": corpus.fingerprint} if results.run else corpus.facts(baselines))
         self.units = FittedUnits(results.folder / "units", corpus.counted, corpus.train, corpus.vocabulary, device)
 
     def run(self, cells: Sequence[PaperConfig]) -> list[Cell]:
-        began = time.perf_counter()
-        self.results.drop_damaged()
-        pending = [cell for cell in cells if cell_key(cell) not in self.results.cells]
-        failures = self._fit(units_of(pending))
-        fitted = time.perf_counter()
-        if failed := [Cell(c, self._parameters(c), failure=why) for c in pending if (why := failure_of(c, failures))]:
-            self.results.append(failed)
-        if scored := [cell for cell in pending if not failure_of(cell, failures)]:
-            self.results.append(list(self._score(scored)))
-            self.results.drop_unfinished()
-        if pending:
+        if pending := [cell for cell in cells if cell not in self.results.cells]:
+            began = time.perf_counter()
+            failures = self._fit(units_of(pending))
+            fitted = time.perf_counter()
+            reasons = {cell: failures[unit] for cell in pending for unit in units_of([cell]) if unit in failures}
+            if reasons:
+                self.results.append([Cell(cell, self._parameters(cell), failure=why) for cell, why in reasons.items()])
+            if scorable := [cell for cell in pending if cell not in reasons]:
+                self.results.append(self._score(scorable))
+            self.results.unfinished.unlink(missing_ok=True)
             seconds = {"fit_seconds": fitted - began, "score_seconds": time.perf_counter() - fitted}
-            seconds = {name: round(value, 1) for name, value in seconds.items()}
-            self.results.run["runs"].append({"cells": len(pending), "device": str(self.device), **seconds})
-            self.results.save_run()
-        return [self.results.cells[cell_key(cell)] for cell in cells]
+            facts = {"cells": len(pending), "device": str(self.device)}
+            facts |= {name: round(value, 1) for name, value in seconds.items()}
+            self.results.save_run({**self.results.run, "runs": [*self.results.run["runs"], facts]})
+        return [self.results.cells[cell] for cell in cells]
 
     def _fit(self, units: Sequence[UnitKey]) -> dict[UnitKey, str]:
         """Fit the missing units. Returns those that cannot be solved, with the reason."""
@@ -267,21 +254,19 @@ class Ablation:
                 bar.update()
         return failures
 
-    def _score(self, cells: Sequence[PaperConfig]) -> Iterator[Cell]:
+    def _score(self, cells: Sequence[PaperConfig]) -> list[Cell]:
         """Stream the samples through all units, one stretch of targets at a time."""
-        units = units_of(cells)
         networks = {}
         decoders: dict[UnitKey, Decoder] = {}
-        for unit in units:
+        for unit in units_of(cells):
             networks[unit], decoders[unit] = self.units.load(unit)
         families = Family.divide(cells, decoders)
         batch = BATCH[self.device.type]
-        stretch, chunk = batch_sizes(units, self.corpus.vocabulary, self.memory, batch)
+        stretch, chunk = batch_sizes(list(networks), self.corpus.vocabulary, self.memory, batch)
         if self.device.type == "cpu":
             chunk = min(chunk, CHUNK)
-        keys = [cell_key(cell) for cell in cells]
-        nothing: Losses = {name: dict.fromkeys(keys, 0.0) for name in SAMPLES}
-        done, losses = self.results.unfinished(keys, stretch) or (0, nothing)
+        losses: Losses = {name: dict.fromkeys(cells, 0.0) for name in SAMPLES}
+        done = self.results.load_unfinished(stretch, losses)
         number = 0
         total = sum(corpus.targets for corpus in self.corpus.samples.values())
         with torch.no_grad(), progress_bar(f"score {len(cells)} cells", total=total, unit=" targets") as bar:
@@ -295,14 +280,16 @@ class Ablation:
                         self._add_losses(losses[name], families, networks, batches, torch.from_numpy(order), chunk)
                         self.results.save_unfinished(number, stretch, losses)
                     bar.update(min(stretch, corpus.targets - lo))
-        for cell, key in zip(cells, keys, strict=True):
-            train, dev = (Score(losses[name][key], c.targets, c.bytes) for name, c in self.corpus.samples.items())
-            least = [x for unit in units_of([cell]) if (x := decoders[unit].least_attention) is not None]
-            yield Cell(cell, self._parameters(cell), train, dev, min(least, default=None))
+        return [self._scored(cell, losses, decoders) for cell in cells]
+
+    def _scored(self, cell: PaperConfig, losses: Losses, decoders: Mapping[UnitKey, Decoder]) -> Cell:
+        train, dev = (Score(losses[name][cell], c.targets, c.bytes) for name, c in self.corpus.samples.items())
+        least = [x for unit in units_of([cell]) if (x := decoders[unit].least_attention) is not None]
+        return Cell(cell, self._parameters(cell), train, dev, min(least, default=None))
 
     def _add_losses(
         self,
-        losses: dict[str, float],
+        losses: dict[PaperConfig, float],
         families: Sequence[Family],
         networks: dict[UnitKey, Any],
         batches: dict[UnitKey, list[Any]],
@@ -335,15 +322,11 @@ class Ablation:
         run_workers(decode, workers)
         for family, *parts in zip(families, *run_workers(score, workers), strict=True):
             nll = torch.stack(parts).sum(0).tolist()
-            for key, (row, column) in family.place.items():
-                losses[key] += nll[row][column]
+            for cell, (row, column) in family.place.items():
+                losses[cell] += nll[row][column]
 
     def _parameters(self, cell: PaperConfig) -> int:
-        return parameter_count([*left_side(cell), radius_unit(cell)], self.corpus.vocabulary)
-
-
-def failure_of(cell: PaperConfig, failures: dict[UnitKey, str]) -> str | None:
-    return next((failures[unit] for unit in units_of([cell]) if unit in failures), None)
+        return parameter_count(units_of([cell]), self.corpus.vocabulary)
 
 
 def batch_sizes(units: Sequence[UnitKey], vocabulary: int, memory: int, batch: int) -> tuple[int, int]:
@@ -359,20 +342,15 @@ def usual_memory(device: torch.device | str) -> int:
     return int(0.9 * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else MEMORY_LIMIT
 
 
-def memory_needed(cells: Sequence[PaperConfig], vocabulary: int) -> int:
-    """Approximate peak in bytes: fitting the largest unit, or scoring in small batches."""
+def require_memory(cells: Sequence[PaperConfig], vocabulary: int, memory_limit: int) -> None:
+    """Fail if a grid needs more memory than allowed: to fit its largest unit, or to score in small batches."""
     units = units_of(cells)
     stretch, chunk = batch_sizes(units, vocabulary, 0, BATCH["cpu"])
     widths = sum(unit.outputs for unit in units)
     scoring = 4 * (vocabulary + stretch) * widths + 20 * chunk * vocabulary * len(units)
-    return PROGRAM + max(scoring, *(fit_memory(unit, vocabulary) for unit in units))
-
-
-def require_memory(cells: Sequence[PaperConfig], vocabulary: int, memory_limit: int) -> None:
-    """Raises SaffuError if a grid needs more memory than allowed."""
-    needed = memory_needed(cells, vocabulary)
+    fitting, largest = max((fit_memory(unit, vocabulary), str(unit)) for unit in units)
+    needed = PROGRAM + max(scoring, fitting)
     if needed > memory_limit:
-        largest = max(units_of(cells), key=lambda unit: fit_memory(unit, vocabulary))
         raise SaffuError(
             f"the grid needs about {needed / 1e9:.1f} GB for its {largest}, but `memory_limit` is "
             f"{memory_limit / 1e9:.1f} GB; omit the largest sizes or raise `memory_limit`"

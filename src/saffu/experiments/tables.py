@@ -23,7 +23,7 @@ import numpy.typing as npt
 from saffu.experiments.grid import DEFAULTS, MODES, SWEPT, CellKey, key_of, title_of
 from saffu.experiments.results import Cell
 
-LOSS = attrgetter("loss")
+PERPLEXITY = attrgetter("perplexity")
 WORDS = {"sum": "summation", "cat": "concatenation"}
 
 
@@ -74,24 +74,14 @@ class Table:
     def is_best(self, block: int, radius: int) -> bool:
         """Whether no other cell has a lower dev perplexity, as formatted."""
         own = self.cells.get((block, radius))
-        return (
-            own is not None and f"{own[1]:.1f}" == f"{min(scores[1] for scores in self.cells.values() if scores):.1f}"
-        )
+        least = min((scores[1] for scores in self.cells.values() if scores), default=0.0)
+        return own is not None and f"{own[1]:.1f}" == f"{least:.1f}"
 
     def formatted(self, block: int, radius: int, best: str = "{}") -> str:
         """Both perplexities of a cell; `best` is the format of the best ones."""
         scores = self.cells.get((block, radius))
         text = f"{scores[0]:.1f}, {scores[1]:.1f}" if scores else "–"
         return best.format(text) if self.is_best(block, radius) else text
-
-
-def head(titles: Sequence[str]) -> list[str]:
-    """The first two lines of a table in Markdown.
-
-    >>> head(["", "dev"])
-    ['|  | dev |', '| --- | --- |']
-    """
-    return ["| " + " | ".join(titles) + " |", "| --- " * len(titles) + "|"]
 
 
 def base_settings(cells: Iterable[Cell]) -> tuple[Any, ...]:
@@ -128,7 +118,7 @@ def best_cells(cells: Iterable[Cell]) -> dict[str, Cell]:
     """The cell with the lowest dev perplexity by title of its table, in the paper's order."""
     scored = [cell for cell in cells if cell.dev]
     titles = [table.title for table in tables_of(scored)]
-    return {title: min((cell for cell in scored if cell.title == title), key=LOSS) for title in titles}
+    return {title: min((cell for cell in scored if cell.title == title), key=PERPLEXITY) for title in titles}
 
 
 @dataclass(frozen=True)
@@ -167,7 +157,7 @@ def sweeps(cells: Sequence[Cell], base: tuple[Any, ...]) -> list[Sweep]:
             if (other := unchanged.get(key_of(cell.config))) and other.dev
         )
         spread = (ratios[0], median(ratios), ratios[-1]) if ratios else None
-        compared.append(Sweep(changed, len(ratios), spread, min(scored, key=LOSS, default=None)))
+        compared.append(Sweep(changed, len(ratios), spread, min(scored, key=PERPLEXITY, default=None)))
     return sorted(compared, key=lambda sweep: list(map(str, sweep.changed.items())))
 
 
@@ -183,8 +173,8 @@ def change(ratio: float) -> str:
 def pareto_front(cells: Iterable[Cell]) -> list[Cell]:
     """The cells that no other cell beats with as few parameters, smallest first."""
     front: list[Cell] = []
-    for cell in sorted((cell for cell in cells if cell.dev), key=lambda cell: (cell.parameters, cell.loss)):
-        if not front or cell.loss < front[-1].loss:
+    for cell in sorted((cell for cell in cells if cell.dev), key=lambda cell: (cell.parameters, cell.perplexity)):
+        if not front or cell.perplexity < front[-1].perplexity:
             front.append(cell)
     return front
 
@@ -268,12 +258,12 @@ def agreement(ours: Perplexities, keys: Iterable[CellKey] | None = None) -> Agre
     if len(common) < 3:
         return None
     a, b = (np.array([side[key] for key in common], dtype=np.float64) for side in (ours, printed))  # (cells, 2)
-    spreads = [float(np.log(side[:, 1]).std()) for side in (a, b)]
+    spreads = [np.log(side[:, 1]).std().item() for side in (a, b)]
     return Agreement(
         len(common),
         spearman(a[:, 1], b[:, 1]),
         pearson(np.log(a[:, 1]), np.log(b[:, 1])),
-        spreads[0] / spreads[1] if spreads[1] > 0 else float("nan"),
+        spreads[0] / spreads[1],
         *(float(np.median(side[:, 1] / side[:, 0])) for side in (a, b)),
     )
 
