@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from saffu.calibrated.config import CalibratedConfig
-from saffu.calibrated.memory import (
+from saffu.calibrated.views import (
     AGES,
     ARCHIVE,
     ARCHIVE_CONTEXTS,
@@ -28,10 +28,10 @@ from saffu.calibrated.memory import (
     SMALLEST_SHARE,
     STRENGTH,
     MemoryContext,
+    View,
     first_remembered,
     memory_contexts,
 )
-from saffu.calibrated.views import View
 from saffu.interface import Floats
 from saffu.text.tokenizer import EOD, PAD
 
@@ -175,7 +175,7 @@ class KneserNey:
 
 
 class DocumentMemory:
-    """What a document, or all of them so far, said; see `saffu.calibrated.memory`."""
+    """What a document, or all of them so far, said; see `saffu.calibrated.views`."""
 
     def __init__(
         self,

@@ -7,9 +7,8 @@ import numpy as np
 from conftest import corpus_of
 from reference.calibrated import CalibratedReference
 from saffu.calibrated.config import CalibratedConfig
-from saffu.calibrated.memory import memory_slices
 from saffu.calibrated.model import CalibratedModel, Encoder
-from saffu.calibrated.views import CalibratedSums, exponent_slices, views_of
+from saffu.calibrated.views import CalibratedSums, exponent_slices, memory_slices, views_of
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 

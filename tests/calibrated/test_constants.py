@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import saffu
-from saffu.calibrated import kernels, memory, views
+from saffu.calibrated import kernels, views
 
 NATIVE = Path(saffu.__file__).parent / "calibrated" / "native"
 
@@ -18,8 +18,8 @@ NATIVE = Path(saffu.__file__).parent / "calibrated" / "native"
         ("query.h", "MAX_LEVELS", kernels.MAX_LEVELS),
         ("query.h", "MAX_VIEWS", views.MOST_VIEWS),
         ("query.h", "EVIDENCE", kernels.EVIDENCE),
-        ("query.h", "MEMORY_EVIDENCE", memory.MEMORY_EVIDENCE),
-        ("memory.h", "MAX_FOLLOWERS", memory.MOST_FOLLOWERS),
+        ("query.h", "MEMORY_EVIDENCE", views.MEMORY_EVIDENCE),
+        ("memory.h", "MAX_FOLLOWERS", views.MOST_FOLLOWERS),
     ],
 )
 def test_constants_agree(header, name, value):

@@ -8,7 +8,7 @@ import pytest
 from calibrated_data import documents_of, reference_of, reference_scores
 from conftest import corpus_of, sentences
 from saffu.calibrated import fit as fitting
-from saffu.calibrated import memory
+from saffu.calibrated import views
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.fit import Calibration, Moments, fit, held_out_ranges
 from saffu.calibrated.model import CalibratedModel
@@ -125,7 +125,7 @@ class Stop:
 @pytest.mark.parametrize("of_memory", [False, True])
 def test_moments_are_those_of_the_reference(corpora, monkeypatch, of_memory):
     """Log-likelihood of both levels from the scores, gradient and covariance by differences of it."""
-    monkeypatch.setattr(memory, "RATE", 0.0)
+    monkeypatch.setattr(views, "RATE", 0.0)
     train, _, vocabulary = corpora
     config = CalibratedConfig(order=3, slots=2, word_classes=0, output_classes=4, cache=20 if of_memory else 0)
     small = corpus_of([[line[:-1] for line in documents_of(train.slice(0, 30))]])

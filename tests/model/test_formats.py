@@ -7,7 +7,7 @@ import pytest
 
 from lab.golden_folders import GOLDEN, answers
 from saffu import SaffuError, SaffuLM, files
-from saffu.calibrated.memory import memory_parts, memory_slices
+from saffu.calibrated.views import memory_parts, memory_slices
 from saffu.model import formats
 from saffu.model.formats import Migration
 

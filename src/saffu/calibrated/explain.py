@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from saffu.calibrated.kernels import MAX_LEVELS, TOKEN, Array, library, pointer
-from saffu.calibrated.memory import HALF_LIVES, memory_contexts, memory_parts
-from saffu.calibrated.views import NGRAM, View
+from saffu.calibrated.views import HALF_LIVES, NGRAM, View, memory_contexts, memory_parts
 from saffu.format import plural
 from saffu.interface import Explanation, Floats, Term
 from saffu.text.tokenizer import EOD, PAD

@@ -17,10 +17,17 @@ import numpy as np
 from saffu.calibrated.classes import Neighbors, context_classes, near_pairs, output_classes, vectors_of_pairs
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.kernels import TOKEN, Array, library, pointer
-from saffu.calibrated.memory import memory_parts, memory_slices, unfitted_exponents
 from saffu.calibrated.model import CalibratedModel, Encoder
 from saffu.calibrated.ngrams import NgramCounts, checked_ids
-from saffu.calibrated.views import NGRAM, CalibratedSums, exponent_slices, views_of
+from saffu.calibrated.views import (
+    NGRAM,
+    CalibratedSums,
+    exponent_slices,
+    memory_parts,
+    memory_slices,
+    unfitted_exponents,
+    views_of,
+)
 from saffu.errors import SaffuError
 from saffu.interface import Floats, Stage
 from saffu.text.corpus import TokenCorpus

@@ -32,11 +32,20 @@ from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.explain import explain
 from saffu.calibrated.kernels import TOKEN, Array, library, pointer
 from saffu.calibrated.kneser_ney import Ranks, Table, in_chunks, log_prior
-from saffu.calibrated.memory import first_remembered, memory_contexts, memory_slices
 from saffu.calibrated.ngrams import NgramCounts, checked_ids
 from saffu.calibrated.reading import NativeModel, Reader, Readers, initial_learning, read_corpus
 from saffu.calibrated.tempered import Prediction, sample_at
-from saffu.calibrated.views import CalibratedSums, View, exponent_slices, fits, stored_views, views_array
+from saffu.calibrated.views import (
+    CalibratedSums,
+    View,
+    exponent_slices,
+    first_remembered,
+    fits,
+    memory_contexts,
+    memory_slices,
+    stored_views,
+    views_array,
+)
 from saffu.errors import SaffuError
 from saffu.files import are_counts, part_of, require
 from saffu.interface import Arrays, Capabilities, Explanation, Floats

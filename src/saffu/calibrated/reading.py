@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from saffu.calibrated import kernels, memory, storage
+from saffu.calibrated import kernels, storage, views
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.kernels import TOKEN, Array, library, pointer
 from saffu.calibrated.kneser_ney import Ranks, Table, log_prior
@@ -48,15 +48,14 @@ class NativeModel:
         ranks: Ranks,
         frequencies: Array,
     ):
-        views = encoder.views
         context_classes = encoder.context_classes
         prior = log_prior(frequencies, ranks)
         of_classes = np.log(ranks.by_class(np.exp(prior)))
         self.ranks = ranks
-        self.views = (kernels.View * len(views))()
-        self.structure = kernels.Model(len(frequencies), ranks.number, len(views))
+        self.views = (kernels.View * len(encoder.views))()
+        self.structure = kernels.Model(len(frequencies), ranks.number, len(encoder.views))
         self.structure.kept = [tables, ranks, context_classes]
-        for number, (view, table) in enumerate(zip(views, tables, strict=True)):
+        for number, (view, table) in enumerate(zip(encoder.views, tables, strict=True)):
             classes = context_classes[view.classes] if view.classes else None
             native = table.native(classes, view.exact)
             class_unigram = ranks.by_class(table.unigram).astype(np.float32)
@@ -74,16 +73,16 @@ class NativeModel:
             "class_prior": np.exp(of_classes).astype(np.float32),
             "log_prior": prior.astype(np.float32),
             "log_class_prior": of_classes.astype(np.float32),
-            "is_slot": np.array([view.is_slot for view in views], dtype=np.int32),
+            "is_slot": np.array([view.is_slot for view in encoder.views], dtype=np.int32),
         }
         for name, array in arrays.items():
             setattr(self.structure, name, pointer(array, array.dtype))
         self.structure.kept.append(arrays)
         self.structure.view = self.views
-        contexts = memory.memory_contexts(config)
-        self.structure.memory = self._shape(config.cache, memory.HALF_LIVES, contexts, context_classes)
-        window = min(memory.ARCHIVE * config.cache, MOST_TOKENS)
-        self.structure.archive = self._shape(window, memory.ARCHIVE_HALF_LIVES, memory.ARCHIVE_CONTEXTS, {})
+        contexts = views.memory_contexts(config)
+        self.structure.memory = self._shape(config.cache, views.HALF_LIVES, contexts, context_classes)
+        window = min(views.ARCHIVE * config.cache, MOST_TOKENS)
+        self.structure.archive = self._shape(window, views.ARCHIVE_HALF_LIVES, views.ARCHIVE_CONTEXTS, {})
         self.set_exponents(encoder.plain, encoder.memory)
 
     def _add_class_rows(self, level: dict[str, Array], native: kernels.Level, ranks: Ranks) -> None:
@@ -107,7 +106,7 @@ class NativeModel:
         self,
         window: int,
         half_lives: Sequence[float],
-        contexts: Sequence[memory.MemoryContext],
+        contexts: Sequence[views.MemoryContext],
         context_classes: dict[int, Array],
     ) -> kernels.MemoryShape:
         """How a memory is made."""
@@ -132,14 +131,14 @@ class NativeModel:
             window=window,
             decays=len(half_lives),
             contexts=len(contexts),
-            ages=len(memory.AGES),
-            strength=memory.STRENGTH,
-            rate=memory.RATE,
-            smallest_share=memory.SMALLEST_SHARE,
+            ages=len(views.AGES),
+            strength=views.STRENGTH,
+            rate=views.RATE,
+            smallest_share=views.SMALLEST_SHARE,
             half_lives=pointer_to(half_lives, np.float32),
-            age_limits=pointer_to(memory.AGES, np.int64),
-            count_limits=pointer_to([*memory.ONE_FOLLOWER, memory.SEVERAL_FOLLOWERS], np.float32),
-            match_limits=pointer_to(memory.MATCHES, np.int32),
+            age_limits=pointer_to(views.AGES, np.int64),
+            count_limits=pointer_to([*views.ONE_FOLLOWER, views.SEVERAL_FOLLOWERS], np.float32),
+            match_limits=pointer_to(views.MATCHES, np.int32),
             context=natives,
         )
 

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from saffu.calibrated.config import CalibratedConfig
-from saffu.calibrated.memory import MEMORY_EVIDENCE, memory_parts, memory_slices, unfitted_exponents
-from saffu.calibrated.views import View, views_array
+from saffu.calibrated.views import MEMORY_EVIDENCE, View, memory_parts, memory_slices, unfitted_exponents, views_array
 from saffu.files import FORMAT
 from saffu.interface import Array
 

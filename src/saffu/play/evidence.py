@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from saffu.calibrated.explain import matches, tokens_seen
-from saffu.calibrated.memory import HALF_LIVES, MemoryContext, first_remembered, memory_contexts, memory_parts
 from saffu.calibrated.model import CalibratedModel
 from saffu.calibrated.ngrams import NgramCounts
-from saffu.calibrated.views import View
+from saffu.calibrated.views import HALF_LIVES, MemoryContext, View, first_remembered, memory_contexts, memory_parts
 from saffu.interface import Array, Model
 from saffu.text.tokenizer import EOD, PAD, Tokenizer
 from saffu.tools.decoding import Spelling, is_inside_word

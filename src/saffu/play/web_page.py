@@ -21,9 +21,9 @@ import numpy as np
 
 from saffu.calibrated import kernels
 from saffu.calibrated.kneser_ney import Table
-from saffu.calibrated.memory import HALF_LIVES, memory_contexts, memory_parts
 from saffu.calibrated.model import CalibratedModel
 from saffu.calibrated.reading import NativeModel, initial_learning
+from saffu.calibrated.views import HALF_LIVES, memory_contexts, memory_parts
 from saffu.errors import SaffuError
 from saffu.files import Content, write_folder
 from saffu.interface import Array

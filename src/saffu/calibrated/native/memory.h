@@ -1,7 +1,7 @@
 // The memory of a document: counts of what it has said so far, as further factors of the model.
 //
 // Decayed unigrams, p_h = (c_h + strength·f)/(Σ c_h + strength), where a token's weight in c_h halves every h tokens, and
-// followers of the contexts of calibrated/memory.py, p_m = (c_m + s·p)/(Σ c_m + s), where p is the prediction without the
+// followers of the contexts of calibrated/views.py, p_m = (c_m + s·p)/(Σ c_m + s), where p is the prediction without the
 // memory or the share of a shorter context, and the counts of a context fade each time it occurs. Features are ln(p_h/f)
 // and ln(1 + c_m/(s·p)), which is ln(p_m/p) but for a constant: zero for what did not follow. So few outputs have any.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr int MAX_FOLLOWERS = 64;  // of a context; the least frequent makes room for another; as in calibrated/memory.py
+constexpr int MAX_FOLLOWERS = 64;  // of a context; the least frequent makes room for another; as in calibrated/views.py
 constexpr int ROOMS = 7;           // for 1, 2, 4, … 64 followers
 
 // What one or two memories say about the outputs of one decision. Its parts are rows, then contexts.

@@ -4,7 +4,7 @@
 
 constexpr int MAX_LEVELS = 9, MAX_VIEWS = 32;
 constexpr int EVIDENCE = 4;  // a context's exponent depends on how many followers it has: up to 1, 8, 64, more
-constexpr int MEMORY_EVIDENCE = 5, MAX_MEMORY_PARTS = 32;  // as in calibrated/memory.py
+constexpr int MEMORY_EVIDENCE = 5, MAX_MEMORY_PARTS = 32;  // as in calibrated/views.py
 
 struct Level {
     const Token *token;                 // of each context: its oldest token (null at level 1)
@@ -40,7 +40,7 @@ struct MemoryContext {
     const Token *classes;               // of its tokens; null if it sees the tokens themselves
 };
 
-// How the memory is made; calibrated/memory.py explains it.
+// How the memory is made; calibrated/views.py explains it.
 struct MemoryShape {
     int32_t window;                     // tokens that it holds at most; 0 for no memory
     int32_t decays, contexts, ages;
