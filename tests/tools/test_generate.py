@@ -6,8 +6,7 @@ import pytest
 from conftest import sentences
 from saffu import CalibratedConfig, SaffuError, SaffuLM, Sampling
 from saffu.text.tokenizer import EOD
-from saffu.tools.generate import draw, encode_prompt, generate_tokens, open_end
-from saffu.tools.spelling import Joints
+from saffu.tools.generate import Joints, draw, encode_prompt, generate_tokens, open_end
 
 P = np.log(np.array([[0.3, 0.3, 0.3, 0.05, 0.5, 0.25, 0.15, 0.1]]))
 

@@ -19,10 +19,9 @@ import numpy as np
 from saffu.errors import SaffuError
 from saffu.interface import Array, Model, State
 from saffu.text.tokenizer import EOD, Tokenizer, WordTokenizer, is_spaceless
-from saffu.tools.generate import encode_prompt, uncounted
+from saffu.tools.generate import Joints, encode_prompt, uncounted
 from saffu.tools.scores import Scorer
 from saffu.tools.segments import segments
-from saffu.tools.spelling import Joints
 from saffu.tools.words import WHITE_SPACE, log_boundary
 
 WORDS_BACK = 10  # preceding words that distinguish histories in a beam search

@@ -59,7 +59,7 @@ const SPACELESS = "\\u0e00-\\u0eff\\u1000-\\u109f\\u1780-\\u17ff\\u3005-\\u3007\
 const BEGINS_WORD = new RegExp(`^(?![${SPACELESS}\\u{20000}-\\u{3ffff}])[\\p{L}\\p{N}]`, "u");
 const joints = new WeakMap();
 
-// Which tokens the text joins, as in tools/spelling.py.
+// Which tokens the text joins, as in tools/generate.py.
 class Joints {
   constructor(model, pieces) {
     const texts = pieces.map((piece) => textOf(piece).replaceAll("\ufffd", ""));
