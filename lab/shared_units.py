@@ -20,12 +20,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
-from saffu.experiments.grid import UnitKey, units_of
-from saffu.experiments.scoring import Family, GridCorpus
-from saffu.experiments.units import Decoder
+from saffu.experiments.scoring import GridCorpus
 from saffu.paper import cipher, equations
 from saffu.paper.config import COUNTED_MARKERS, PaperConfig
 from saffu.paper.fit import unit_embeddings
+from saffu.paper.parts import Decoder, Family, UnitKey, units_of
 from saffu.paper.windows import batches, unit_windows
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import PAD

@@ -13,12 +13,12 @@ from lab.claims import FAILS, HOLDS, IN_PART, OPEN, TABLES, Verdict, effects, ju
 from lab.readings import perplexities
 from lab.rows import Row, head, read_rows
 from saffu.errors import SaffuError
-from saffu.experiments.grid import DOCUMENT_SHARDS, units_of
+from saffu.experiments.grid import DOCUMENT_SHARDS
 from saffu.experiments.results import Cell
 from saffu.experiments.tables import Perplexities, printed_perplexities
-from saffu.experiments.units import parameter_count
 from saffu.interface import Score
 from saffu.paper.config import PaperConfig
+from saffu.paper.parts import parameter_count, units_of
 
 TEXTS = {
     "babylm-small": "babylm-small; held out: other documents of the same files",

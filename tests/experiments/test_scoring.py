@@ -8,12 +8,13 @@ import pytest
 
 from conftest import sentences
 from saffu.errors import SaffuError
-from saffu.experiments import scoring, units
-from saffu.experiments.grid import MODES, grid, units_of
+from saffu.experiments import scoring
+from saffu.experiments.grid import MODES, grid
 from saffu.experiments.results import Cell, Results
-from saffu.experiments.scoring import MEMORY_LIMIT, GridCorpus, require_memory, run_grid
+from saffu.experiments.scoring import MEMORY_LIMIT, FittedUnits, GridCorpus, require_memory, run_grid
 from saffu.paper.config import PaperConfig
 from saffu.paper.fit import fit
+from saffu.paper.parts import units_of
 from saffu.text.corpus import TokenCorpus, lines_of
 from saffu.text.tokenizer import Tokenizer
 from saffu.tools.evaluate import evaluate
@@ -101,7 +102,7 @@ def test_the_units_of_the_papers_grid(span, noise, radii, documents):
 
 
 def test_units_are_fitted_once(text, tmp_path, monkeypatch):
-    fitted = count_calls(monkeypatch, units.FittedUnits, "fit")
+    fitted = count_calls(monkeypatch, FittedUnits, "fit")
     run_grid(tmp_path, small(), text)
     assert len(fitted) == 1 + 1 + 2 + 4  # the document model with a sum block; the other one; cat blocks; radii
 
@@ -109,7 +110,7 @@ def test_units_are_fitted_once(text, tmp_path, monkeypatch):
 def test_finished_cells_are_not_repeated(text, tmp_path, monkeypatch):
     before = run_grid(tmp_path, small(), text)
     lines = (tmp_path / "results.jsonl").read_text()
-    fitted, computed = count_calls(monkeypatch, units.FittedUnits, "fit"), count_calls(monkeypatch, scoring, "outputs")
+    fitted, computed = count_calls(monkeypatch, FittedUnits, "fit"), count_calls(monkeypatch, scoring, "outputs")
     (tmp_path / ".text.json.writing-0123456789ab").write_text("half")  # as a killed process leaves it
     (tmp_path / ".text.json.lock").touch()
     unit = next((tmp_path / "units").iterdir())
@@ -127,10 +128,10 @@ def test_an_interrupted_grid_continues(text, tmp_path, monkeypatch):
     expected = run_grid(tmp_path / "whole", small(), text)
     monkeypatch.setitem(scoring.BATCH, "cpu", 128)
     monkeypatch.setattr(scoring, "batch_sizes", lambda *_: (256, 64))
-    folder, fitted = tmp_path / "cut", count_calls(monkeypatch, units.FittedUnits, "fit")
+    folder, fitted = tmp_path / "cut", count_calls(monkeypatch, FittedUnits, "fit")
 
     with pytest.raises(KeyboardInterrupt), monkeypatch.context() as context:
-        context.setattr(units.FittedUnits, "fit", fails_at(3, units.FittedUnits.fit))
+        context.setattr(FittedUnits, "fit", fails_at(3, FittedUnits.fit))
         run_grid(folder, small(), text)
     with pytest.raises(KeyboardInterrupt), monkeypatch.context() as context:
         context.setattr(Results, "save_unfinished", fails_at(3, Results.save_unfinished))
@@ -174,7 +175,7 @@ def test_a_damaged_unit_is_fitted_again(text, tmp_path, monkeypatch):
     victim = sorted((tmp_path / "units").glob("radius-*"))[0]
     victim.write_bytes(victim.read_bytes()[:1000])
     (tmp_path / "results.jsonl").unlink()
-    fitted = count_calls(monkeypatch, units.FittedUnits, "fit")
+    fitted = count_calls(monkeypatch, FittedUnits, "fit")
     run_grid(tmp_path, chosen, text)
     assert len(fitted) == 1
 
@@ -189,7 +190,7 @@ def test_another_text_is_rejected(text, tmp_path):
 def test_two_ablations_cannot_share_a_folder_at_once(text, tmp_path, monkeypatch):
     """While one run is fitting, a second one of another text in the same folder fails, and the first is unharmed."""
     chosen, errors = small([2], [2], ["sum/cat"], 0), []
-    usual = units.FittedUnits.fit
+    usual = FittedUnits.fit
 
     def other_run():
         try:
@@ -204,7 +205,7 @@ def test_two_ablations_cannot_share_a_folder_at_once(text, tmp_path, monkeypatch
             other.join()
         usual(self, unit)
 
-    monkeypatch.setattr(units.FittedUnits, "fit", fit_meanwhile)
+    monkeypatch.setattr(FittedUnits, "fit", fit_meanwhile)
     (cell,) = run_grid(tmp_path, chosen, text)
     assert len(errors) == 1 and "another saffu process is writing" in errors[0]
     assert list(Results(tmp_path).cells.values()) == [cell]
@@ -216,7 +217,7 @@ def test_other_held_out_text_needs_no_new_fits(text, tmp_path, monkeypatch):
     samples = text.samples | {"dev": text.samples["dev"].every_nth(2)}
     (tmp_path / "text.json").unlink()
     (tmp_path / "results.jsonl").unlink()
-    fitted = count_calls(monkeypatch, units.FittedUnits, "fit")
+    fitted = count_calls(monkeypatch, FittedUnits, "fit")
     (cell,) = run_grid(tmp_path, chosen, replace(text, samples=samples, fingerprint="0" * 24))
     assert (fitted, cell.dev.targets) == ([], samples["dev"].targets)
 
@@ -231,14 +232,14 @@ def test_cells_of_different_texts_never_mix(text, tmp_path):
 
 
 def test_a_unit_that_cannot_be_solved_fails_only_its_cells(text, tmp_path, monkeypatch):
-    usual = units.FittedUnits.fit
+    usual = FittedUnits.fit
 
     def unsolvable(self, unit):
         if unit.config.block == 8:
             raise SaffuError("V outgrew its bound")
         usual(self, unit)
 
-    monkeypatch.setattr(units.FittedUnits, "fit", unsolvable)
+    monkeypatch.setattr(FittedUnits, "fit", unsolvable)
     cells = run_grid(tmp_path, small(modes=["sum/cat"], document_shards=0), text)
     assert [cell.failure for cell in cells] == [None, "V outgrew its bound"] * 2
     assert [cell.dev is None for cell in Results(tmp_path).cells.values()].count(True) == 2

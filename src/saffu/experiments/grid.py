@@ -1,21 +1,14 @@
-"""The models that an ablation compares. A cell is a `PaperConfig`; a grid is a list of cells.
-
-Also lists the units that the cells are assembled from. The units of a model only meet in its final decoder, so the
-models of a grid share them: 245 cells are made of 28 units and a document model. Radial units that pass through blocks
-depend on them: with `radius_span` blocks, there are 98 of them instead of 14.
-"""
+"""The models that an ablation compares. A cell is a `PaperConfig`; a grid is a list of cells."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cache
+from dataclasses import fields
 from itertools import product
 from typing import Any
 
 from saffu.errors import SaffuError
-from saffu.paper.config import COUNTED_MARKERS, PaperConfig
+from saffu.paper.config import PaperConfig
 
 SIZES = (2, 4, 8, 16, 32, 64, 128)
 MODES = ("sum/sum", "cat/sum", "sum/cat", "cat/cat")  # block/radius, in the order of the paper's tables
@@ -95,76 +88,3 @@ def reading_of(config: PaperConfig) -> str:
     """
     changed = {name: getattr(config, name) for name in SWEPT if getattr(config, name) != DEFAULTS[name]}
     return ", ".join(f"{name} {value}" for name, value in changed.items()) or "default settings"
-
-
-@dataclass(frozen=True)
-class UnitKey:
-    """A unit fitted on its own, or a document model: one input of a cell's final decoder."""
-
-    name: str  # "block", "radius", or "document"
-    config: PaperConfig  # of the model with this unit alone; for "document", of the block unit together with it
-
-    @property
-    def key(self) -> str:
-        return json.dumps([self.name, cell_settings(self.config)])
-
-    @property
-    def outputs(self) -> int:
-        """Width of its output: D_H, or Δ for a document model."""
-        return self.config.document_shards if self.name == "document" else self.config.hidden_dimension
-
-    def __str__(self) -> str:
-        """
-        >>> str(block_unit(PaperConfig(block=64)))
-        'sum block of 64'
-        """
-        kind = "radius" if self.name == "radius" else "block"
-        shape = self.config.units()[kind]
-        unit = f"{shape.mode} {kind} of {shape.slots}"
-        return f"document model next to the {unit}" if self.name == "document" else unit
-
-
-def through_blocks(cell: PaperConfig) -> bool:
-    """Whether the cell's radial unit depends on b."""
-    return cell.radius_span in ("blocks", "block")
-
-
-@cache
-def block_unit(cell: PaperConfig) -> UnitKey:
-    alone: dict[str, Any] = {"radius": 0, "document_shards": 0, "radius_span": "document"}
-    alone["gap"] = "block" if cell.skips("block") else "none"
-    return UnitKey("block", replace(cell, **alone, **_defaults("radius_mode", "radius_dimension", "radius_padding")))
-
-
-@cache
-def radius_unit(cell: PaperConfig) -> UnitKey:
-    """The cell's radial unit. If its span depends on b, it is fitted with that block."""
-    alone: dict[str, Any] = {"document_shards": 0, **_defaults("block_mode", "block_dimension", "padding")}
-    alone["gap"] = "radius" if cell.skips("radius") else "none"
-    if not through_blocks(cell):
-        alone |= {"block": 0, **_defaults("block_advance")}
-    return UnitKey("radius", replace(cell, **alone))
-
-
-@cache
-def document_unit(cell: PaperConfig) -> UnitKey | None:
-    """The cell's document model, next to the smallest block unit that has the same embeddings, which are all it reads.
-
-    Where markers are counted, these depend on the blocks; otherwise, a grid has a single document model.
-    """
-    if not cell.document_shards:
-        return None
-    config = block_unit(cell).config
-    if config.special_noise not in COUNTED_MARKERS:
-        config = replace(config, block=2, gap="none", **_defaults("block_mode", "block_advance", "padding"))
-    return UnitKey("document", replace(config, document_shards=cell.document_shards))
-
-
-def units_of(cells: Sequence[PaperConfig]) -> list[UnitKey]:
-    """All units of some cells, each once. Document models come first: fitting one also fits its block unit."""
-    units = [unit(cell) for unit in (document_unit, block_unit, radius_unit) for cell in cells]
-    return list(dict.fromkeys(unit for unit in units if unit))
-
-
-def _defaults(*names: str) -> dict[str, Any]:
-    return {name: DEFAULTS[name] for name in names}

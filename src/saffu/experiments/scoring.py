@@ -1,49 +1,51 @@
-"""Scores every cell of a grid on the same targets, from units that are fitted once.
-
-A cell's logits are the sum of its units' logits (see `units`), so no model has to be assembled. Nor does each of 245
-cells need its own sum of exponentials per target: e^{a+b} = e^a·e^b, so with e^a of every block side and e^b of every
-radius, the normalizers of all cells are one small matrix product, Z[i, j] = Σ_n e^{a_i,n} e^{b_j,n}.
-
-Many targets have the same context, above all in small units. So targets are scored in the order of what precedes them,
-and the logits of a unit are computed once for neighbors between which its output does not change.
-"""
+"""Scores every cell of a grid on the same targets, from units that are fitted once and stored."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from saffu import files
 from saffu.errors import SaffuError
-from saffu.experiments.grid import SWEPT, UnitKey, block_unit, document_unit, radius_unit, through_blocks, units_of
+from saffu.experiments.grid import cell_settings
 from saffu.experiments.results import SAMPLES, Cell, Losses, Results
-from saffu.experiments.units import Decoder, FittedUnits, fit_memory, outputs, parameter_count
 from saffu.format import progress_bar
 from saffu.interface import Score
 from saffu.paper.config import PaperConfig
 from saffu.paper.devices import run_workers, workers_for
+from saffu.paper.fit import fit
+from saffu.paper.network import Network
+from saffu.paper.parts import (
+    Decoder,
+    Family,
+    UnitKey,
+    final_co_occurrences,
+    fit_memory,
+    order_by_context,
+    outputs,
+    parameter_count,
+    units_of,
+)
 from saffu.text.corpus import TokenCorpus
-from saffu.text.tokenizer import EOD, PAD, Tokenizer
+from saffu.text.tokenizer import Tokenizer
 from saffu.tools.evaluate import count_references, evaluate_references
 
 EVAL_TOKENS = 100_000  # approximate number of training and of held-out targets that cells are scored on
 BATCH = {"cpu": 1 << 10, "cuda": 1 << 14}  # targets passed through a unit at a time
 CHUNK = 96  # targets scored at a time on a CPU: their exponentials stay near the cache
-NEAREST = 8  # tokens before a target that decide its place in the order of scoring
 MEMORY_LIMIT = 6 * 10**9
+WEIGHTS = ("units.", "document.")  # begin the names of the weights that are stored
 PROGRAM = 700 * 10**6  # bytes that Python, torch, and the corpus take
-Left = tuple[UnitKey, ...]
-"""The left side of a cell: its block unit, and its document model if it has one. On the right is its radial unit."""
 
 
 @dataclass(frozen=True)
@@ -86,107 +88,54 @@ def fingerprint(*contents: str) -> str:
     return hashlib.sha256("\n".join(contents).encode()).hexdigest()[:24]
 
 
-class Family:
-    """Cells that differ in their units only, so that any left side can be combined with any radius."""
+class FittedUnits:
+    """The fitted units of one text, in a folder."""
 
-    def __init__(self, cells: Sequence[PaperConfig], decoders: Mapping[UnitKey, Decoder]):
-        lefts = [left_side(cell) for cell in cells]
-        self.blocks = list(dict.fromkeys(block for block, *_ in lefts))
-        self.documents = list(dict.fromkeys(document for _, *documents in lefts for document in documents))
-        self.radii = list(dict.fromkeys(radius_unit(cell) for cell in cells))
-        self.lefts: list[Left] = sorted(dict.fromkeys([*((block,) for block in self.blocks), *lefts]), key=len)
-        self.place = {
-            cell: (self.lefts.index(left), self.radii.index(radius_unit(cell)))
-            for cell, left in zip(cells, lefts, strict=True)
-        }
-        self.rows = self._rows(decoders)
+    def __init__(self, folder: Path, corpus: GridCorpus, device: torch.device):
+        self.folder = folder
+        self.corpus = corpus
+        self.device = device
 
-    @staticmethod
-    def divide(cells: Sequence[PaperConfig], decoders: Mapping[UnitKey, Decoder]) -> list[Family]:
-        shared = [name for name in SWEPT if name not in ("block_dimension", "radius_dimension")]
-        families: dict[tuple[Any, ...], list[PaperConfig]] = {}
-        for cell in cells:
-            block = cell.block if through_blocks(cell) else 0
-            families.setdefault((block, *(getattr(cell, name) for name in shared)), []).append(cell)
-        return [Family(members, decoders) for members in families.values()]
+    def path(self, unit: UnitKey) -> Path:
+        key = json.dumps([unit.name, cell_settings(unit.config)])
+        digest = hashlib.sha256(f"{self.corpus.counted} {key}".encode()).hexdigest()
+        return self.folder / f"{unit.name}-{digest[:20]}.safetensors"
 
-    def _rows(self, decoders: Mapping[UnitKey, Decoder]) -> dict[UnitKey, Tensor]:
-        """The decoders, with −(K−1)·log Σ_p Σ_d F_p,d, the term of a cell of K parts that is not one of its parts'.
+    def has(self, unit: UnitKey) -> bool:
+        """Whether it is stored and intact."""
+        with suppress(SaffuError):
+            return bool(files.load_arrays(self.path(unit)))
+        return False
 
-        A part's outputs sum to one, so a term that is added to all its rows is added to the logits once: blocks carry
-        it for K = 2, and document models what it is more for K = 3. All units saw the same targets, so the column sums
-        of blocks differ only by rounding, as those of radii do, and their mean stands for each of them.
-        """
-        block, radius = (
-            torch.stack([decoders[unit].column_sum for unit in units]).mean(0) for units in (self.blocks, self.radii)
-        )
-        term = -torch.log(block + radius)
-        rows = {unit: decoders[unit].rows + term.float() for unit in self.blocks}
-        rows |= {unit: decoders[unit].rows for unit in self.radii}
-        for document in self.documents:
-            sums = block + radius + decoders[document].column_sum
-            rows[document] = decoders[document].rows + (-2 * torch.log(sums) - term).float()
-        return rows
+    def fit(self, unit: UnitKey) -> None:
+        """Fit a unit and store it. A document model is fitted together with its block unit, which is stored too."""
+        *_, stage = fit(self.corpus.train, self.corpus.vocabulary, unit.config, device=self.device)
+        model: Any = stage.model
+        network: Network = model.network
+        least = stage.facts.get("least_attention", {})
+        log_F = final_co_occurrences(network.M.detach().double(), len(network.parts))
+        weights = {name: w for name, w in network.state_dict().items() if name.startswith(WEIGHTS)}
+        stored = [unit]
+        if unit.name == "document":
+            stored.append(UnitKey("block", replace(unit.config, document_shards=0)))
+        for key in stored:
+            own = {name: w for name, w in weights.items() if key.name == "document" or "document." not in name}
+            own["rows"] = log_F[network.parts[key.name]].float()
+            if key.name in least:
+                own["least_attention"] = torch.tensor(float(least[key.name]), dtype=torch.float64)
+            files.write_file(self.path(key), {name: w.cpu().contiguous().numpy() for name, w in own.items()})
 
-    def nll(self, hidden: Mapping[UnitKey, Tensor], ids: Tensor) -> Tensor:
-        """−Σ_m log p of the targets under every left side and every radius, (lefts, radii), from the units' outputs.
-
-        Logits are means of log F, so their exponentials are of the size of counts: float32 holds them as they are.
-        """
-        changes = {unit: changed(hidden[unit]) for unit in self.rows}
-        runs = torch.stack([*changes.values()]).any(0).nonzero().squeeze(1)  # (n,) where any unit's output changes
-        lengths = runs.diff(append=runs.new_tensor([len(ids)]))
-        sides = [*((unit,) for unit in self.documents), *self.lefts, *((unit,) for unit in self.radii)]
-        some = self.rows[self.radii[0]]
-        factors = some.new_empty(len(sides), len(runs), some.shape[1])  # e^logits of every side
-        of_unit = {}
-        for unit, change in changes.items():
-            logits = hidden[unit][change] @ self.rows[unit]  # (≤ n, N)
-            row = change.cumsum(0) - 1  # (m,) of each target
-            of_unit[unit] = logits[row, ids].sum(dtype=torch.float64)
-            torch.index_select(logits.exp_(), 0, row[runs], out=factors[sides.index((unit,))])
-        for pair in [side for side in self.lefts if len(side) > 1]:
-            block, document = (factors[sides.index((unit,))] for unit in pair)
-            torch.mul(block, document, out=factors[sides.index(pair)])
-        likely = slice(EOD, None)  # ids below EOD are never predicted
-        left, right = factors[len(self.documents) :, :, likely].tensor_split([len(self.lefts)])
-        Z = torch.bmm(left.transpose(0, 1), right.permute(1, 2, 0))  # (n, lefts, radii)
-        normalizers = lengths.double() @ torch.log(Z.double()).flatten(1)
-        of_left = torch.stack([torch.stack([of_unit[unit] for unit in side]).sum() for side in self.lefts])
-        of_right = torch.stack([of_unit[unit] for unit in self.radii])
-        nll: Tensor = normalizers.view(Z.shape[1:]) - of_left[:, None] - of_right
-        return nll
-
-
-def changed(rows: Tensor) -> Tensor:
-    """Whether each row differs from the one before it, (n,); the first one does.
-
-    >>> changed(torch.tensor([[1, 2], [1, 2], [1, 3]])).tolist()
-    [True, False, True]
-    """
-    changes = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-    torch.any(rows[1:] != rows[:-1], 1, out=changes[1:])
-    return changes
-
-
-def order_by_context(corpus: TokenCorpus, lo: int, hi: int) -> npt.NDArray[np.int64]:
-    """The targets from `lo` to `hi`, counted from `lo`, sorted so that those with similar contexts are neighbors.
-
-    The two tokens before a target decide first, then its position in its document, then the tokens before these.
-
-    >>> corpus = TokenCorpus(np.array([5, 4, 3, 5, 4, 3]), np.array([0, 3, 6]), np.array([5, 5]))
-    >>> order_by_context(corpus, 0, 6).tolist()
-    [0, 3, 2, 5, 1, 4]
-    """
-    targets = np.arange(lo, hi)
-    positions = targets - corpus.starts[np.searchsorted(corpus.starts, targets, side="right") - 1]
-    before = [np.where(positions >= n, corpus.ids[np.maximum(targets - n, 0)], PAD) for n in range(1, NEAREST + 1)]
-    return np.lexsort([*before[:1:-1], positions, *before[1::-1]])
-
-
-def left_side(cell: PaperConfig) -> Left:
-    document = document_unit(cell)
-    return (block_unit(cell), document) if document else (block_unit(cell),)
+    def load(self, unit: UnitKey) -> tuple[Network, Decoder]:
+        """The network that computes the unit's output (its own final decoder is empty), and the unit's decoder."""
+        arrays = files.load_arrays(self.path(unit))
+        tensors = {name: torch.from_numpy(array).to(self.device) for name, array in arrays.items() if array.ndim}
+        weights = {name: w for name, w in tensors.items() if name.startswith(WEIGHTS)}
+        embeddings = {name.split(".")[1]: w for name, w in weights.items() if name.endswith(".E")}
+        network = Network(unit.config, embeddings, self.corpus.vocabulary).requires_grad_(False)
+        network.load_state_dict(weights, strict=False)
+        rows = tensors["rows"]
+        least = float(arrays["least_attention"]) if "least_attention" in arrays else None
+        return network, Decoder(rows, rows.double().exp().sum(0), least)
 
 
 def run_grid(
@@ -222,7 +171,7 @@ class Ablation:
         self.corpus = corpus
         self.device = device
         self.memory = memory_limit
-        self.units = FittedUnits(results.folder / "units", corpus.counted, corpus.train, corpus.vocabulary, device)
+        self.units = FittedUnits(results.folder / "units", corpus, device)
 
     def run(self, cells: Sequence[PaperConfig]) -> list[Cell]:
         if pending := [cell for cell in cells if cell not in self.results.cells]:

@@ -23,6 +23,11 @@ class UnitShape(NamedTuple):
     mode: Literal["sum", "cat"]
     dimension: int  # D
 
+    @property
+    def inputs(self) -> int:
+        """Rows of U: D, or K·D if slots are side by side."""
+        return self.dimension * (self.slots if self.mode == "cat" else 1)
+
 
 @dataclass(frozen=True)
 class PaperConfig(Settings):

@@ -42,7 +42,7 @@ class Unit(nn.Module):
         self.mode = shape.mode
         self.weight_scale = equations.uniform_weight(shape.slots, slot_weight) / math.log(shape.slots)
         self.register_buffer("E", embeddings)
-        rows = embeddings.shape[1] * (shape.slots if shape.mode == "cat" else 1)
+        rows = embeddings.shape[1] * (shape.slots if shape.mode == "cat" else 1)  # word vectors have their own D
         self.W = nn.Parameter(embeddings.new_ones(shape.slots, shape.slots))  # all ones: uniform attention
         self.U = nn.Parameter(embeddings.new_zeros(rows, outputs))
         self.dropout = nn.Dropout(0.0)  # of the decoder's inputs; raised by backpropagation only
