@@ -7,7 +7,6 @@ import errno
 import glob
 import hashlib
 import json
-import logging
 import os
 import re
 import shutil
@@ -26,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from saffu.errors import SaffuError
+from saffu.format import warn
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -130,7 +130,7 @@ def locked(path: Path, wait: bool) -> Iterator[None]:
         if not acquired and not wait:
             raise SaffuError(f"another saffu process is writing to {path}; try again when it has finished")
         if not acquired:
-            logging.getLogger("saffu").warning(f"waiting for another saffu process that is writing to {path}")
+            warn(f"waiting for another saffu process that is writing to {path}")
         while not acquired:
             time.sleep(POLL)
             with uninterrupted():
@@ -268,7 +268,7 @@ def remove(path: Path, meaning: str) -> None:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
         if not os.path.lexists(path):
             return
-    logging.getLogger("saffu").warning(f"{path}, {meaning}, could not be removed; remove it yourself")
+    warn(f"{path}, {meaning}, could not be removed; remove it yourself")
 
 
 @contextmanager

@@ -7,8 +7,9 @@ import pytest
 
 from saffu import SaffuError
 from saffu.calibrated.kneser_ney import KneserNey
+from saffu.calibrated.ngrams import NgramCounts
 from saffu.interface import Score
-from saffu.tools.evaluate import count_references, evaluate, evaluate_references
+from saffu.tools.evaluate import evaluate, evaluate_references
 
 
 def test_a_hopeless_score_is_infinite():
@@ -20,7 +21,7 @@ def test_a_hopeless_score_is_infinite():
 def test_references_are_kneser_ney_on_the_same_targets(fitted, dev_text, train_text):
     lm = fitted("toy")
     corpus = lm.tokenize(dev_text)
-    counts = count_references(lm.tokenize(train_text), len(lm.tokenizer_), order=5)
+    counts = NgramCounts.count(lm.tokenize(train_text), 5, len(lm.tokenizer_))
     scores = evaluate_references(counts, corpus)
     assert list(scores) == ["unigram", "bigram", "trigram", "5-gram"]
     assert list(evaluate_references(lm.references_, corpus)) == ["unigram", "bigram", "trigram"]

@@ -22,9 +22,9 @@ from saffu.cli.options import (
     reading_of,
     selection_of,
 )
-from saffu.cli.output import print_json, say, warn
+from saffu.cli.output import print_json, say
 from saffu.errors import SaffuError
-from saffu.format import plural, table
+from saffu.format import plural, table, warn
 from saffu.settings import Settings
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from saffu.cli.options import (
     load_model,
     tokenized,
 )
-from saffu.cli.output import print_json, say, warn
+from saffu.cli.output import print_json, say
 from saffu.errors import SaffuError
+from saffu.format import warn
 
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:

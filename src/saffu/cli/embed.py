@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from saffu.cli.options import Command, Parser, add_model, integer, load_model, named_path, require_utf8
-from saffu.cli.output import print_json, warn
+from saffu.cli.output import print_json
 from saffu.errors import SaffuError
-from saffu.format import plural, show_token
+from saffu.format import plural, show_token, warn
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM

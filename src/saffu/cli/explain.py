@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saffu.cli.options import Command, Parser, add_model, integer, load_model, require_utf8
-from saffu.cli.output import clipped, print_json, warn, warn_of_space
+from saffu.cli.output import clipped, print_json, warn_of_space
 from saffu.errors import SaffuError
-from saffu.format import plural, show_token
+from saffu.format import plural, show_token, warn
 
 LABEL, CELL = 40, 8  # characters
 BOLD, DIM, RED, GREEN = "1", "2", "31", "32"

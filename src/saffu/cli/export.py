@@ -23,8 +23,9 @@ from saffu.cli.options import (
     require_output,
     tokenized,
 )
-from saffu.cli.output import model_facts, print_json, warn
+from saffu.cli.output import model_facts, print_json
 from saffu.errors import SaffuError
+from saffu.format import warn
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM

@@ -23,10 +23,10 @@ from saffu.cli.options import (
     require_output,
     tokenized,
 )
-from saffu.cli.output import Log, model_facts, print_json, say, warn
+from saffu.cli.output import Log, model_facts, print_json, say
 from saffu.cli.train import bounded, saved
 from saffu.errors import SaffuError
-from saffu.format import in_parts, plural, show_token
+from saffu.format import in_parts, plural, show_token, warn
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
-from saffu.format import escape_controls, show_token, to_json
+from saffu.format import escape_controls, show_token, to_json, warn
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM
@@ -47,10 +47,6 @@ class Harmless:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._terminal, name)
-
-
-def warn(text: str) -> None:
-    print_unless_closed(f"saffu: {escape_controls(text)}", sys.stderr)
 
 
 def warn_of_space(prompt: str, tokenizer: Tokenizer) -> None:

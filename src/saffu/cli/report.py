@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 
 from saffu.cli.options import Command, Parser, named_path
-from saffu.cli.output import print_json, warn
+from saffu.cli.output import print_json
 from saffu.errors import SaffuError
-from saffu.format import plural
+from saffu.format import plural, warn
 
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:

@@ -23,9 +23,9 @@ from saffu.cli.options import (
     named_path,
     require_online,
 )
-from saffu.cli.output import print_json, warn
+from saffu.cli.output import print_json
 from saffu.errors import SaffuError
-from saffu.format import plural, table
+from saffu.format import plural, table, warn
 
 if TYPE_CHECKING:
     from saffu.tools.score_table import Tally

@@ -30,8 +30,9 @@ from saffu.cli.options import (
     require_output,
     selection_of,
 )
-from saffu.cli.output import Log, model_facts, print_json, warn
+from saffu.cli.output import Log, model_facts, print_json
 from saffu.errors import SaffuError
+from saffu.format import warn
 from saffu.settings import Settings
 
 if TYPE_CHECKING:

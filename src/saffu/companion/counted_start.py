@@ -32,7 +32,8 @@ from saffu.text.tokenizer import EOD
 LOOK, REST = 12.0, 6.0  # a head's bias at its distance, and its sink
 HEADS_EXPONENT = 0.5  # of the heads relative to the nearest token
 RIDGE = 1e-4  # relative to the largest eigenvalue
-CONTEXTS = 512  # most frequent tokens, after which the exponent is fitted
+CONTEXTS = 512  # most frequent tokens, after which the exponent is fitted …
+ROUNDS = 6  # … by Newton's method
 STARTS = ("random", "embeddings", "map", "counted")  # each with one more part than the one before; the last has all
 
 
@@ -106,7 +107,7 @@ def inverse(vectors: Floats, frequencies: Floats) -> Floats:
     return np.asarray(np.linalg.inv(gram + RIDGE * np.linalg.norm(gram, 2) * np.eye(len(gram))), dtype=np.float64)
 
 
-def exponent(vectors: Array, association: Floats, pairs: NgramCounts, rounds: int = 6) -> float:
+def exponent(vectors: Array, association: Floats, pairs: NgramCounts) -> float:
     """The a for which p(n | m) ∝ f_n exp(a · e_m B e_nᵀ) makes the pairs most likely."""
     before = np.repeat(np.arange(pairs.vocabulary), np.diff(pairs.offsets))
     contexts = np.argsort(-np.bincount(before, pairs.counts, pairs.vocabulary), kind="stable")[:CONTEXTS]
@@ -118,7 +119,7 @@ def exponent(vectors: Array, association: Floats, pairs: NgramCounts, rounds: in
     prior = np.log(np.bincount(pairs.keys, pairs.counts, pairs.vocabulary) + 1e-9)
     a = 0.5
     totals = counts.sum(1)
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         logits = prior + a * scores
         p = np.exp(logits - logits.max(1, keepdims=True))
         p /= p.sum(1, keepdims=True)

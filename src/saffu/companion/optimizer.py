@@ -21,6 +21,7 @@ EMBEDDING_DECAY = 1 / 6  # of the weight decay of matrices
 ADAM_MATRIX_RATE = 4e-3  # of matrices, if Muon is not used
 BETAS = (0.9, 0.95)
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Newton–Schulz steps, as in torch.optim.Muon
+ROUNDS = 5  # of them
 
 
 class Muon(torch.optim.Optimizer):
@@ -49,14 +50,14 @@ class Muon(torch.optim.Optimizer):
                 weight.sub_(update * (group["lr"] * scale))
 
 
-def orthogonal(matrices: Tensor, dtype: torch.dtype, steps: int = 5) -> Tensor:
+def orthogonal(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     """About the nearest matrices (…, rows, columns) whose singular values are all one."""
     a, b, c = COEFFICIENTS
     x = matrices.reshape(-1, *matrices.shape[-2:]).to(dtype)
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
-    for _ in range(steps):
+    for _ in range(ROUNDS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return (x.mT if tall else x).to(matrices.dtype).view_as(matrices)

@@ -22,6 +22,8 @@ from saffu.tools.decoding import Spelling, is_inside_word
 SPLITS = ("auto", "line", "paragraph")
 REACH = 8  # tokens of a context that are compared with those before a word in a document
 WORD = re.compile(r"\w+(?:['’-]\w+)*")
+BEGINNINGS, WORDS = 8, 3  # of documents, to try a model with, and words of each
+SPEAKERS = 6  # documents shown that speak for a word
 EXCERPT = 160  # characters shown on each side of a word
 
 
@@ -47,17 +49,17 @@ def split_text(text: str, split: str = "auto") -> list[str]:
     return documents
 
 
-def beginnings(documents: Sequence[str], number: int = 8, words: int = 3) -> list[str]:
+def beginnings(documents: Sequence[str]) -> list[str]:
     """The first words of some documents, to try a model with; such that no other document begins so, if there are any.
 
     >>> beginnings(["the old king slept", "yes", "a dog saw the sea", "the old king ate", "the sea was calm"])
     ['a dog saw ', 'the sea was ']
     """
-    split = [document.split(maxsplit=words) for document in documents]
-    often = Counter(" ".join(each[:words]) + " " for each in split if len(each) > words)
-    chosen = [beginning for beginning, count in often.items() if count == 1] or list(often)
-    step = max(1, len(chosen) // number)
-    return chosen[step // 2 :: step][:number]
+    split = [document.split(maxsplit=WORDS) for document in documents]
+    often = Counter(" ".join(each[:WORDS]) + " " for each in split if len(each) > WORDS)
+    unique = [beginning for beginning, count in often.items() if count == 1] or list(often)
+    step = max(1, len(unique) // BEGINNINGS)
+    return unique[step // 2 :: step][:BEGINNINGS]
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,9 +126,7 @@ class Texts:
             together += same & (together == distance - 1)
         return places, together
 
-    def speaking_for(
-        self, tokenizer: Tokenizer, context: Sequence[int], word: Sequence[int], most: int = 6
-    ) -> dict[str, Any]:
+    def speaking_for(self, tokenizer: Tokenizer, context: Sequence[int], word: Sequence[int]) -> dict[str, Any]:
         """The documents in which a word follows the end of a context, those with the longest such end first.
 
         Also how many documents hold the word at all. Documents are compared by the tokens right before the word, then
@@ -138,20 +138,20 @@ class Texts:
         for distance, token in enumerate(reversed(context[-REACH:]), 1):
             alike += (places - distance >= starts[places]) & (ids[np.maximum(places - distance, 0)] == token)
         order = np.lexsort((places, -alike, -together))
-        found: dict[int, dict[str, Any]] = {}
+        speakers: dict[int, dict[str, Any]] = {}
         for place in order.tolist():
             number = int(numbers[places[place]])
             at = int(places[place])
-            if number not in found:
+            if number not in speakers:
                 length = _whole_words(tokenizer, context, int(together[place]))
-                found[number] = {
+                speakers[number] = {
                     "number": number,
                     "matched": [tokenizer.token(token) for token in context[len(context) - length :]],
                     **_excerpt(tokenizer, self.ids[number], at - int(starts[at]), length, len(word)),
                 }
-            if len(found) == most:
+            if len(speakers) == SPEAKERS:
                 break
-        return {"documents": list(found.values()), "holding": len(set(numbers[places].tolist()))}
+        return {"documents": list(speakers.values()), "holding": len(set(numbers[places].tolist()))}
 
 
 def _whole_words(tokenizer: Tokenizer, context: Sequence[int], length: int) -> int:

@@ -33,11 +33,11 @@ def dev_facts(score: Score) -> dict[str, float]:
     return {"dev_perplexity": score.perplexity, "dev_bits_per_byte": score.bits_per_byte, "dev_targets": score.targets}
 
 
-def count_references(corpus: TokenCorpus, vocabulary: int, order: int = REFERENCE_ORDER) -> NgramCounts:
+def count_references(corpus: TokenCorpus, vocabulary: int) -> NgramCounts:
     """Count the n-grams that the baselines are estimated from."""
     from saffu.calibrated.ngrams import NgramCounts
 
-    return NgramCounts.count(corpus, order, vocabulary)
+    return NgramCounts.count(corpus, REFERENCE_ORDER, vocabulary)
 
 
 def references_of(model: Model) -> NgramCounts | None:

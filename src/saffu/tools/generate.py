@@ -365,9 +365,9 @@ def _text(tokenizer: Tokenizer, tokens: Sequence[int | None], lines: int) -> str
     return "\n".join([*texts[:-1], texts[-1].removesuffix("\ufffd")])  # a character cut off by `max_tokens`
 
 
-def short_documents(model: Model, tokenizer: Tokenizer, seed: int, documents: int = 4, max_tokens: int = 12) -> str:
-    """A few short documents, markers included, in the style of the paper's logs."""
-    steps = generate_tokens(model, [[]] * documents, Sampling(max_tokens=max_tokens, seed=seed), 1, tokenizer)
+def short_documents(model: Model, tokenizer: Tokenizer, seed: int) -> str:
+    """Four documents of at most twelve tokens, markers included, in the style of the paper's logs."""
+    steps = generate_tokens(model, [[]] * 4, Sampling(max_tokens=12, seed=seed), 1, tokenizer)
     texts = []
     for tokens in zip(*steps, strict=True):
         text = tokenizer.decode(token for token in tokens if token is not None)
