@@ -70,9 +70,9 @@ class Run:
         return self.learning_rate or RATES[self.radius]
 
     def training(self, seed: int) -> TrainingConfig:
-        protocol = Protocol((), (), (), Path(), learning_rate=self.rate, seed=seed)
-        settings = training_settings(protocol, self.start)
-        return replace(settings, batch_size=self.batch_size, max_folds=0 if self.until_stopped else FOLDS)
+        settings = training_settings(Protocol((), (), (), Path(), learning_rate=self.rate), self.start)
+        folds = 0 if self.until_stopped else FOLDS
+        return replace(settings, batch_size=self.batch_size, max_folds=folds, seed=seed)
 
     def model(self, corpus: TokenCorpus) -> PaperConfig:
         if self.start == "explicit" and self.size == "10M":

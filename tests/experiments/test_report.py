@@ -55,7 +55,7 @@ def test_the_papers_table_has_the_same_layout(table):
     printed = tables.matching(table, printed_perplexities())
     assert printed.formatted(2, 4) == "54.4, 56.4"
     assert printed.formatted(6, 2) == "–"  # the paper has no b = 6
-    assert (printed.blocks, printed.radii, printed.best) == ([2, 6], [2, 4], (2, 4))
+    assert (printed.blocks, printed.radii, printed.is_best(2, 4)) == ([2, 6], [2, 4], True)
 
 
 def test_latex(table):

@@ -15,8 +15,8 @@ def test_command(tmp_path, monkeypatch, capsys):
         (tmp_path / name).write_text("\n".join(sentences(seed, number)) + "\n")
     monkeypatch.setattr(tunings, "RADII", (3,))
     monkeypatch.setattr(reproduce, "TUNINGS", 3)
-    small = tunings.tuned_settings
-    monkeypatch.setattr(tunings, "tuned_settings", lambda corpus, radius: small(corpus, radius, 16, 5))
+    monkeypatch.setattr(reproduce, "BLOCK", 16)
+    monkeypatch.setattr(reproduce, "DOCUMENT_SHARDS", 5)
     out = tmp_path / "rows.jsonl"
     arguments = ["--train", tmp_path / "train.txt", "--dev", tmp_path / "dev.txt", "--out", out, "--seeds", "2"]
     main(["tunings", *map(str, arguments)])

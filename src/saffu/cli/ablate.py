@@ -156,7 +156,8 @@ def finish(options: argparse.Namespace, done: list[Cell]) -> None:
     if results.damage:
         warn(results.damage)
     failures = [cell.failure for cell in done if cell.failure]
-    best = {name: facts_of(cell) for name, cell in best_cells(done).items()}
+    names = ("block", "radius", "parameters", "train_perplexity", "dev_perplexity")
+    best = {title: {name: cell.facts()[name] for name in names} for title, cell in best_cells(done).items()}
     if options.json:
         facts = {"out": options.out, "cells": len(done), "failures": len(failures), "best": best}
         print_json(facts | {"run": results.run})
@@ -176,12 +177,6 @@ def finish(options: argparse.Namespace, done: list[Cell]) -> None:
     for reason in dict.fromkeys(failures):
         warn(f"{plural(failures.count(reason), 'cell')} could not be fitted: {reason}")
     say(options, f"build tables, figures, and an HTML page with: saffu report {options.out}")
-
-
-def facts_of(cell: Cell) -> dict[str, Any]:
-    scores = {"train_perplexity": cell.train, "dev_perplexity": cell.dev}
-    facts = {"block": cell.config.block, "radius": cell.config.radius, "parameters": cell.parameters}
-    return facts | {name: score.perplexity for name, score in scores.items() if score}
 
 
 COMMAND = Command(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b58900"]  # colorblind-safe
+COLUMNS = 2  # of heat maps
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -41,18 +42,18 @@ def svg(figure: Figure) -> str:
     return content[content.index("<svg") :]
 
 
-def heat_maps(tables: Sequence[Table], columns: int = 2) -> str:
+def heat_maps(tables: Sequence[Table]) -> str:
     """Dev perplexity over b and r, one panel per table, all on one logarithmic color scale."""
     with drawing("heat maps"):
         from matplotlib.colors import LogNorm
         from matplotlib.figure import Figure
 
-        rows = -(-len(tables) // columns)
-        figure = Figure(figsize=(4.6 * columns, 0.6 + 3.4 * rows), layout="constrained")
+        rows = -(-len(tables) // COLUMNS)
+        figure = Figure(figsize=(4.6 * COLUMNS, 0.6 + 3.4 * rows), layout="constrained")
         scores = [pair[1] for table in tables for pair in table.cells.values() if pair]
         low, high = min(scores, default=1.0), max(scores, default=1.0)
         norm = LogNorm(low, high if high > low else 1.001 * low)
-        panels = figure.subplots(rows, columns, squeeze=False).flat
+        panels = figure.subplots(rows, COLUMNS, squeeze=False).flat
         image = None
         for table, axis in zip(tables, panels, strict=False):
             values = [

@@ -6,7 +6,6 @@ The page works offline, in light and dark mode, on a phone, and in print; it loa
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -18,7 +17,7 @@ from saffu.errors import SaffuError
 from saffu.experiments import figures, tables
 from saffu.experiments.grid import key_of, reading_of
 from saffu.experiments.results import Cell, Results, perplexities_of
-from saffu.experiments.tables import Agreement, agreement, agreement_by_table, printed_perplexities, printed_source
+from saffu.experiments.tables import Agreement, agreement, printed_perplexities, printed_source
 from saffu.format import plural
 
 TITLE = "<title>saffu: ablation report</title>"
@@ -42,18 +41,9 @@ class Report:
         self.tables = tables.tables_of(self.base)
         self.printed_tables = [tables.matching(table, printed_perplexities()) for table in self.tables]
         self.sweeps = tables.sweeps(self.cells, base)
-        self.agreement = agreement(perplexities_of(self.base))
-        self.agreement_by_table = agreement_by_table(perplexities_of(self.base))
-
-    @cached_property
-    def heat_maps(self) -> str:
-        """SVG."""
-        return figures.heat_maps(self.tables)
-
-    @cached_property
-    def pareto(self) -> str:
-        """SVG."""
-        return figures.pareto(self.base)
+        ours = perplexities_of(self.base)
+        self.agreement = agreement(ours)
+        self.agreement_by_table = {t.title: compared for t in self.tables if (compared := agreement(ours, t.title))}
 
     def agreed(self, table: tables.Table, ours: str) -> str:
         """How well the paper's table agrees with one of ours."""
@@ -73,35 +63,30 @@ class Report:
             caption = f"The paper's {printed.title}.{self.agreed(ours, 'ours')}"
             parts += [tables.markdown(ours), tables.markdown(printed, caption)]
         if self.sweeps:
-            parts.append(self._sweeps())
+            lines = ["| changed | cells | least | median | greatest | best dev |", "| --- " * 6 + "|"]
+            lines += [f"| {' | '.join([sweep.label, *sweep.facts()])} |" for sweep in self.sweeps]
+            parts.append("\n".join(lines) + "\n")
         parts.append(f"The paper's numbers: {printed_source()}.\n")
         return "\n".join(parts)
 
-    def _sweeps(self) -> str:
-        lines = ["| changed | cells | least | median | greatest | best dev |", "| --- " * 6 + "|"]
-        lines += [f"| {' | '.join([sweep.label, *sweep.facts()])} |" for sweep in self.sweeps]
-        return "\n".join(lines) + "\n"
-
     def files(self) -> dict[str, str]:
         """Names and contents of the report's files."""
+        drawings = {"heat-maps.svg": figures.heat_maps(self.tables), "pareto.svg": figures.pareto(self.base)}
         contents = {
-            "index.html": page_of(self),
+            "index.html": page_of(self, *drawings.values()),
             "tables.md": self.markdown(),
             "tables.tex": "\n".join(tables.latex(table) for table in self.tables),
-            "heat-maps.svg": self.heat_maps,
-            "pareto.svg": self.pareto,
+            **drawings,
             "cells.csv": tables.all_cells(self.cells),
         }
         return contents | {f"{table.name}.csv": tables.comma_separated(table) for table in self.tables}
 
-    def write(self, folder: Path) -> list[Path]:
+    def write(self, folder: Path) -> None:
         """Write the files of the report. Those of an earlier report are replaced, but no others."""
-        require_own_report(folder, self.files())
-        paths = []
-        for name, content in self.files().items():
-            paths.append(folder / name)
-            files.write_file(paths[-1], content.encode())
-        return paths
+        contents = self.files()
+        require_own_report(folder, contents)
+        for name, content in contents.items():
+            files.write_file(folder / name, content.encode())
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON values."""
@@ -110,9 +95,8 @@ class Report:
             "reading": self.reading,
             "tokens": self.run["tokens"],
             "best": {
-                table.title: dict(zip(("block", "radius", "train_perplexity", "dev_perplexity"), best, strict=True))
-                for table in self.tables
-                if table.best and (best := (*table.best, *(table.cells[table.best] or ())))
+                title: {name: cell.facts()[name] for name in ("block", "radius", "train_perplexity", "dev_perplexity")}
+                for title, cell in tables.best_cells(self.base).items()
             },
             "agreement": vars(self.agreement) if self.agreement else None,
             "agreement_by_table": {title: vars(compared) for title, compared in self.agreement_by_table.items()},
@@ -133,16 +117,16 @@ def require_own_report(folder: Path, names: Iterable[str]) -> None:
         raise SaffuError(f"will not replace {folder / foreign[0]}: it is not part of a report; choose another folder")
 
 
-def page_of(report: Report) -> str:
-    """The whole page."""
+def page_of(report: Report, heat_maps: str, pareto: str) -> str:
+    """The whole page, with its figures as SVG."""
     template = Template((resources.files("saffu.experiments") / "report.html").read_text("utf-8"))
     return template.substitute(
         title=escape(plural(len(report.base), "model") + " compared"),
         reading=escape(report.reading),
         facts=fact_list(report.run, report.base),
         agreement=agreement_table(report.agreement, report.agreement_by_table),
-        heat_maps=report.heat_maps,
-        pareto=report.pareto,
+        heat_maps=heat_maps,
+        pareto=pareto,
         front=front_table(report.base),
         source=escape(printed_source()),
         tables="\n".join(

@@ -63,7 +63,6 @@ class Protocol:
     max_tokens: int | None = None  # use only the first documents of the training text
     learning_rate: float | None = None
     max_folds: int | None = None
-    seed: int = 0  # of random weights and of the order of the data
 
 
 class Corpora(NamedTuple):
@@ -174,12 +173,13 @@ def train(protocol: Protocol, corpora: Corpora, start: str, radius: int, say: Sa
         counted = first_tenth if protocol.size == "100M" and start == "explicit" else corpora.train
         lm.fit(counted, dev, references=False, training=training, on_stage=show)
         lm.backprop(corpora.train, dev, training, folder=folder, on_fold=show)
+    score = None if corpora.test is None else lm.score(corpora.test)
     facts = {
         "run": name,
         "start": start,
         "radius": radius,
         "size": protocol.size,
-        "seed": protocol.seed,
+        "seed": training.seed,
         "learning_rate": training.learning_rate,
         "tokens": corpora.train.targets,
         "text_tokens": corpora.text_tokens,
@@ -187,7 +187,8 @@ def train(protocol: Protocol, corpora: Corpora, start: str, radius: int, say: Sa
         "vocabulary": len(corpora.tokenizer),
         "parameters": lm.parameters_,
         "log": lm.log_,
-        **test_facts(lm, corpora.test),
+        "test_perplexity": score.perplexity if score else None,
+        "test_targets": score.targets if score else 0,
     }
     files.write_file(protocol.out / f"{name}.json", (json.dumps(facts) + "\n").encode())
     return facts | {"folder": str(folder)}
@@ -196,11 +197,11 @@ def train(protocol: Protocol, corpora: Corpora, start: str, radius: int, say: Sa
 def model_settings(protocol: Protocol, train: TokenCorpus, start: str, radius: int) -> PaperConfig:
     """The paper's best shape, with its document model; warm starts are tuned, except those of the 100M text."""
     if start == "explicit" and protocol.size == "10M":
-        return tuned_settings(train, radius, BLOCK, DOCUMENT_SHARDS)
+        return tuned_settings(train, radius)
     return PaperConfig(block=BLOCK, radius=radius, document_shards=DOCUMENT_SHARDS)
 
 
-def tuned_settings(corpus: TokenCorpus, radius: int, block: int = BLOCK, shards: int = DOCUMENT_SHARDS) -> PaperConfig:
+def tuned_settings(corpus: TokenCorpus, radius: int) -> PaperConfig:
     """The paper's best shape, with its document model, tuned on ten folds after the one that initializes it.
 
     A text of ten folds or fewer is divided into eleven, so that no fold is counted twice.
@@ -209,22 +210,15 @@ def tuned_settings(corpus: TokenCorpus, radius: int, block: int = BLOCK, shards:
     if len(corpus.folds(fold)) <= TUNINGS:
         fold = max(2, corpus.targets // (TUNINGS + 1))
     tunings = min(TUNINGS, len(corpus.folds(fold)) - 1)
-    return PaperConfig(block=block, radius=radius, document_shards=shards, tune_folds=tunings, fold_tokens=fold)
+    shape = PaperConfig(block=BLOCK, radius=radius, document_shards=DOCUMENT_SHARDS)
+    return replace(shape, tune_folds=tunings, fold_tokens=fold)
 
 
 def training_settings(protocol: Protocol, start: str) -> TrainingConfig:
     """Adam as in the paper: constant learning rate, no dropout, no clipping; it stops after 2³ increases."""
     paper = {"learning_rate": protocol.learning_rate or LEARNING_RATE, "dropout": 0.0, "max_grad_norm": 0.0}
-    limits = {"patience": 8, "max_folds": protocol.max_folds or 0, "seed": protocol.seed}
+    limits = {"patience": 8, "max_folds": protocol.max_folds or 0}
     return TrainingConfig.from_dict({**STARTS[start], **paper, **limits})
-
-
-def test_facts(lm: SaffuLM, test: TokenCorpus | None) -> dict[str, Any]:
-    """The perplexity of the test split, and its number of targets."""
-    if test is None:
-        return {"test_perplexity": None, "test_targets": 0}
-    score = lm.score(test)
-    return {"test_perplexity": score.perplexity, "test_targets": score.targets}
 
 
 def show_test(protocol: Protocol, runs: Sequence[dict[str, Any]], say: Say) -> None:

@@ -65,12 +65,6 @@ class Table:
         model = "with a document model" if self.documents else "without a document model"
         return f"Train, dev perplexity {model}: block {WORDS[block]}, radial {WORDS[radius]}. Best dev in bold."
 
-    @property
-    def best(self) -> tuple[int, int] | None:
-        """b and r of the lowest dev perplexity."""
-        scored = [(scores[1], shape) for shape, scores in self.cells.items() if scores]
-        return min(scored)[1] if scored else None
-
     def is_best(self, block: int, radius: int) -> bool:
         """Whether no other cell has a lower dev perplexity, as formatted."""
         own = self.cells.get((block, radius))
@@ -247,14 +241,14 @@ class Agreement:
     printed_dev_train: float
 
 
-def agreement(ours: Perplexities, keys: Iterable[CellKey] | None = None) -> Agreement | None:
-    """Compare with the printed tables over `keys`, or over all cells without a document model.
+def agreement(ours: Perplexities, title: str | None = None) -> Agreement | None:
+    """Compare with the printed table of this title ("sum/cat + documents"), or with all without a document model.
 
     Cells that either side lacks are skipped; fewer than three cells in common cannot be compared: None.
     """
     printed = printed_perplexities()
-    compared = (key for key in printed if not key[1]) if keys is None else keys
-    common = [key for key in compared if key in ours and key in printed]
+    compared = [key for key in printed if (title_of(*key[:2]) == title if title else not key[1])]
+    common = [key for key in compared if key in ours]
     if len(common) < 3:
         return None
     a, b = (np.array([side[key] for key in common], dtype=np.float64) for side in (ours, printed))  # (cells, 2)
@@ -266,14 +260,6 @@ def agreement(ours: Perplexities, keys: Iterable[CellKey] | None = None) -> Agre
         spreads[0] / spreads[1],
         *(float(np.median(side[:, 1] / side[:, 0])) for side in (a, b)),
     )
-
-
-def agreement_by_table(ours: Perplexities) -> dict[str, Agreement]:
-    """The comparison within each table, by its title ("sum/cat", …, "sum/cat + documents")."""
-    tables: dict[str, list[CellKey]] = {}
-    for key in printed_perplexities():
-        tables.setdefault(title_of(*key[:2]), []).append(key)
-    return {title: compared for title, keys in tables.items() if (compared := agreement(ours, keys))}
 
 
 def markdown(table: Table, caption: str = "") -> str:
