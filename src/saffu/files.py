@@ -147,8 +147,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     version = document.get("format")
     recorded = document.get("checksums")
     if "auto_map" in document and recorded is None:  # saved by transformers, which records no checksums
-        known = ("model.safetensors", "references.safetensors", "tokenizer.json", "log.jsonl")
-        names = [name for name in known if (folder / name).is_file()]
+        usual = ("model.safetensors", "references.safetensors", "tokenizer.json", "log.jsonl")
+        names = [name for name in usual if (folder / name).is_file()]
         recorded = document["checksums"] = {name: _checksum_of(folder / name) for name in names}
         recorded[MANIFEST] = _digest(document)
     if not isinstance(version, int) or not isinstance(recorded, dict):

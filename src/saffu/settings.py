@@ -61,10 +61,10 @@ class Settings:
 
     @classmethod
     def from_dict(cls: type[C], values: dict[str, Any]) -> C:
-        known = [entry.name for entry in fields(cls)]
+        names = [entry.name for entry in fields(cls)]
         for name in values:
-            if name not in known:
-                raise SaffuError(f"unknown setting {name!r}; there are {', '.join(known)}")
+            if name not in names:
+                raise SaffuError(f"unknown setting {name!r}; there are {', '.join(names)}")
         return cls(**values)
 
 

@@ -198,9 +198,9 @@ class MixtureModel(Capabilities):
             return token, self.advance(state, token)
         certainty = [member.certainty(own)[None] for member, own in zip(self.members, state, strict=True)]
         shares = np.exp(self.log_weights(certainty)[:, 0]).cumsum()
-        drawn = int(np.searchsorted(shares, rng.random() * shares[-1], side="right"))
-        token, after = self.members[drawn].sample(state[drawn], rng)
-        states = [after if m == drawn else member.advance(state[m], token) for m, member in enumerate(self.members)]
+        number = int(np.searchsorted(shares, rng.random() * shares[-1], side="right"))
+        token, after = self.members[number].sample(state[number], rng)
+        states = [after if m == number else member.advance(state[m], token) for m, member in enumerate(self.members)]
         return token, tuple(states)
 
     def explain(self, context: Sequence[int]) -> Explanation:

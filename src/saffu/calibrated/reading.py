@@ -110,11 +110,11 @@ class NativeModel:
         context_classes: dict[int, Array],
     ) -> kernels.MemoryShape:
         """How a memory is made."""
-        kept: list[Array] = []
+        arrays: list[Array] = []
 
         def pointer_to(values: Sequence[float], dtype: npt.DTypeLike) -> c_void_p:
-            kept.append(np.array(values, dtype=dtype))
-            return pointer(kept[-1], dtype)
+            arrays.append(np.array(values, dtype=dtype))
+            return pointer(arrays[-1], dtype)
 
         natives = (kernels.MemoryContext * len(contexts))()
         for native, context in zip(natives, contexts, strict=True):
@@ -126,7 +126,7 @@ class NativeModel:
             native.longest = context.longest
             native.distances = pointer_to(context.distances, np.int32)
             native.classes = pointer(context_classes[context.classes] if context.classes else None, TOKEN)
-        self.structure.kept += [kept, natives]
+        self.structure.kept += [arrays, natives]
         return kernels.MemoryShape(
             window=window,
             decays=len(half_lives),
@@ -144,10 +144,10 @@ class NativeModel:
 
     def set_exponents(self, plain: Array, remembered: Array) -> None:
         """Replace the exponents (2, J), for calibration, which tries many."""
-        kept = self.structure.exponents = [np.ascontiguousarray(e, dtype=np.float32) for e in (plain, remembered)]
+        arrays = self.structure.exponents = [np.ascontiguousarray(e, dtype=np.float32) for e in (plain, remembered)]
         for level in (0, 1):
-            self.structure.plain[level] = pointer(kept[0][level], np.float32)
-            self.structure.remembered[level] = pointer(kept[1][level], np.float32)
+            self.structure.plain[level] = pointer(arrays[0][level], np.float32)
+            self.structure.remembered[level] = pointer(arrays[1][level], np.float32)
 
 
 class Reader:

@@ -46,15 +46,15 @@ def sample_at(
     bounds = relative**power
     if power < 1:
         bounds *= sizes ** (1 - power)
-    known: dict[int, Array] = {}
+    powers: dict[int, Array] = {}
     while True:
-        k = drawn(bounds, rng)
-        if k not in known:
-            known[k] = (relative[k] * prediction.tokens(k).astype(np.float64)) ** power
-            bound, bounds[k] = bounds[k], known[k].sum()
+        k = draw(bounds, rng)
+        if k not in powers:
+            powers[k] = (relative[k] * prediction.tokens(k).astype(np.float64)) ** power
+            bound, bounds[k] = bounds[k], powers[k].sum()
             if rng.random() * bound > bounds[k]:
                 continue
-        place = drawn(known[k], rng)
+        place = draw(powers[k], rng)
         if not top_k or is_among_top(top_k, prediction, float(prediction.classes[k] * prediction.tokens(k)[place])):
             return k, place
 
@@ -73,7 +73,7 @@ def is_among_top(top_k: int, prediction: Prediction, p: float) -> bool:
     return True
 
 
-def drawn(weights: Array, rng: np.random.Generator) -> int:
+def draw(weights: Array, rng: np.random.Generator) -> int:
     """A place, in proportion to weights (n,)."""
     below = weights.cumsum()
     return int(below.searchsorted(rng.random() * below[-1], side="right"))

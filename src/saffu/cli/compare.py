@@ -44,8 +44,8 @@ def run(options: argparse.Namespace) -> None:
         raise SaffuError("the same run is listed twice; list each run once")
     names = options.names or [""] * len(options.runs)
     if len(names) != len(options.runs):
-        given = f"{plural(len(names), 'name')} for {plural(len(options.runs), 'run')}"
-        raise SaffuError(f"{given}; pass one name per run")
+        numbers = f"{plural(len(names), 'name')} for {plural(len(options.runs), 'run')}"
+        raise SaffuError(f"{numbers}; pass one name per run")
     if options.names and len(set(names)) < len(names):
         raise SaffuError("two runs have the same name; pass different --names")
     if options.out.name == "" or options.out.is_dir():

@@ -119,12 +119,12 @@ class Page:
     def terms(self, terms: Sequence[Mapping[str, Any]], shown: slice, rows: int, share: bool = False) -> None:
         """The largest terms in their order, and the sum of all others."""
         strength = [max(abs(value) for value in term["values"][shown]) for term in terms]
-        kept = set(sorted(range(len(terms)), key=lambda number: -strength[number])[:rows])
+        largest = set(sorted(range(len(terms)), key=lambda number: -strength[number])[:rows])
         for number, term in enumerate(terms):
-            if number in kept:
+            if number in largest:
                 values = term["values"][shown]
                 self.row(label(term), [f"{value:.0%}" for value in values] if share else values)
-        others = [term["values"][shown] for number, term in enumerate(terms) if number not in kept]
+        others = [term["values"][shown] for number, term in enumerate(terms) if number not in largest]
         if others:
             sums = [sum(column) for column in zip(*others, strict=True)]
             self.row(plural(len(others), "other"), [f"{value:.0%}" for value in sums] if share else sums)

@@ -66,9 +66,9 @@ def preset_of(lm: SaffuLM) -> str:
 def fit_facts(lm: SaffuLM) -> dict[str, Any]:
     """What the last stage of the fit reported in addition to its scores: exponents, warnings, …"""
     stages = [row for row in lm.log_ if "fold" not in row and "documents" not in row]
-    known = ("stage", "tokens", "seconds", "sample")
+    others = ("stage", "tokens", "seconds", "sample")
     last = stages[-1] if stages else {}
-    return {key: value for key, value in last.items() if key not in known and not key.startswith("dev_")}
+    return {key: value for key, value in last.items() if key not in others and not key.startswith("dev_")}
 
 
 def print_scores(lm: SaffuLM) -> None:

@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> None:
         from saffu.model.language_model import SaffuLM
 
         scorer, *others = scoring.scorers_of(options, lambda path: SaffuLM.load(path, device_of(options)).scorer_)
-        with scoring.chosen_sources(options) as (sources, live):
+        with scoring.open_sources(options) as (sources, live):
             tally = scoring.write_scores(options, sources, scorer, others, sys.stdout, live)
         if options.update:
             add_documents(options)

@@ -93,7 +93,7 @@ def reading(options: argparse.Namespace) -> dict[str, Any]:
 
 
 @contextmanager
-def chosen_sources(options: argparse.Namespace) -> Iterator[tuple[Collection[Source], bool]]:
+def open_sources(options: argparse.Namespace) -> Iterator[tuple[Collection[Source], bool]]:
     """The sources to score, and whether they are standard input, which is read as it comes in."""
     pipe = standard_input() if options.text in ([], ["-"]) else None
     if pipe:

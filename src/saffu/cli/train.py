@@ -58,7 +58,7 @@ def add_options(parser: Parser, words: Sequence[str]) -> None:
     """Find the preset first, then add the options that it has."""
     from saffu.model.solutions import offered_presets, solution
 
-    preset = chosen_preset(parser, words)
+    preset = preset_named(parser, words)
     parser.set_defaults(preset_given=any(word.split("=")[0] == "--preset" for word in words))
     help = "files, folders, globs, or - for stdin [the English text that ships with Python]"
     parser.add_argument("text", nargs="*", metavar="TEXT", help=help)
@@ -83,7 +83,7 @@ def add_options(parser: Parser, words: Sequence[str]) -> None:
     group.add_argument("--max-tokens", type=count, metavar="N", help=help)
 
 
-def chosen_preset(parser: Parser, words: Sequence[str]) -> str:
+def preset_named(parser: Parser, words: Sequence[str]) -> str:
     from saffu.model.solutions import COUNTED, offered_as, offered_presets
 
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)

@@ -142,7 +142,7 @@ def tokenized(cluster: Cluster, shards: Sequence[Shard], tokenizer: Tokenizer, m
     paths = [path_of(cluster, "tokens", number) for number in range(len(shards))]
     items = [(shard, place, path, None) for shard, path in zip(shards, paths, strict=True)]
     lengths = cluster.map("tokens", tokenize, items, "tokenize")
-    kept = list(range(len(shards)))
+    numbers = list(range(len(shards)))
     if max_tokens is not None:
         ends = list(accumulate(sizes["train"]["ids"] for sizes in lengths))
         reached = next((n for n, end in enumerate(ends) if end >= max_tokens), None)
@@ -151,11 +151,11 @@ def tokenized(cluster: Cluster, shards: Sequence[Shard], tokenizer: Tokenizer, m
             path = path_of(cluster, "last", 0)
             limit = max_tokens - (ends[reached - 1] if reached else 0)
             (last,) = cluster.map("last", tokenize, [(shard, place, path, limit)], None)
-            kept = kept[: reached + 1]
+            numbers = numbers[: reached + 1]
             paths[reached] = path
             lengths[reached]["train"] = last["train"]
     skipped = {name: Skipped(*counts) for sizes in lengths for name, counts in sizes["skipped"].items()}
-    corpus = joined(cluster, "train", [paths[n] for n in kept], [lengths[n]["train"] for n in kept])
+    corpus = joined(cluster, "train", [paths[n] for n in numbers], [lengths[n]["train"] for n in numbers])
     held_out = [path_of(cluster, "tokens", number) for number in range(len(shards))]
     dev = joined(cluster, "dev", held_out, [sizes["dev"] for sizes in lengths])
     flags = np.concatenate([map_arrays(path)["flags"] for path in held_out])

@@ -180,9 +180,9 @@ def merge_range(plan: Plan, runs: Sequence[Path], distance: int, lo: int, hi: in
         pieces = (stored_rows(run, name, order).slice(lo, hi) for run in runs)
         parts.append(merge_rows(list(pieces)))
     whole = merge_rows(parts) if has_known else parts[0]
-    kept = {WHOLE: whole} | ({KNOWN: parts[0]} if has_known else {})
+    parts_by_name = {WHOLE: whole} | ({KNOWN: parts[0]} if has_known else {})
     arrays: dict[str, Array] = {}
-    for name, rows in kept.items():
+    for name, rows in parts_by_name.items():
         arrays |= rows_arrays(name, rows)
         if distance == NGRAM:
             arrays[f"{name}.frequencies"] = rows.target_counts(plan.vocabulary)
@@ -219,10 +219,10 @@ def regroup_range(
     path: Path,
 ) -> None:
     rows = ngrams.rows(number, counts)
-    known = map_arrays(classes) if classes else {}
+    stored = map_arrays(classes) if classes else {}
     arrays: dict[str, Array] = {}
     for view in views:
-        of_tokens = known.get(f"classes.{view.classes}")
+        of_tokens = stored.get(f"classes.{view.classes}")
         made = regroup_rows(rows, view.distances, (0, plan.vocabulary), of_tokens, view.exact)
         arrays |= rows_arrays(view.name, made)
     write_arrays(path, arrays)

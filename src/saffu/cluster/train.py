@@ -132,8 +132,8 @@ def stages(
         if encoder:
             yield Stage("recount", model, {})
         else:
-            known = measurable(plan, merged, held_out)
-            yield finished_stage(model, [] if known else [TOO_LITTLE])
+            is_measured = measurable(plan, merged, held_out)
+            yield finished_stage(model, [] if is_measured else [TOO_LITTLE])
 
 
 def rows_of(cluster: Cluster, corpus: TokenCorpus, config: CalibratedConfig, limit: int | None) -> int:

@@ -82,7 +82,7 @@ def resolved(config: CompanionConfig, tokens: int, device: str) -> CompanionConf
             speed *= COMPILED_SPEED
         return speed * seconds / tokens if config.minutes else math.inf
 
-    depth = config.depth or chosen_depth(kind, tokens, epochs_of_all)
+    depth = config.depth or depth_for(kind, tokens, epochs_of_all)
     limit = config.epochs or MOST_EPOCHS[kind]
     networks = config.networks
     if not networks:
@@ -99,18 +99,18 @@ def resolved(config: CompanionConfig, tokens: int, device: str) -> CompanionConf
         config,
         depth=depth,
         networks=networks,
-        network_dropout=chosen_dropout(epochs, tokens, depth)
+        network_dropout=dropout_for(epochs, tokens, depth)
         if config.network_dropout is None
         else config.network_dropout,
         decay=decay if config.decay is None else config.decay,
-        rate=chosen_rate(steps, depth) if config.rate is None else config.rate,
+        rate=rate_for(steps, depth) if config.rate is None else config.rate,
         epochs=limit,
         batch_tokens=batch_tokens,
         class_first=kind == "cpu" if config.class_first is None else config.class_first,
     )
 
 
-def chosen_depth(kind: str, tokens: int, epochs_of_all: Callable[[int], float]) -> int:
+def depth_for(kind: str, tokens: int, epochs_of_all: Callable[[int], float]) -> int:
     """The number of layers for a text of some tokens."""
     if kind == "cpu":
         return 2
@@ -121,12 +121,12 @@ def chosen_depth(kind: str, tokens: int, epochs_of_all: Callable[[int], float]) 
     return 6 if epochs_of_all(6) * tokens >= MIN_TOKENS[6] else 4
 
 
-def chosen_dropout(epochs: float, tokens: int, depth: int) -> float:
+def dropout_for(epochs: float, tokens: int, depth: int) -> float:
     """Dropout: more for a text that is short and read often, and for large networks; none for small ones.
 
-    >>> [chosen_dropout(epochs, tokens, 6) for epochs, tokens in ((12, 1.9e6), (27, 0.93e6), (7, 15e6), (30, 15e6))]
+    >>> [dropout_for(epochs, tokens, 6) for epochs, tokens in ((12, 1.9e6), (27, 0.93e6), (7, 15e6), (30, 15e6))]
     [0.15, 0.29, 0.0, 0.14]
-    >>> [chosen_dropout(27, 0.93e6, depth) for depth in (2, 4, 8)]
+    >>> [dropout_for(27, 0.93e6, depth) for depth in (2, 4, 8)]
     [0.1, 0.19, 0.35]
     """
     size = depth / 6 if depth < 6 else math.pow(depth / 6, 2 / 3)
@@ -134,10 +134,10 @@ def chosen_dropout(epochs: float, tokens: int, depth: int) -> float:
     return round(min(MOST_DROPOUT, dropout), 2) if dropout >= 0.05 else 0.0
 
 
-def chosen_rate(steps: float, depth: int) -> float:
+def rate_for(steps: float, depth: int) -> float:
     """The factor of all learning rates.
 
-    >>> [round(chosen_rate(steps, depth), 2) for steps, depth in ((3000, 6), (7000, 6), (12_000, 8), (1600, 2))]
+    >>> [round(rate_for(steps, depth), 2) for steps, depth in ((3000, 6), (7000, 6), (12_000, 8), (1600, 2))]
     [0.3, 0.23, 0.14, 1.0]
     """
     return min(1.0, RATE * math.pow(RATE_STEPS / steps, 1 / 3) * RATE_WIDTH / (HEAD * depth))

@@ -73,15 +73,15 @@ class NetworkStack(nn.Module):
         self.is_compiled = False  # while it is trained
         prior = torch.from_numpy(np.asarray(log_prior, dtype=np.float32))
 
-        def drawn(*shape: int) -> nn.Parameter:
+        def normal(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.randn(number, *shape) / width**0.5)
 
         def zeros(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.zeros(number, *shape))
 
-        self.embedding = nn.Parameter(drawn(len(prior), width).data * EMBEDDING_NORM)
-        self.attention = drawn(depth, 4, width, width)  # query, key, value, output
-        self.mlp = drawn(depth, 2, 4 * width, width)  # up, and down transposed
+        self.embedding = nn.Parameter(normal(len(prior), width).data * EMBEDDING_NORM)
+        self.attention = normal(depth, 4, width, width)  # query, key, value, output
+        self.mlp = normal(depth, 2, 4 * width, width)  # up, and down transposed
         self.head_gate = zeros(depth, width, depth)  # (K, layers, d, heads)
         self.distance = zeros(depth, depth, context)  # (K, layers, heads, distance)
         self.sink = zeros(depth, depth)  # (K, layers, heads)

@@ -46,8 +46,8 @@ def gate_inputs(certainty: Array, ages: npt.ArrayLike) -> Array:
     >>> gate_inputs(np.ones((2, 2), np.float32), [0, 9999]).round(2).tolist()
     [[1.0, 1.0, 0.0], [1.0, 1.0, 7.630000114440918]]
     """
-    known = np.log1p(np.minimum(ages, OLD)).astype(np.float32)
-    return np.concatenate([certainty, known[:, None]], axis=1)
+    log_ages = np.log1p(np.minimum(ages, OLD)).astype(np.float32)
+    return np.concatenate([certainty, log_ages[:, None]], axis=1)
 
 
 def training_rows(targets: int, length: int, rng: np.random.Generator) -> Integers:

@@ -43,11 +43,11 @@ def spellings_of(pieces: Sequence[bytes]) -> Spellings:
     frequencies = Counter(gram for grams in by_token for gram in grams)
     shared = sorted(gram for gram, tokens in frequencies.items() if tokens >= MIN_TOKENS)
     numbers = {gram: number for number, gram in enumerate(shared)}
-    known = [[numbers[gram] for gram in grams if gram in numbers] for grams in by_token]
-    sizes = np.array([len(grams) for grams in known], dtype=np.int64)
+    grams_of = [[numbers[gram] for gram in grams if gram in numbers] for grams in by_token]
+    sizes = np.array([len(grams) for grams in grams_of], dtype=np.int64)
     weights = np.repeat(1 / np.sqrt(np.maximum(sizes, 1)), sizes).astype(np.float32)
     return Spellings(
-        np.concatenate([np.array(grams, dtype=np.int64) for grams in known]),
+        np.concatenate([np.array(grams, dtype=np.int64) for grams in grams_of]),
         np.cumsum(sizes) - sizes,
         weights,
         len(shared),

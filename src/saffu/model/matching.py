@@ -37,9 +37,9 @@ class Match:
     @property
     def unknown(self) -> list[Span]:
         """The lines that were neither counted nor held out like this."""
-        known = sorted([*self.counted, *self.held_out])
-        ends = [0, *(hi for _, hi in known)]
-        begins = [*(lo for lo, _ in known), self.lines]
+        spans = sorted([*self.counted, *self.held_out])
+        ends = [0, *(hi for _, hi in spans)]
+        begins = [*(lo for lo, _ in spans), self.lines]
         return [(lo, hi) for lo, hi in zip(ends, begins, strict=True) if lo < hi]
 
     @property
@@ -55,8 +55,8 @@ class Match:
     @property
     def share(self) -> str:
         """How much of it is known."""
-        known = self.lines - sum(hi - lo for lo, hi in self.unknown)
-        return f"{known:,} of its {plural(self.lines, 'line')} match ({100 * known / self.lines:.0f}%)"
+        matches = self.lines - sum(hi - lo for lo, hi in self.unknown)
+        return f"{matches:,} of its {plural(self.lines, 'line')} match ({100 * matches / self.lines:.0f}%)"
 
     @property
     def partial(self) -> bool:
@@ -223,8 +223,8 @@ def uncounted_lines(document: TokenCorpus, spans: Sequence[Span], ngrams: NgramC
     """
     lines: list[Span] = []
     for lo, hi in spans:
-        found = _uncounted_lines(document.lines_as_documents([(lo, hi)]), ngrams)
-        lines += [(lo, hi)] if 2 * len(found) > hi - lo else [(lo + line, lo + line + 1) for line in found]
+        changes = _uncounted_lines(document.lines_as_documents([(lo, hi)]), ngrams)
+        lines += [(lo, hi)] if 2 * len(changes) > hi - lo else [(lo + line, lo + line + 1) for line in changes]
     return lines
 
 

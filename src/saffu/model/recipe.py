@@ -131,7 +131,7 @@ def stored_run(folder: Path, text: Sequence[str], dev: Sequence[str]) -> tuple[C
     checkpoint = read_checkpoint(folder)
     if not checkpoint.source:
         raise SaffuError(f"{folder} was trained from Python; resume it there, with SaffuLM.resume")
-    return checkpoint, restored(TextSelection, checkpoint.source).found_from(folder).instead(text, dev)
+    return checkpoint, restored(TextSelection, checkpoint.source).resolved_from(folder).instead(text, dev)
 
 
 def stored_text(folder: Path, selection: TextSelection) -> tuple[TokenCorpus, TokenCorpus]:

@@ -281,9 +281,9 @@ def check(**arguments: Any) -> None:
     """Raise SaffuError for an argument that is neither None nor of one of the classes passed with it."""
     for name, (value, *kinds) in arguments.items():
         if value is not None and not isinstance(value, tuple(kinds)):
-            wanted = " or ".join(kind.__name__ for kind in kinds)
+            names = " or ".join(kind.__name__ for kind in kinds)
             example = ", such as saffu.preset('paper')" if kinds == [Settings] else ""
-            raise SaffuError(f"`{name}` is {value!r:.80}; pass an object of the class {wanted}{example}")
+            raise SaffuError(f"`{name}` is {value!r:.80}; pass an object of the class {names}{example}")
 
 
 def require_cpu(device: str) -> None:

@@ -23,7 +23,7 @@ Body = dict[str, Any]
 
 
 def suggest(studio: Studio, body: Body) -> Any:
-    found = studio.suggest(
+    suggestions = studio.suggest(
         model(body),
         typed(body),
         text(body, "page", 64),
@@ -31,7 +31,7 @@ def suggest(studio: Studio, body: Body) -> Any:
         rest=text(body, "rest", MOST_TYPED) if "rest" in body else "",
         ending=ending(body),
     )
-    return {"outdated": True} if found is None else found
+    return {"outdated": True} if suggestions is None else suggestions
 
 
 def why(studio: Studio, body: Body) -> Any:
@@ -63,10 +63,10 @@ def documents(studio: Studio, body: Body) -> Any:
 
 
 def forget(studio: Studio, body: Body) -> Any:
-    chosen = None if body.get("document") is None else int(number(body, "document", 0, 2**53))
-    document = text(body, "text", MOST_LEARNED) if chosen is None else ""
+    place = None if body.get("document") is None else int(number(body, "document", 0, 2**53))
+    document = text(body, "text", MOST_LEARNED) if place is None else ""
     drop = body.get("drop_network") is True
-    return studio.change(model(body), lambda subject: subject.forget(chosen, document, drop))
+    return studio.change(model(body), lambda subject: subject.forget(place, document, drop))
 
 
 def learn(studio: Studio, body: Body) -> Any:
@@ -134,10 +134,10 @@ def ending(body: Body) -> str | None:
     """The unfinished word at the end of a text, if the page found it in a script without spaces."""
     if body.get("ending") is None:
         return None
-    found = text(body, "ending", MOST_TYPED)
-    if not typed(body).endswith(found):
+    word = text(body, "ending", MOST_TYPED)
+    if not typed(body).endswith(word):
         raise SaffuError("`ending` must be the end of `text`")
-    return found
+    return word
 
 
 def model(body: Body) -> str:

@@ -36,7 +36,7 @@ def counts_behind(
 ) -> dict[str, Counts]:
     """The counts behind each term, by name; terms that do not follow from counts are left out."""
     total = int(model.frequencies.sum())
-    found = {"prior": _counts([], int(model.frequencies[token]), total)}
+    by_term = {"prior": _counts([], int(model.frequencies[token]), total)}
     sums = model.sums
     if sums is not None and sums.ngrams.distinct <= MOST_ROWS:
         rows = rows_of(sums.ngrams)
@@ -49,8 +49,8 @@ def counts_behind(
                 often = [_pair(sums.pairs[view.distances[0]], seen[0], token)]
             else:
                 often = [
-                    (int(counts[chosen][rows[chosen, -1] == token].sum()), int(counts[chosen].sum()))
-                    for chosen in _matching(model, view, rows, seen, sums.ngrams.offsets)
+                    (int(counts[places][rows[places, -1] == token].sum()), int(counts[places].sum()))
+                    for places in _matching(model, view, rows, seen, sums.ngrams.offsets)
                 ]
             shown = [_shown(model, tokenizer, view, place, each) for place, each in enumerate(seen)]
             gap = view.distances[0] - 1
@@ -59,13 +59,13 @@ def counts_behind(
                 first = len(context) - view.distances[length - 1]
                 partial = is_inside_word(Spelling.of(tokenizer).continues, context, first)
                 behind.append(_counts(shown[:length][::-1], followed, times, gap=gap, partial=partial))
-            found[view.name] = behind[-1]
+            by_term[view.name] = behind[-1]
             if not behind[-1]["count"]:
                 behind[-1]["shorter"] = next((each for each in reversed(behind) if each["count"]), None)
     if model.config.cache:
         first = first_remembered(model.config.cache, len(context))
-        found |= _remembered(model, tokenizer, np.array(context[first:], dtype=np.int64), token)
-    return found
+        by_term |= _remembered(model, tokenizer, np.array(context[first:], dtype=np.int64), token)
+    return by_term
 
 
 def class_members(model: CalibratedModel, tokenizer: Tokenizer, classes: Array, number: int) -> list[str]:
@@ -104,7 +104,7 @@ def _matching(model: CalibratedModel, view: View, rows: Array, seen: Sequence[in
         places = np.arange(int(offsets[seen[0]]), int(offsets[seen[0] + 1]))
     else:
         places = np.arange(len(rows))
-    found = []
+    by_length = []
     for place, (distance, token) in enumerate(zip(view.distances, seen, strict=False)):
         column = rows[places, distance - 1]
         if place < exact:
@@ -112,8 +112,8 @@ def _matching(model: CalibratedModel, view: View, rows: Array, seen: Sequence[in
         else:
             classes = model.encoder.context_classes[view.classes]
             places = places[classes[column] == classes[token]]
-        found.append(places)
-    return found or [places]
+        by_length.append(places)
+    return by_length or [places]
 
 
 def _shown(model: CalibratedModel, tokenizer: Tokenizer, view: View, place: int, token: int) -> list[str]:
@@ -127,13 +127,13 @@ def _shown(model: CalibratedModel, tokenizer: Tokenizer, view: View, place: int,
 def _remembered(model: CalibratedModel, tokenizer: Tokenizer, past: Array, token: int) -> dict[str, Counts]:
     """What the memory holds: the text so far."""
     decayed = memory_parts(model.config)[: len(HALF_LIVES)]
-    found = {name: _counts([], int((past == token).sum()), len(past), here=True) for name in decayed}
+    by_part = {name: _counts([], int((past == token).sum()), len(past), here=True) for name in decayed}
     for context in memory_contexts(model.config):
         places = _places_after(model, context, past)
         reach = [distance for distance in reversed(context.distances) if context.distances[-1] <= len(past)]
         seen = [[tokenizer.token(int(past[-distance]))] for distance in reach]
-        found[context.name] = _counts(seen, int((past[places] == token).sum()), len(places), here=True)
-    return found
+        by_part[context.name] = _counts(seen, int((past[places] == token).sum()), len(places), here=True)
+    return by_part
 
 
 def _places_after(model: CalibratedModel, context: MemoryContext, past: Array) -> Array:
@@ -141,6 +141,6 @@ def _places_after(model: CalibratedModel, context: MemoryContext, past: Array) -
     places = np.arange(context.distances[-1], len(past))
     for number, distance in enumerate(context.distances if len(places) else ()):
         is_exact = not context.classes or number < context.exact
-        known = past if is_exact else model.encoder.context_classes[context.classes][past]
-        places = places[known[places - distance] == known[len(past) - distance]]
+        symbols = past if is_exact else model.encoder.context_classes[context.classes][past]
+        places = places[symbols[places - distance] == symbols[len(past) - distance]]
     return places

@@ -136,9 +136,9 @@ async def parsed(request: Request) -> dict[str, Any]:
 def decoded(data: bytes) -> str:
     """A posted text."""
     try:
-        found = data.decode("utf-8")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise SaffuError(f"the text is not UTF-8 at byte {error.start}; convert it first") from None
-    if "\0" in found:
+    if "\0" in text:
         raise SaffuError("the file looks like a binary file (it has NUL bytes); convert it to UTF-8 text")
-    return found.removeprefix("\ufeff")
+    return text.removeprefix("\ufeff")

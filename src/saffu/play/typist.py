@@ -60,17 +60,17 @@ class Typist:
     def state_after(self, ids: Sequence[int]) -> State:
         """The state after some tokens, advanced from a known state if possible."""
         model = self.lm.model_
-        wanted = tuple(ids)
-        known = [key for key in self._states if len(wanted) - FEW <= len(key) and key == wanted[: len(key)]]
-        longest = max(known, key=len, default=())
-        if longest or len(wanted) <= FEW:
+        whole = tuple(ids)
+        prefixes = [key for key in self._states if len(whole) - FEW <= len(key) and key == whole[: len(key)]]
+        longest = max(prefixes, key=len, default=())
+        if longest or len(whole) <= FEW:
             state = self._states[longest] if longest else model.start()
-            for token in wanted[len(longest) :]:
+            for token in whole[len(longest) :]:
                 state = model.advance(state, token)
         else:
-            state = model.start(wanted)
-        self._states[wanted] = state
-        self._states.move_to_end(wanted)
+            state = model.start(whole)
+        self._states[whole] = state
+        self._states.move_to_end(whole)
         while len(self._states) > KNOWN_STATES:
             self._states.popitem(last=False)
         return state
@@ -135,12 +135,12 @@ def listed(words: Mapping[str, float]) -> list[dict[str, Any]]:
 def spans(tokenizer: Tokenizer, ids: Sequence[int], bits: Sequence[float]) -> list[dict[str, Any]]:
     """The text of some tokens and their surprisal; tokens that share a character stand together."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    found: list[dict[str, Any]] = []
+    pieces: list[dict[str, Any]] = []
     waiting: list[float] = []
     for token, surprisal in zip(ids, bits, strict=True):
         text = decoder.decode(b"\n" if token == EOD else tokenizer.decode_bytes([token]))
         waiting.append(surprisal)
         if text:
-            found.append({"text": text, "bits": round(math.fsum(waiting), 3), "tokens": len(waiting)})
+            pieces.append({"text": text, "bits": round(math.fsum(waiting), 3), "tokens": len(waiting)})
             waiting = []
-    return found
+    return pieces

@@ -60,18 +60,18 @@ def export_web(lm: SaffuLM, folder: Path, name: str, counted: TokenCorpus | None
 
 def page_files() -> dict[str, bytes]:
     """The page of `saffu play`, whose script asks a worker in place of the server."""
-    found: dict[str, bytes] = {}
+    data: dict[str, bytes] = {}
     for package in ("static", "web"):
-        found |= {part.name: part.read_bytes() for part in (files("saffu.play") / package).iterdir() if part.is_file()}
+        data |= {part.name: part.read_bytes() for part in (files("saffu.play") / package).iterdir() if part.is_file()}
     policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-    icon = f"data:image/svg+xml,{quote(found.pop('icon.svg').decode())}"  # or browsers ask for it again and again
-    page = found["index.html"].decode()
+    icon = f"data:image/svg+xml,{quote(data.pop('icon.svg').decode())}"  # or browsers ask for it again and again
+    page = data["index.html"].decode()
     changes = {'<html lang="en">': '<html lang="en" class="static">', "<head>": f"<head>\n  {policy}", "icon.svg": icon}
     for old, new in changes.items():
         if page.count(old) != 1:
             raise ValueError(f"index.html must have one {old}")
         page = page.replace(old, new)
-    return found | {"index.html": page.encode()}
+    return data | {"index.html": page.encode()}
 
 
 def page_arrays(lm: SaffuLM, name: str, counted: TokenCorpus | None) -> dict[str, Array]:

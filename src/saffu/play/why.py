@@ -138,13 +138,13 @@ def sides(explanation: Explanation, tokenizer: Tokenizer, token: int) -> list[di
     if GATE not in explanation.details:
         return None
     p = np.exp(explanation.log_probabilities)
-    found = []
+    entries = []
     for side in explanation.details[GATE]:
         alone = np.asarray(side.values) * p / max(side.weight or 0.0, 1e-300)
         best = np.argsort(-alone, kind="stable")[:FAVORITES].tolist()
         favorites = [{"word": tokenizer.token(each), "p": float(alone[each])} for each in best]
-        found.append({"name": side.name, "weight": side.weight, "p": float(alone[token]), "favorites": favorites})
-    return found
+        entries.append({"name": side.name, "weight": side.weight, "p": float(alone[token]), "favorites": favorites})
+    return entries
 
 
 def summed(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from saffu.text.records import (
     text_field,
     valid_records,
 )
-from saffu.text.sources import Source, Spool, clear_errors, held_format, open_source
+from saffu.text.sources import Source, Spool, clear_errors, format_of, open_source
 
 ENCODING_ERRORS = ("strict", "replace")
 BAD_RECORDS = ("error", "skip")
@@ -143,7 +143,7 @@ def _texts(
     _require_choice("bad_records", bad_records, BAD_RECORDS)
     for source in (s if isinstance(s, Source) else Source(Path(s), str(s)) for s in sources):
         with open_source(source) as file:
-            kind, lines = held_format(source, decoded_lines(file, source, errors), field)
+            kind, lines = format_of(source, decoded_lines(file, source, errors), field)
             if not kind:
                 yield source, lines
                 continue

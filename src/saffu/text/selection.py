@@ -125,7 +125,7 @@ class TextSelection:
         """The same, with names as seen from a folder: what is stored there does not say where on a disk it lies."""
         return self._named(lambda name: relative(name, folder))
 
-    def found_from(self, folder: Path) -> TextSelection:
+    def resolved_from(self, folder: Path) -> TextSelection:
         """The inverse of `seen_from`."""
         return self._named(lambda name: os.path.normpath(folder.resolve() / name))
 

@@ -166,8 +166,8 @@ def _matches(pattern: str) -> list[Path]:
         if all(file.suffix.lower() == ".md" for file in files):  # which may describe a corpus
             files = _files_of_one_part(path) or files
         if not files:
-            known = ", ".join(f".{ending}" for ending in ENDINGS)
-            raise SaffuError(f"no text in the folder {path} (files ending in {known}); name its files or a glob")
+            endings = ", ".join(f".{ending}" for ending in ENDINGS)
+            raise SaffuError(f"no text in the folder {path} (files ending in {endings}); name its files or a glob")
     elif path.exists():
         files = [path]
     elif glob.has_magic(pattern):
@@ -195,7 +195,7 @@ def _files_of_one_part(folder: Path) -> list[Path]:
     return files
 
 
-def held_format(source: Source, lines: Iterator[str], field: str | None) -> tuple[str, Iterator[str]]:
+def format_of(source: Source, lines: Iterator[str], field: str | None) -> tuple[str, Iterator[str]]:
     """What a source holds, and all of its lines: "parquet", "json" lines, the delimiter of a table, or "" for text."""
     if source.format == "parquet":
         return source.format, lines

@@ -118,8 +118,8 @@ class Tokenizer:
             return WordTokenizer(most_frequent(repeated or counts, MOST_WORDS))
         frequent = most_frequent(counts, config.bpe_words)
         merges = learn_merges({word: counts[word] if config.bpe_count == "tokens" else 1 for word in frequent})
-        kept = config.bpe_kept_words
-        return cls.from_merges(needed_merges(merges, frequent[:kept]) if kept else merges)
+        most = config.bpe_kept_words
+        return cls.from_merges(needed_merges(merges, frequent[:most]) if most else merges)
 
     @classmethod
     def from_merges(cls, merges: Sequence[Merge]) -> Tokenizer:

@@ -122,9 +122,9 @@ class Arpa:
         for lo in range(0, len(level["follow"]), CHUNK):
             places = np.arange(lo, min(lo + CHUNK, len(level["follow"])))
             owners = np.searchsorted(level["begin"], places, side="right") - 1
-            kept = ~across[owners]
-            ranks = level["follow"][places[kept]].astype(np.int64)
-            yield self.tokens_of(n - 1, owners[kept]), (ranks + EOD) % len(self.before)
+            within = ~across[owners]
+            ranks = level["follow"][places[within]].astype(np.int64)
+            yield self.tokens_of(n - 1, owners[within]), (ranks + EOD) % len(self.before)
         for lo in range(0, len(extra), CHUNK):
             yield extra[lo : lo + CHUNK, 1:], extra[lo : lo + CHUNK, 0]
 
@@ -155,22 +155,22 @@ class Arpa:
         """p(follower | context), (n,): mass + backoff · p(follower | shorter context), from the shortest on."""
         ranks = (followers - EOD) % len(self.before)
         p = self.table.unigram[ranks].astype(np.float64)
-        for level, places, known in self.walk(contexts):
+        for level, places, exists in self.walk(contexts):
             at = bisect(level["follow"], level["begin"][places], level["begin"][places + 1], ranks)
             mass = np.where(at >= 0, level["mass"][at], 0.0) if len(level["mass"]) else 0.0
-            p = np.where(known, mass + level["backoff"][places] * p, p)
+            p = np.where(exists, mass + level["backoff"][places] * p, p)
         return np.asarray(p)
 
     def log_backoff(self, contexts: Array) -> Array:
         """log10 of the weight that a context leaves to shorter ones, (n,); 0 if it was never seen."""
-        for level, places, known in self.walk(contexts):
-            weights = np.where(known, level["backoff"][places], 1.0)
+        for level, places, exists in self.walk(contexts):
+            weights = np.where(exists, level["backoff"][places], 1.0)
         return np.log10(weights) + 0.0
 
     def walk(self, contexts: Array) -> Iterator[tuple[dict[str, Array], Array, Array]]:
         """Level by level, where contexts are found, and whether they are."""
         places = np.zeros(len(contexts), dtype=np.int64)
-        known = np.ones(len(contexts), dtype=bool)
+        exists = np.ones(len(contexts), dtype=bool)
         for number, tokens in enumerate(contexts.T):
             level = self.table.levels[number]
             if number == 0:
@@ -178,9 +178,9 @@ class Arpa:
             else:
                 child = self.table.levels[number - 1]["child"]
                 children = bisect(level["token"], child[places], child[places + 1], tokens)
-                known = known & (children >= 0)
-                places = np.where(known, children, 0)
-            yield level, places, known
+                exists = exists & (children >= 0)
+                places = np.where(exists, children, 0)
+            yield level, places, exists
 
     def missing_contexts(self) -> list[Array]:
         """By order, the n-grams (…, n), the nearest first, that are contexts but were pruned: each needs a line."""

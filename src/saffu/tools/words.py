@@ -138,7 +138,7 @@ def log_shares(model: Model, states: Sequence[State], tokens: Sequence[Array]) -
     shares = np.zeros(len(states))
     for lo in range(0, len(states), BATCH):
         rows = model.next_log_probabilities(states[lo : lo + BATCH]).astype(np.float64)
-        shares[lo : lo + BATCH] = [np.exp(row[chosen]).sum() for row, chosen in zip(rows, tokens[lo:], strict=False)]
+        shares[lo : lo + BATCH] = [np.exp(row[mask]).sum() for row, mask in zip(rows, tokens[lo:], strict=False)]
     return np.asarray(np.log(shares))
 
 
@@ -178,13 +178,13 @@ def _log_ended(model: Model, tokenizer: Tokenizer, ids: Sequence[int], cuts: Seq
     """ln of what stands for the end of each word: p(B), or the probability of what it has of the next token."""
     place = cuts[0].token if cuts else 0
     state = model.start(ids[:place])
-    found: dict[Cut, float] = {}
+    log_ended: dict[Cut, float] = {}
     waiting: list[tuple[Cut, State]] = []
 
     def settle() -> None:
         tokens = [boundaries(tokenizer) if cut.spaced else beginning_with(tokenizer, cut.begun) for cut, _ in waiting]
         shares = log_shares(model, [state for _, state in waiting], tokens)
-        found.update(zip((cut for cut, _ in waiting), shares.tolist(), strict=True))
+        log_ended.update(zip((cut for cut, _ in waiting), shares.tolist(), strict=True))
         waiting.clear()
 
     for cut in cuts:
@@ -196,4 +196,4 @@ def _log_ended(model: Model, tokenizer: Tokenizer, ids: Sequence[int], cuts: Seq
         if len(waiting) == BATCH:
             settle()
     settle()
-    return found
+    return log_ended

@@ -39,7 +39,7 @@ class Predictor:
         """
         if ids.size and not 0 <= ids.min() <= ids.max() < self.model.vocabulary:
             raise IndexError(f"token ids must be from 0 to {self.model.vocabulary - 1}; use the model's own tokenizer")
-        known: dict[tuple[int, int], State] = {}
+        steps: dict[tuple[int, int], State] = {}
         rows = []
         for tokens, present in zip(ids.tolist(), real.tolist(), strict=True):
             state = self.start
@@ -49,10 +49,10 @@ class Predictor:
                     state = self.start
                 elif is_real and token >= EOD:
                     step = (id(state), token)
-                    state = known[step] = known.get(step) or self.next.get(step) or self.model.advance(state, token)
+                    state = steps[step] = steps.get(step) or self.next.get(step) or self.model.advance(state, token)
                 row.append(state)
             rows.append(row)
-        self.next = known
+        self.next = steps
         return rows
 
     def logits(self, ids: Array, real: Array, keep: slice | Array) -> Tensor:
