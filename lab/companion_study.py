@@ -58,7 +58,7 @@ def run(
             curve.append({"seconds": round(training.progress.seconds, 2)} | {name: row[name] for name in names})
 
     model = training.run(on_check=note)
-    latest = model if model.networks else model.with_networks(training.networks.without_torch(counted))
+    latest = model if model.networks else model.with_parts(networks=training.networks.without_torch(counted))
     parts = latest.scores_by_part(dev)
     found = {name: bits_per_byte(parts[name], dev) for name in ("counted", "network")}
     found["mixture"] = (

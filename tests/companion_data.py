@@ -45,7 +45,7 @@ def training(lm: SaffuLM, dev: TokenCorpus, group=None, spellings=None, **change
     """A run on the text that the model has counted."""
     corpus = lm.tokenize(texts(1, 600))
     config = resolved(CompanionConfig(**CONFIG.to_dict() | {"network_dropout": 0.2} | changes), corpus.targets, "cpu")
-    model = lm.model_.with_config(config)
+    model = lm.model_.with_parts(config=config)
     return Training(model, corpus, dev, group=group or SINGLE, spellings=spellings)
 
 
@@ -56,5 +56,5 @@ def with_network(text: list[str], dev: list[str]) -> SaffuLM:
     torch.manual_seed(0)
     networks = TorchNetworks.start(lm.config, lm.model_.counted, torch.device("cpu"))
     torch.nn.init.zeros_(networks.gates.bias)
-    lm.model_ = lm.model_.with_networks(networks.without_torch(lm.model_.counted))
+    lm.model_ = lm.model_.with_parts(networks=networks.without_torch(lm.model_.counted))
     return lm

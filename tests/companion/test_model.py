@@ -79,7 +79,9 @@ def test_several_networks_are_better_than_each_on_average(counted, dev, tmp_path
     parts, each = best.scores_by_part(dev), []
     for place in range(2):
         arrays = {name: array[place : place + 1] for name, array in best.networks.arrays().items()}
-        each.append(best.with_networks(Networks(arrays, best.config.context, best.counted.ranks)).scores_by_part(dev))
+        each.append(
+            best.with_parts(networks=Networks(arrays, best.config.context, best.counted.ranks)).scores_by_part(dev)
+        )
     for name in ("", "network"):  # the mean of their probabilities, target by target
         expected = np.log(np.mean([np.exp(alone[name]) for alone in each], axis=0))
         np.testing.assert_allclose(parts[name], expected, atol=1e-5)
@@ -142,7 +144,7 @@ def test_samples_follow_the_distribution(trained, dev, temperature, class_first)
     model, rng = trained.model_, np.random.default_rng(0)
     if not class_first:
         arrays = {name: array for name, array in model.networks.arrays().items() if ".class_" not in name}
-        model = model.with_networks(Networks(arrays, CONFIG.context, model.counted.ranks))
+        model = model.with_parts(networks=Networks(arrays, CONFIG.context, model.counted.ranks))
     state = model.start(dev.ids[:9].tolist())
     p = np.exp(model.next_log_probabilities([state])[0].astype(np.float64) / temperature)
     p /= p.sum()
@@ -191,7 +193,7 @@ def test_with_the_gate_shut_it_is_the_counted_model(trained, dev):
     plain, arrays = trained.model_.counted, trained.model_.networks.arrays()
     arrays["trained.gate.weight"] = np.zeros_like(arrays["trained.gate.weight"])
     arrays["trained.gate.bias"] = np.full_like(arrays["trained.gate.bias"], -100)
-    shut = trained.model_.with_networks(Networks(arrays, trained.config.context, plain.ranks))
+    shut = trained.model_.with_parts(networks=Networks(arrays, trained.config.context, plain.ranks))
     np.testing.assert_allclose(shut.log_probabilities(dev), plain.log_probabilities(dev), rtol=1e-5)
     np.testing.assert_array_equal(trained.model_.scores_by_part(dev)["counted"], plain.log_probabilities(dev))
     alone = trained.model_.without_network()

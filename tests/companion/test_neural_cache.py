@@ -50,6 +50,14 @@ def test_what_a_text_repeats_becomes_cheaper():
     assert lm.score(alone, neural_cache=True).nll == pytest.approx(lm.score(alone).nll, rel=0.01)
 
 
+def test_the_cache_stays_if_the_memory_is_left_out():
+    lm = counted_model().backprop(texts(1, 300), texts(2, 60))
+    repetitive = ["\n".join(texts(2, 4) * 40)]
+    plain = lm.scorer_.without_memory()
+    (bits,) = (score.bits for score in lm.scorer_.with_neural_cache().without_memory().lines(repetitive))
+    assert bits == plain.with_neural_cache().lines(repetitive)[0].bits < plain.lines(repetitive)[0].bits
+
+
 def test_without_a_network_there_is_no_neural_cache(saffu, tmp_path):
     lm = SaffuLM(CONFIG).fit(texts(1, 50))
     lm.save(tmp_path / "model")

@@ -462,7 +462,7 @@ def test_a_model_with_a_network_forgets_without_it(train_text, tmp_path):
     config = CompanionConfig(order=3, slots=1, word_classes=0, output_classes=4, depth=1, context=32)
     lm = saffu.SaffuLM(config).fit(train_text)
     networks = TorchNetworks.plain(config, lm.model_.counted, torch.device("cpu"))
-    lm.model_ = lm.model_.with_networks(networks.without_torch(lm.model_.counted))
+    lm.model_ = lm.model_.with_parts(networks=networks.without_torch(lm.model_.counted))
     page = Page(Studio(lm, "model", saved_in=tmp_path))
     assert page.model("folder")["has_network"]
     answer = page.post("why", model="folder", text="the old ", word="king")

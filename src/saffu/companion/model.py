@@ -105,43 +105,34 @@ class CompanionModel(Capabilities):
     def sums(self) -> CompanionSums | None:
         return None if self.counted.sums is None else CompanionSums(self.counted.sums, self.networks is not None)
 
+    def with_parts(self, **parts: Any) -> CompanionModel:
+        """The same model with another config, counted model, or networks."""
+        model = copy.copy(self)
+        vars(model).update(parts)
+        return model
+
     def without_counts(self) -> CompanionModel:
-        return CompanionModel(self.config, self.counted.without_counts(), self.networks, self.device)
-
-    def with_networks(self, networks: Networks | None) -> CompanionModel:
-        """The same counts with other networks."""
-        return CompanionModel(self.config, self.counted, networks, self.device)
-
-    def with_config(self, config: CompanionConfig) -> CompanionModel:
-        """The same model with other settings of its training."""
-        return CompanionModel(config, self.counted, self.networks, self.device)
+        return self.with_parts(counted=self.counted.without_counts())
 
     def without_network(self) -> CompanionModel:
         """The counted model alone, which can forget text exactly."""
-        return self.with_networks(None)
+        return self.with_parts(networks=None)
 
     def with_int8_weights(self) -> CompanionModel | None:
         """The same model, the weights of whose networks are int8; None without a network."""
-        return None if self.networks is None else self.with_networks(self.networks.rounded())
+        return None if self.networks is None else self.with_parts(networks=self.networks.rounded())
 
     def without_memory(self) -> CompanionModel:
         """The same model, whose counted part has no memory of the document."""
-        config = replace(self.config, cache=0)
-        return CompanionModel(config, self.counted.without_memory(), self.networks, self.device)
+        return self.with_parts(config=replace(self.config, cache=0), counted=self.counted.without_memory())
 
     def online(self) -> CompanionModel:
         """The same model, whose counted part remembers all documents that it has scored."""
-        model = copy.copy(self)
-        model.counted = self.counted.online()
-        return model
+        return self.with_parts(counted=self.counted.online())
 
     def with_neural_cache(self) -> Model:
         """The same model, which scores with a cache of its networks' states."""
-        if self.networks is None:
-            return super().with_neural_cache()
-        model = copy.copy(self)
-        model.has_neural_cache = True
-        return model
+        return super().with_neural_cache() if self.networks is None else self.with_parts(has_neural_cache=True)
 
     def log_probabilities(self, corpus: TokenCorpus, progress: str | None = None) -> Floats:
         """ln p of every target, (targets,). Each sees at least half a window of its document, or all before it."""
@@ -262,7 +253,7 @@ class CompanionModel(Capabilities):
 
     def solved(self, sums: CompanionSums) -> CompanionModel:
         """The model that follows from these counts; the networks stay as they are."""
-        return CompanionModel(self.config, self.counted.solved(sums.counts), self.networks, self.device)
+        return self.with_parts(counted=self.counted.solved(sums.counts))
 
     def arrays(self) -> dict[str, Array]:
         """Everything that is stored of the model except its counts."""

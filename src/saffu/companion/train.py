@@ -214,7 +214,7 @@ class Training(run.Run[CompanionModel, Progress]):
             progress.checks += 1
         progress.last_check = progress.steps
         networks = self.division.calibrated(self.networks, self.group)
-        model = self.model.with_networks(networks.without_torch(self.model.counted))
+        model = self.model.with_parts(networks=networks.without_torch(self.model.counted))
         mixture, alone = self._scores(networks)
         bits = mixture.bits_per_byte
         is_worse = bits > progress.lowest + ROUNDING

@@ -147,7 +147,7 @@ def train_companion(
     spellings = None
     if model.device != "cpu":  # where its gain has been measured
         spellings = spellings_of([tokenizer.decode_bytes([id]) for id in range(len(tokenizer))])
-    model = model.with_config(resolved(config, corpus.targets, model.device))
+    model = model.with_parts(config=resolved(config, corpus.targets, model.device))
     return Training(model, corpus, dev, spellings=spellings, **options)
 
 
