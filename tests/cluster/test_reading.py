@@ -13,6 +13,7 @@ from saffu.cluster import corpus
 from saffu.cluster.train import OnCluster
 from saffu.errors import SaffuError
 from saffu.text.selection import Reading, TextSelection, TrainingText
+from saffu.text.sources import Source
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 
 CONFIG = TokenizerConfig()
@@ -77,7 +78,7 @@ def test_bad_files_are_named_or_skipped(files, tmp_path, caplog):
     with pytest.raises(SaffuError, match=r"2\.txt\.gz is corrupt"):
         both(files, tmp_path / "one")
     with pytest.raises(SaffuError, match=r"2\.txt\.gz is corrupt"):
-        shards = [corpus.Shard(((str(files / "2.txt.gz"), "2.txt.gz", False),), {})]
+        shards = [corpus.Shard((Source(files / "2.txt.gz", "2.txt.gz"),), {})]
         corpus.surveyed(InProcess(tmp_path / "two"), shards, skip_bad=False)
     alone, found = both(files, tmp_path / "three", skip_bad_files=True)
     assert_equal(alone, found)

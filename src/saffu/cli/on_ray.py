@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from saffu.errors import SaffuError
 from saffu.text.selection import warn_of_bad_files
+from saffu.text.sources import Source, Sources
 
 if TYPE_CHECKING:
-    from saffu.text.sources import Source
     from saffu.tools.score_table import Tally
     from saffu.tools.scores import Scorer
 
@@ -21,7 +21,6 @@ def score(options: argparse.Namespace) -> Tally:
     """Score each text file on a cluster, into a file of rows in --out; files that were scored before are skipped."""
     from saffu.cluster.engine import connected, described_sources, is_begun, require_usable, shared_sources, work_folder
     from saffu.files import read_manifest
-    from saffu.text.sources import Sources
     from saffu.tools.score_table import Tally
 
     if not options.out:
@@ -58,27 +57,21 @@ def score(options: argparse.Namespace) -> Tally:
         with work_folder(out, job, kept=True) as folder, connected(options.ray, folder) as cluster:
             out.mkdir(parents=True, exist_ok=True)
             ending = "jsonl" if options.json else "tsv"
-            items = [
-                (settings, (str(source.path), source.name, source.spooled), str(rows_path(out, number, source, ending)))
-                for number, source in enumerate(shared_sources(list(sources), folder))
+            shared = shared_sources(list(sources), folder)
+            paths = [  # whose names sort as the files do
+                out.resolve() / f"{number:05d}-{Path(source.name).name}.{ending}"
+                for number, source in enumerate(shared)
             ]
-            results = cluster.map(
-                "scores", score_file, [(*item, options.skip_bad_files) for item in items], "score", unit=" files"
-            )
-    warn_of_bad_files({item[1][1]: part["bad"] for item, part in zip(items, results, strict=True) if part["bad"]})
+            items = [(settings, *each, options.skip_bad_files) for each in zip(shared, paths, strict=True)]
+            results = cluster.map("scores", score_file, items, "score", unit=" files")
+    warn_of_bad_files({s.name: part["bad"] for s, part in zip(shared, results, strict=True) if part["bad"]})
     return sum((Tally.from_dict(part["tally"]) for part in results), Tally())
 
 
-def rows_path(out: Path, number: int, source: Source, ending: str) -> Path:
-    """Where the rows of a file go; the names sort as the files do."""
-    return out.resolve() / f"{number:05d}-{Path(source.name).name}.{ending}"
-
-
-def score_file(settings: Mapping[str, Any], place: tuple[str, str, bool], path: str, skip_bad: bool) -> dict[str, Any]:
+def score_file(settings: Mapping[str, Any], source: Source, path: Path, skip_bad: bool) -> dict[str, Any]:
     """Score a file; a task. The file of rows appears when it is complete."""
     from saffu.cli.scoring import scorers_of, write_scores
     from saffu.cluster.engine import appearing
-    from saffu.text.sources import Source
     from saffu.tools.score_table import Tally
 
     options = argparse.Namespace(**settings)
@@ -86,8 +79,8 @@ def score_file(settings: Mapping[str, Any], place: tuple[str, str, bool], path: 
     tally = Tally()
     bad = ""
     try:
-        with appearing(Path(path), "x") as file:
-            tally = write_scores(options, [Source(Path(place[0]), *place[1:])], scorer, others, file)
+        with appearing(path, "x") as file:
+            tally = write_scores(options, [source], scorer, others, file)
     except SaffuError as error:
         bad = str(error)
         if not skip_bad:

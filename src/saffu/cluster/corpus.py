@@ -37,9 +37,9 @@ PARTS: dict[str, Any] = {"ids": TOKEN, "starts": np.int64, "sizes": np.int64}  #
 
 @dataclass(frozen=True)
 class Shard:
-    """Some sources and how they are read, as plain values that can be sent to nodes."""
+    """Some sources and how they are read."""
 
-    sources: tuple[tuple[str, str, bool], ...]  # path, name, whether it was copied from a pipe
+    sources: tuple[Source, ...]
     how: Mapping[str, Any]  # arguments of `read_lines`
     every: int = 0  # what is held out
     after: Position = (0, 0)
@@ -50,8 +50,7 @@ class Shard:
         """The lines to train on, or those that are held out; `flags` receives those of all lines."""
         if held_out and not self.every:
             return iter(())
-        sources = [Source(Path(path), name, spooled) for path, name, spooled in self.sources]
-        lines = read_lines(sources, skipped=skipped, **self.how)
+        lines = read_lines(self.sources, skipped=skipped, **self.how)
         return hold_out(lines, self.every, held_out, after=self.after, flags=flags)
 
 
@@ -75,7 +74,7 @@ def shards_of(sources: Sequence[Source], how: Mapping[str, Any], every: int) -> 
             left = SHARD
         groups[-1].append(source)
         left -= size
-    return [Shard(tuple((str(s.path), s.name, s.spooled) for s in group), how, every) for group in groups]
+    return [Shard(tuple(group), how, every) for group in groups]
 
 
 def surveyed(cluster: Cluster, shards: list[Shard], skip_bad: bool) -> tuple[list[Shard], dict[str, str]]:
@@ -87,7 +86,7 @@ def surveyed(cluster: Cluster, shards: list[Shard], skip_bad: bool) -> tuple[lis
     for number, (shard, seen) in enumerate(zip(shards, surveys, strict=True)):
         if position[0] < far:
             (seen,) = cluster.map(f"survey-{number}", survey, [(shard, position[0], skip_bad)], None)
-        good = tuple(source for source in shard.sources if source[1] not in seen["bad"])
+        good = tuple(source for source in shard.sources if source.name not in seen["bad"])
         placed.append(Shard(good, shard.how, shard.every, position))
         position = position[0] + seen["lines"], position[1] + seen["stretches"]
     return placed, {name: reason for seen in surveys for name, reason in seen["bad"].items()}
@@ -107,7 +106,7 @@ def survey(shard: Shard, lines: int, skip_bad: bool) -> dict[str, Any]:
         except SaffuError as error:
             if not skip_bad:
                 raise
-            bad[source[1]] = str(error)
+            bad[source.name] = str(error)
             lines, number = position
     return {"lines": lines - first, "stretches": number, "bad": bad}
 
