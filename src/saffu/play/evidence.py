@@ -12,7 +12,7 @@ from saffu.calibrated.explain import matches, tokens_seen
 from saffu.calibrated.model import CalibratedModel
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.views import HALF_LIVES, MemoryContext, View, first_remembered, memory_contexts, memory_parts
-from saffu.interface import Array, Model
+from saffu.interface import Array
 from saffu.text.tokenizer import EOD, PAD, Tokenizer
 from saffu.tools.decoding import Spelling, is_inside_word
 
@@ -23,12 +23,6 @@ Counts = dict[str, Any]
 """What a part saw, oldest first, each as the tokens it stands for; how often the token followed, and of how many; and
 how many tokens stood in between; `partial` if what it saw begins inside a word. If the token never followed all of
 it, `shorter` is the same of as many of its last tokens as the token did follow, on which such a part falls back."""
-
-
-def counted_part(model: Model) -> CalibratedModel | None:
-    """The counted model in a model, if it has one."""
-    counted: CalibratedModel | None = model.counted_part
-    return counted
 
 
 def counts_behind(

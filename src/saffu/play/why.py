@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from saffu.calibrated.model import CalibratedModel
 from saffu.errors import SaffuError
 from saffu.interface import Explanation
 from saffu.model.language_model import SaffuLM
-from saffu.play.evidence import class_members, counted_part, counts_behind
+from saffu.play.evidence import class_members, counts_behind
 from saffu.play.typist import listed, split_at, without_open_space
 from saffu.text.tokenizer import EOD, Tokenizer
 from saffu.tools.decoding import Spelling, word_completions
@@ -105,7 +106,7 @@ def utf16(text: str) -> int:
 def part(lm: SaffuLM, context: Sequence[int], token: int) -> dict[str, Any]:
     """The rows of one token; they add up to its `bits`."""
     explanation = lm.model_.explain(context)
-    counted = counted_part(lm.model_)
+    counted: CalibratedModel | None = lm.model_.counted_part
     tokenizer = lm.tokenizer_
     counts = {} if counted is None else counts_behind(counted, tokenizer, context, token)
     rows = []

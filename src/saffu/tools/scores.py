@@ -209,7 +209,9 @@ class Arrivals(Generic[Item]):
         try:
             for item in self._items:
                 with self._changed:
-                    self._changed.wait_for(lambda: not self._is_full())
+                    self._changed.wait_for(
+                        lambda: len(self._batch) < LARGEST_BATCH and self._characters < BATCH_CHARACTERS
+                    )
                     self._batch.append(item)
                     self._characters += self._size(item)
                     self._changed.notify_all()
@@ -218,9 +220,6 @@ class Arrivals(Generic[Item]):
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-
-    def _is_full(self) -> bool:
-        return len(self._batch) >= LARGEST_BATCH or self._characters >= BATCH_CHARACTERS
 
 
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
