@@ -156,6 +156,19 @@ def protocol_table(results: Results) -> str:
     return "\n".join([*lines, *facts, ""])
 
 
+def default_protocol_table(results: Results) -> str:
+    """Runs of the same protocol under the default reading, as far as they got: dev perplexities after some folds."""
+    stages = ("init", "tune 10", *(f"train {fold}" for fold in (1, 2, 4, 8, 10)))
+    lines = head(["", "initialized", "tuned", *(f"{stage.removeprefix('train ')} folds" for stage in stages[2:])])
+    for run in results.default_protocol:
+        log = {row["stage"].replace("random", "init"): row["dev_perplexity"] for row in run["log"]}
+        name = f"{NAMES[run['start']]}, r = {run['radius']}" + (", from a tenth" if run["size"] == "100M" else "")
+        name += "".join(f", {setting} {value}" for setting, value in run["settings"].items())
+        cells = [f"{log[stage]:,.1f}" if stage in log else "–" for stage in stages]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines).replace("| 1 folds", "| 1 fold") + "\n"
+
+
 def protocol_runs(results: Results) -> dict[str, list[Row]]:
     """Runs of the paper's protocol that differ in their seeds alone, by a name."""
     found: dict[str, list[Row]] = {}
@@ -200,6 +213,7 @@ def pages(results: Results) -> dict[str, dict[str, str]]:
             "magnitude": magnitude_table(results),
             "log": log_table(results),
             "protocol": protocol_table(results),
+            "default-protocol": default_protocol_table(results),
             "verdicts": verdict_table(results),
         },
         "warm-start.md": {"warm-starts": warm_table(results)},

@@ -45,6 +45,7 @@ class Results:
         self.runs = read_rows(folder / "warm-starts.jsonl")
         self.tunings = read_rows(folder / "tunings.jsonl")
         self.protocol = read_rows(folder / "protocol.jsonl")
+        self.default_protocol = read_rows(folder / "protocol-default.jsonl")
         self.stopped = read_rows(folder / "stopped.jsonl")
         self.search = read_rows(folder / "search.jsonl")
 
