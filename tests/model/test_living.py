@@ -166,7 +166,7 @@ def test_a_ledger_is_a_multiset(one, other, removed, merged):
     matches = Matches.of(corpus(removed), ledger, every=0)
     if requested <= held:
         matches.require_exact() if removed else None
-        _, left = matches.left()
+        _, _, left = matches.left()
         assert left.documents == held.total() - requested.total()
         assert len(left.counted(corpus(one + other))) == left.documents
     else:

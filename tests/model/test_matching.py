@@ -144,6 +144,39 @@ def test_parts_that_were_removed_before_are_not_called_changed(saffu, books):
     assert saffu("check m a.txt").status == 0
 
 
+def test_a_copy_that_was_not_counted_is_skipped(saffu, books):
+    """What is passed more often than it was counted is neither removed nor held out."""
+    shutil.copy(books / "b.txt", books / "copy.txt")
+    refused = saffu("forget m b.txt copy.txt")
+    assert refused.status == 2 and "1 of 2 documents was never counted, or not that often" in refused.err
+    assert "match" not in refused.err
+    said = saffu("forget m b.txt copy.txt --skip-uncounted").out
+    assert said.startswith("removed 1 of 2 documents in 6 parts; 26 lines had been held out; skipped 500 lines that were")
+    assert saffu("check m a.txt").status == 0
+
+
+def test_the_same_beginning_is_forgotten_where_it_was_counted(saffu, tmp_path, monkeypatch):
+    """Of models that are merged or mixed, each keeps what it has counted, though another has counted the same part."""
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(("a", "b", "c")):
+        (tmp_path / f"{name}.txt").write_text("\n".join([*sentences(9, 25), *sentences(number, 100)]) + "\n")
+    (tmp_path / "dev.txt").write_text("\n".join(sentences(4, 20)) + "\n")
+    assert saffu(f"train a.txt --quiet --out one {QUICK}").status == 0
+    assert saffu("train b.txt --encoder one --quiet --out two").status == 0
+    assert saffu("update two c.txt").status == 0
+    assert saffu("merge one two --out merged").status == 0
+    assert saffu("mix one two --dev dev.txt --out mixed").status == 0
+    for name in ("merged", "mixed"):
+        assert saffu(f"forget {name} b.txt").out.startswith("removed 1 document in 7 parts")
+        checked = saffu(f"check {name} a.txt c.txt")
+        assert checked.status == 0, checked.err
+    parts = package.load("mixed").model_.sums.parts
+    assert saffu("forget two b.txt").status == 0
+    for part, name in zip(parts, ("one", "two"), strict=True):
+        for key, array in package.load(name).model_.sums.arrays().items():
+            np.testing.assert_array_equal(part.arrays()[key], array, err_msg=f"{name} {key}")
+
+
 def test_a_truncation_that_ends_with_a_part_is_refused_too(books):
     """Every line of it is known, but others of its document would stay."""
     lm, lines = package.load("m"), (books / "b.txt").read_text().splitlines()
@@ -246,7 +279,7 @@ def test_what_was_divided_is_found_whatever_the_text(documents, every, stretch):
     whole = corpus_of([[[line] for line in document] for document in documents])
     matches = Matches.of(whole, ledger, every)
     assert matches.lines("unknown") == 0 and matches.lines("counted") == corpus.lines
-    parts, left = matches.left()
+    parts, _, left = matches.left()
     assert (parts.documents, left.documents) == (corpus.documents, 0)
     (page,) = left.pages.values()
     assert page.divided == () and not any(map(len, (page.parts.hashes, page.held_out.hashes, page.openings.hashes)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,15 +79,16 @@ def _check_text(lm: SaffuLM, corpus: TokenCorpus) -> str:
 def counted_text(lm: SaffuLM, corpus: TokenCorpus) -> TokenCorpus:
     """What a model has counted of its text. Raises SaffuError unless its counts are exactly those of the text."""
     parts = corpus
+    pages: Sequence[int] = ()
     if lm.ledger_ is not None:
         matches = Matches.of(corpus, lm.ledger_, int(lm.source_.get("hold_out") or 0))
         cause, _ = matches.problem(lm.model_.ngrams, lm.tokenizer_.decode)
         if cause:
             raise SaffuError(f"its counts are not those of the text: {cause}")
-        parts, left = matches.left()
+        parts, pages, left = matches.left()
         if left.documents:
             raise SaffuError(f"{plural(left.documents, 'document')} or parts that are counted are not in the text")
-    counts = counts_of(parts, lm.model_, lm.ledger_, lm.source_)
+    counts = counts_of(parts, pages, lm.model_, lm)
     if changed := difference(counts.arrays(), lm.model_.sums.arrays()):
         raise SaffuError(f"its counts are not those of the text ({changed} differs)")
     return parts

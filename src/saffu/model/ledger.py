@@ -169,34 +169,24 @@ class Ledger:
 
     def counted(self, corpus: TokenCorpus) -> Array:
         """The numbers of the documents of a corpus that are counted whole, each at most as often as in the ledger."""
-        return np.flatnonzero(self.without(corpus, "counted")[0])
+        return np.flatnonzero(self.without(corpus, "counted")[0] >= 0)
 
-    def without(self, corpus: TokenCorpus, table: str) -> tuple[npt.NDArray[np.bool_], Ledger]:
-        """Which documents could be removed from a table of the pages, and the ledger without them."""
-        removed = np.zeros(corpus.documents, dtype=bool)
-        pages = {}
-        for salt, page in self.pages.items():
-            remaining = np.flatnonzero(~removed)
+    def without(self, corpus: TokenCorpus, table: str, only: bytes | None = None) -> tuple[Array, Ledger]:
+        """The page from whose table each document was removed, −1 for none, and the ledger without the documents.
+
+        `only` is the salt of the page to remove them from, if it may not be another one.
+        """
+        removed = np.full(corpus.documents, -1)
+        pages = dict(self.pages)
+        for number, (salt, page) in enumerate(self.pages.items()):
+            if only not in (None, salt):
+                continue
+            remaining = np.flatnonzero(removed < 0)
             name = "counted" if table == "parts" and not page.complete else table
             known, left = getattr(page, name).without(hashed(corpus, salt, page.complete)[remaining])
-            removed[remaining[known]] = True
+            removed[remaining[known]] = number
             pages[salt] = replace(page, **{name: left})
         return removed, Ledger(pages)
-
-    def by_part(self, corpus: TokenCorpus, pages: Sequence[int]) -> list[TokenCorpus]:
-        """The documents of a corpus, all of them counted, by the part of a mixture that has counted them.
-
-        `pages`: how many pages each part has, in order.
-        """
-        left = corpus
-        parts = []
-        items = list(self.pages.items())
-        for number in pages:
-            own, items = Ledger(dict(items[:number])), items[number:]
-            removed = own.without(left, "counted")[0] | own.without(left, "parts")[0]
-            parts.append(left.select(np.flatnonzero(removed)))
-            left = left.select(np.flatnonzero(~removed))
-        return parts
 
     def without_division(self, salt: bytes, entry: tuple[bytes, Cuts]) -> Ledger:
         """The ledger without one entry for a document of which lines were held out."""

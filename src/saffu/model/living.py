@@ -99,9 +99,11 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
     if drop_network:
         model = model.without_network() or model
     matches = Matches.of(corpus, ledger, int(lm.source_.get("hold_out") or 0))
-    if not skip_uncounted:
+    if skip_uncounted:
+        matches = matches.as_often_as_counted()
+    else:
         matches.require_exact(model.ngrams, lm.tokenizer_.decode)
-    parts, left = matches.left()
+    parts, pages, left = matches.left()
     owners = [match for match in matches.documents if match.counted]
     whole = sum(match.whole for match in owners)
     lines = matches.lines("held_out"), matches.lines("unknown")
@@ -110,7 +112,7 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
         return removal
     if not left.documents:
         raise SaffuError("this would remove every document in the model; delete its folder instead")
-    changed = model.solved(model.sums - counts_of(parts, model, ledger, lm.source_))
+    changed = model.solved(model.sums - counts_of(parts, pages, model, lm))
     removed = parts.totals() | {"documents": len(owners)}
     sizes = {name: lm.trained_on_[name] - number for name, number in removed.items()}
     sizes["documents"] = min(lm.trained_on_["documents"] - whole, sizes["parts"])
@@ -121,16 +123,18 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
     return replace(removal, tokens=_remaining_tokens(lm, parts))
 
 
-def counts_of(documents: TokenCorpus, model: Model, ledger: Ledger | None, source: Mapping[str, Any]) -> Any:
-    """The counts of documents that a model has counted, each in the part of a mixture that has counted it."""
-    if ledger is None or model.parts == 1:
-        return model.count(documents)
-    pages = source.get(PAGES)
-    numbers = pages if isinstance(pages, list) and all(type(number) is int for number in pages) else []
-    if len(numbers) != model.parts or sum(numbers) != len(ledger.pages) or min(numbers) < 1:
+def counts_of(parts: TokenCorpus, pages: Sequence[int], model: Model, lm: SaffuLM) -> Any:
+    """The counts of what a model has counted; in a mixture, in the part that has the page of the ledger of each."""
+    if model.parts == 1:
+        return model.count(parts)
+    stored = lm.source_.get(PAGES)
+    numbers = stored if isinstance(stored, list) and all(type(number) is int for number in stored) else []
+    if lm.ledger_ is None or len(numbers) != model.parts or sum(numbers) != len(lm.ledger_.pages) or min(numbers) < 1:
         raise SaffuError(DAMAGED)
-    owned = enumerate(ledger.by_part(documents, numbers))
-    return reduce(add, [model.count_in(part, own) for part, own in owned if own.documents])
+    owners = np.repeat(np.arange(model.parts), numbers)[pages]
+    return reduce(
+        add, [model.count_in(int(part), parts.select(np.flatnonzero(owners == part))) for part in np.unique(owners)]
+    )
 
 
 @one_at_a_time
@@ -149,7 +153,7 @@ def retokenize(lm: SaffuLM, documents: Text) -> None:
     cause, _ = matches.problem(decode=lm.tokenizer_.decode)
     if cause:
         raise SaffuError(f"the text to retokenize is not what remains: {cause}; {UNCHANGED}")
-    _, left = matches.left()
+    _, _, left = matches.left()
     if left.documents:
         raise SaffuError(
             f"the text to retokenize lacks {plural(left.documents, 'document')} or parts that are counted; pass all "

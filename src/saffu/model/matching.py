@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -48,6 +48,17 @@ class Match:
         return "counted" if self.whole and not self.division else "parts"
 
     @property
+    def page(self) -> bytes | None:
+        """The salt of the page that knows it; None if that may be any."""
+        return self.division[0] if self.division else None
+
+    @property
+    def openings(self) -> list[Span]:
+        """The beginnings of its parts."""
+        parts = [*(self.counted if self.table == "parts" else ()), *self.held_out]
+        return [(lo, min(hi, lo + OPENING)) for lo, hi in parts]
+
+    @property
     def exact(self) -> bool:
         """Whether every line is known, and no line is missing."""
         return self.whole and not self.unknown
@@ -69,11 +80,12 @@ class Matches:
 
     corpus: TokenCorpus
     ledger: Ledger
+    every: int  # how many stretches one was held out; needed for ledgers that do not know what was
     documents: Sequence[Match]
 
     @classmethod
     def of(cls, corpus: TokenCorpus, ledger: Ledger, every: int) -> Matches:
-        """`every` how many stretches one was held out; needed for ledgers that do not know what was."""
+        """Look up every document."""
         bounds = corpus.document_lines().tolist()
         documents = [Match(hi - lo) for lo, hi in pairwise(bounds)]
         counted = ledger.counted(corpus).tolist()
@@ -81,7 +93,8 @@ class Matches:
             lines = documents[number].lines
             documents[number] = Match(lines, [(0, lines)], whole=True)
         others = sorted({*range(len(documents))} - {*counted})
-        held_out = [others[place] for place in np.flatnonzero(ledger.without(corpus.select(others), "held_out")[0])]
+        pages, _ = ledger.without(corpus.select(others), "held_out")
+        held_out = [others[place] for place in np.flatnonzero(pages >= 0)]
         for number in held_out:
             lines = documents[number].lines
             documents[number] = Match(lines, held_out=[(0, lines)], whole=True)
@@ -92,44 +105,50 @@ class Matches:
             documents[number] = search.match(
                 list(line_contents(corpus, lo, hi, ends, True)), list(line_contents(corpus, lo, hi, ends, False))
             )
-        return cls(corpus, ledger, documents)
+        return cls(corpus, ledger, every, documents)
 
-    def removable(self) -> tuple[list[bool], TokenCorpus, Ledger]:
-        """Which documents can be removed, part by part; what is counted of them, and the ledger without it."""
+    def as_often_as_counted(self) -> Matches:
+        """The same, without what is passed more often than the ledger has it."""
+        documents = list(self.documents)
         left = self.ledger
-        able = [True] * len(self.documents)
-        known_spans = []
-        for table in ("counted", "parts"):
-            spans, numbers = self._spans("counted", table)
-            removed, left = left.without(self.corpus.lines_as_documents(spans), table)
-            known_spans += [span for span, known in zip(spans, removed, strict=True) if known]
-            for number in np.flatnonzero(~removed):
-                able[numbers[number]] = False
-        return able, self.corpus.lines_as_documents(known_spans), left
+        for kind, table in (("counted", "counted"), ("counted", "parts"), ("held_out", "held_out")):
+            removed, left = self._removed(left, kind, table)
+            for number, span, page in removed:
+                if page < 0:
+                    known = [own for own in getattr(documents[number], kind) if own != span]
+                    documents[number] = replace(documents[number], **{kind: known})
+        return replace(self, documents=documents)
 
-    def left(self) -> tuple[TokenCorpus, Ledger]:
-        """The parts that are removed, and the ledger without them and without what it recorded next to them."""
-        _, parts, left = self.removable()
-        held_out, _ = self._spans("held_out")
-        counted, _ = self._spans("counted", "parts")
-        _, left = left.without(self.corpus.lines_as_documents(held_out), "held_out")
-        openings = [(lo, min(hi, lo + OPENING)) for lo, hi in [*counted, *held_out]]
-        _, left = left.without(self.corpus.lines_as_documents(openings), "openings")
+    def left(self) -> tuple[TokenCorpus, list[int], Ledger]:
+        """The parts that are removed, their pages, and the ledger without them and what it recorded next to them."""
+        counted, left = self._removed(self.ledger, "counted", "counted")
+        parts, left = self._removed(left, "counted", "parts")
+        for kind in ("held_out", "openings"):
+            _, left = self._removed(left, kind, kind)
         for match in self.documents:
             if match.division:
                 left = left.without_division(*match.division)
-        return parts, left
-
-    def _spans(self, kind: str, table: str = "") -> tuple[list[Span], list[int]]:
-        """Lines of the corpus, of the documents in one table of the ledger if it is given, and these documents."""
-        spans = []
-        numbers = []
         firsts = self.corpus.document_lines().tolist()
-        for number, (first, match) in enumerate(zip(firsts, self.documents, strict=False)):
-            if table in ("", match.table):
-                spans += [(first + lo, first + hi) for lo, hi in getattr(match, kind)]
-                numbers += [number] * len(getattr(match, kind))
-        return spans, numbers
+        known = [removed for removed in [*counted, *parts] if removed[-1] >= 0]
+        spans = [(firsts[number] + lo, firsts[number] + hi) for number, (lo, hi), _ in known]
+        return self.corpus.lines_as_documents(spans), [page for _, _, page in known], left
+
+    def _removed(self, left: Ledger, kind: str, table: str) -> tuple[list[tuple[int, Span, int]], Ledger]:
+        """Remove lines of one kind from a table of the ledger; if their document is on a certain page, from there.
+
+        Returns the document, the lines, and the page of each, −1 for none; and the ledger without them.
+        """
+        owned: dict[bytes | None, list[tuple[int, Span]]] = {page: [] for page in (*left.pages, None)}
+        for number, match in enumerate(self.documents):
+            if kind != "counted" or match.table == table:
+                owned[match.page] += [(number, span) for span in getattr(match, kind)]
+        removed: list[tuple[int, Span, int]] = []
+        firsts = self.corpus.document_lines().tolist()
+        for page, own in owned.items():
+            lines = [(firsts[number] + lo, firsts[number] + hi) for number, (lo, hi) in own]
+            pages, left = left.without(self.corpus.lines_as_documents(lines), table, page)
+            removed += [(*span, found) for span, found in zip(own, pages.tolist(), strict=True)]
+        return removed, left
 
     def flags(self) -> bytearray:
         """The flags of every line: whether it begins a document, and whether it was held out."""
@@ -163,7 +182,8 @@ class Matches:
         """
         if all(match.held_out and not match.counted and match.exact for match in self.documents):
             return "these documents were held out and never counted", "there is nothing to remove"
-        able, _, _ = self.removable()
+        limited = self.as_often_as_counted().documents
+        able = [len(match.counted) == len(own.counted) for match, own in zip(self.documents, limited, strict=True)]
         missing = [n for n, match in enumerate(self.documents) if not able[n] or not (match.exact or match.counted)]
         for number, match in enumerate(self.documents):
             if match.partial and able[number]:
@@ -172,7 +192,8 @@ class Matches:
         if not missing:
             return "", ""
         first = missing[0]
-        lines = f"; {self._lines(first, ngrams)}" if able[first] and self.documents[first].lines > 1 else ""
+        (alone,) = Matches.of(self.corpus.select([first]), self.ledger, self.every).documents
+        lines = f"; {self._lines(first, ngrams)}" if able[first] and not alone.exact and alone.lines > 1 else ""
         if len(self.documents) == 1:
             often = "" if able[0] else " that often"
             return f"this document is not in the model{often}{lines}", "pass it as it was counted"
