@@ -67,6 +67,8 @@ def runs(saffu, tmp_path):
 
 
 def test_compare(saffu, runs, tmp_path):
+    from matplotlib.figure import Figure
+
     shown = saffu("compare explicit random --out figure --json")
     assert shown.status == 0, shown.err
     facts = json.loads(shown.out)
@@ -79,6 +81,10 @@ def test_compare(saffu, runs, tmp_path):
     Path("figure.svg").write_text("a drawing of mine")
     assert "saffu did not write it" in saffu("compare explicit random --out figure --force").err
     assert Path("figure.svg").read_text() == "a drawing of mine" and Path("figure.png").read_bytes() == before
+    Figure().savefig("photo.png")
+    before = Path("photo.png").read_bytes()
+    assert "saffu did not write it" in saffu("compare explicit random --out photo --force").err
+    assert Path("photo.png").read_bytes() == before
     mixed = saffu("compare explicit bytes --x-axis tokens --out mixed")
     assert mixed.status == 0 and "different vocabularies" in mixed.out
     assert "bits per byte" in (tmp_path / "mixed.svg").read_text()

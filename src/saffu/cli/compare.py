@@ -33,12 +33,8 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-FIGURES = {".png": r"\x89PNG", ".svg": r"<\?xml"}  # how those begin that we write
-
-
 def run(options: argparse.Namespace) -> None:
     from saffu.experiments import learning_curves
-    from saffu.writing import require_new_file
 
     if len({folder.resolve() for folder in options.runs}) < len(options.runs):
         raise SaffuError("the same run is listed twice; list each run once")
@@ -50,8 +46,7 @@ def run(options: argparse.Namespace) -> None:
         raise SaffuError("two runs have the same name; pass different --names")
     if options.out.name == "" or options.out.is_dir():
         raise SaffuError(f"--out {options.out} is a folder; pass the name of the figure without its suffix")
-    for suffix, beginning in FIGURES.items():
-        require_new_file(options.out.with_name(options.out.name + suffix), options.force, ours=beginning)
+    learning_curves.require_figures(options.out, options.force)
     curves = [learning_curves.Curve.read(run, name) for run, name in zip(options.runs, names, strict=True)]
     if len({curve.name for curve in curves}) < len(curves):
         curves = [replace(curve, name=str(run)) for curve, run in zip(curves, options.runs, strict=True)]

@@ -12,11 +12,16 @@ from typing import Any, Literal
 from saffu.errors import SaffuError
 from saffu.experiments.figures import drawing
 from saffu.format import table
+from saffu.writing import replacing, require_new_file
 
 AXES = {"tokens": "million tokens seen by backpropagation", "seconds": "seconds of work, including the start"}
 STYLE: dict[str, Any] = {"font.size": 10, "axes.grid": True, "grid.color": "#e6e6e6", "grid.linewidth": 0.6}
 COLORS = ["#b2182b", "#2166ac", "#1b7837", "#762a83", "#b35806", "#01665e", "#c51b7d", "#4d4d4d"]
 DASHES = ["-", "--", "-.", ":"]
+OURS = {
+    ".png": r"\x89PNG[\s\S]{0,400}Software\x00saffu",
+    ".svg": r"<\?xml[\s\S]{0,2000}<dc:title>saffu</dc:title>",
+}  # how the figures begin that we write
 
 
 @dataclass(frozen=True)
@@ -147,11 +152,22 @@ def draw(
         label(grid[0][-1], curves, over[-1], f"dev_{quantity}")
         if title:
             figure.suptitle(without_math(title), fontsize=11.5)
-        paths = [out.with_name(out.name + suffix) for suffix in (".png", ".svg")]
-        out.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(paths[0], dpi=160)
-        figure.savefig(paths[1], metadata={"Date": None})
-    return paths
+        png, svg = figure_paths(out)
+        with replacing(png) as file:
+            figure.savefig(file, format="png", dpi=160, metadata={"Software": "saffu"})
+        with replacing(svg) as file:
+            figure.savefig(file, format="svg", metadata={"Creator": "saffu", "Date": None})
+    return [png, svg]
+
+
+def figure_paths(out: Path) -> list[Path]:
+    return [out.with_name(out.name + suffix) for suffix in OURS]
+
+
+def require_figures(out: Path, force: bool) -> None:
+    """Fail before the work if the figures cannot be written here."""
+    for path in figure_paths(out):
+        require_new_file(path, force, OURS[path.suffix])
 
 
 def without_math(text: str) -> str:

@@ -114,9 +114,7 @@ def figure(protocol: Protocol, say: Say) -> dict[str, Any]:
 
     Random starts come in two kinds: with random embeddings that are trained, as in the paper, or the bit-cipher's.
     """
-    drawings = [path for path in protocol.out.glob("figure.*") if not any(protocol.out.glob("*-*.json"))]
-    if drawings:
-        raise SaffuError(f"will not replace {drawings[0]}: it is not of an earlier run; use another `out`")
+    learning_curves.require_figures(protocol.out / "figure", force=True)
     corpora = tokenized(protocol)
     runs = [train(protocol, corpora, name, radius, say) for radius in RADII for name in STARTS]
     curves = [Curve.read(Path(run["folder"])) for run in runs]
