@@ -185,10 +185,22 @@ def test_inputs_are_never_outputs(saffu, here, name):
         refused(saffu, here, line, "is also an input (m")
 
 
-@pytest.mark.parametrize("line", ["export m --out m/sub", "export m --to arpa --out m/x", "embed m --out m/x/y"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "export m --out m/sub",
+        "export m --to arpa --out m/x",
+        "embed m --out m/x/y",
+        "embed hf --out m/x",
+        f"train a.txt --out m/sub {QUICK}",
+        "ablate a.txt --dev b.txt --out m --quiet --blocks 2 --radii 2 --modes sum/cat",
+        "compare hf --out m/curves",
+        "download babylm --out m",
+    ],
+)
 def test_nothing_is_written_into_a_model(saffu, here, line):
     """It could no longer be changed, because it would have to be replaced with what is not part of it."""
-    refused(saffu, here, line, "lies in m, which could then no longer be changed")
+    refused(saffu, here, line, "lies in the model m, which could then no longer be changed")
 
 
 def test_an_export_never_replaces_counts(saffu, here):

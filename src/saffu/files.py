@@ -27,6 +27,7 @@ from saffu.writing import (
     locked,
     recover,
     remove,
+    require_outside_models,
     uninterrupted,
     write_durably,
     written,
@@ -57,6 +58,7 @@ def require_writable(folder: Path, force: bool) -> None:
     place = folder.resolve()
     if folder.exists() and not folder.is_dir():
         raise SaffuError(f"{folder} is a file; a model needs a folder")
+    require_outside_models(folder)
     with suppress(FileNotFoundError):  # the current folder may have been deleted
         if Path.cwd().is_relative_to(place):
             raise SaffuError(f"{place} is the current folder and cannot be replaced; name a folder inside it")

@@ -55,7 +55,10 @@ def require_new_file(path: Path, force: bool, ours: str) -> None:
     path = Path(path)
     if path.is_dir():
         raise SaffuError(f"{path} is a folder; pass the name of a file")
-    if is_stream(path) or not path.exists():
+    if is_stream(path):
+        return
+    require_outside_models(path)
+    if not path.exists():
         return
     if not path.is_file():
         raise SaffuError(f"{path} is not a regular file, a pipe, or a character device; choose another name")
@@ -212,16 +215,28 @@ def to_safetensors(arrays: Mapping[str, Array]) -> Iterator[Any]:
 
 
 def require_apart(out: Path, *sources: Path) -> None:
-    """Fail if the output is one of the inputs, whatever their names, contains one, or lies in a model."""
+    """Fail if the output is one of the inputs, whatever their names, or contains one."""
     place = Path(out).resolve()
     for source in sources:
-        if (Path(source) / "config.json").is_file() and Path(source).resolve() in place.parents:
-            raise SaffuError(f"{out} lies in {source}, which could then no longer be changed; choose another output")
         if not (Path(source).exists() and place.exists()):
             continue
         inside = [Path(source).resolve(), *Path(source).resolve().parents]
         if any(place.samefile(folder) for folder in inside):
             raise SaffuError(f"{out} is also an input ({source}) and would be lost; choose another output")
+
+
+def require_outside_models(path: Path) -> None:
+    """Fail if a path lies in a model, which could then no longer be changed: it is replaced as a whole, if it is all ours."""
+    for folder in Path(path).resolve().parents:
+        manifest = folder / "config.json"
+        try:
+            document = json.loads(manifest.read_bytes()) if manifest.is_file() else {}
+        except (OSError, ValueError, RecursionError):
+            continue
+        if isinstance(document, dict) and document.get("model_type") == "saffu" and "auto_map" not in document:
+            raise SaffuError(
+                f"{path} lies in the model {folder.name}, which could then no longer be changed; choose another place"
+            )
 
 
 def keep_permissions(old: Path, fresh: Path) -> None:

@@ -151,7 +151,9 @@ def test_a_copy_that_was_not_counted_is_skipped(saffu, books):
     assert refused.status == 2 and "1 of 2 documents was never counted, or not that often" in refused.err
     assert "match" not in refused.err
     said = saffu("forget m b.txt copy.txt --skip-uncounted").out
-    assert said.startswith("removed 1 of 2 documents in 6 parts; 26 lines had been held out; skipped 500 lines that were")
+    assert said.startswith(
+        "removed 1 of 2 documents in 6 parts; 26 lines had been held out; skipped 500 lines that were"
+    )
     assert saffu("check m a.txt").status == 0
 
 

@@ -19,6 +19,7 @@ from saffu.experiments.grid import key_of, reading_of
 from saffu.experiments.results import Cell, Results, perplexities_of
 from saffu.experiments.tables import Agreement, agreement, printed_perplexities, printed_source
 from saffu.format import plural
+from saffu.writing import require_outside_models
 
 TITLE = "<title>saffu: ablation report</title>"
 
@@ -109,7 +110,8 @@ class Report:
 
 
 def require_own_report(folder: Path, names: Iterable[str]) -> None:
-    """Fail if a report would replace files that are not part of a report."""
+    """Fail if a report would replace files that are not part of a report, or lie in a model."""
+    require_outside_models(folder / "index.html")
     page = folder / "index.html"
     own = page.is_file() and TITLE in page.read_text("utf-8", "replace")
     foreign = [name for name in names if (folder / name).exists()]

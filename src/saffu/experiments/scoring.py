@@ -39,6 +39,7 @@ from saffu.paper.parts import (
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import Tokenizer
 from saffu.tools.evaluate import count_references, evaluate_references
+from saffu.writing import require_outside_models
 
 EVAL_TOKENS = 100_000  # approximate number of training and of held-out targets that cells are scored on
 BATCH = {"cpu": 1 << 10, "cuda": 1 << 14}  # targets passed through a unit at a time
@@ -152,6 +153,7 @@ def run_grid(
     """
     if folder.exists() and not folder.is_dir():
         raise SaffuError(f"{folder} is a file; an ablation needs a folder")
+    require_outside_models(folder / "text.json")
     require_memory(cells, corpus.vocabulary, memory_limit)
     folder.mkdir(parents=True, exist_ok=True)
     with files.changing(folder, wait=False):
