@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
@@ -186,8 +187,17 @@ def test_the_best_lines_are_kept(saffu, tmp_path):
     assert kept == [scored[number] for number in sorted(order[:90])]
     short = rows(saffu("score model lines.txt --keep-best 50% --keep tokens<8 --json"))
     assert len(short) == math.ceil(sum(row["tokens"] < 8 for row in scored) / 2)
-    for wrong in ("0", "150%", "x"):
+    (tmp_path / "hundred.txt").write_text("\n".join(LINES[:100]) + "\n")
+    for share in (7, 55):  # 0.07 * 100 is more than 7
+        assert len(saffu(f"score model hundred.txt --keep-best {share}%").out.splitlines()) == share
+    for wrong in ("0", "150%", "x", "nan", "snan"):
         assert "not a share" in saffu(f"score model lines.txt --keep-best {wrong}").err
+
+
+def test_the_lines_that_are_kept_are_counted(saffu, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    shown = saffu("score model lines.txt --keep-best 10% --keep tokens<8")
+    assert f"{len(shown.out.splitlines())} of 300 lines kept" in shown.err
 
 
 def test_the_best_of_a_stream_are_those_before_it():
@@ -204,6 +214,22 @@ def test_the_best_of_a_stream_are_those_before_it():
     assert [number for number in numbers[:1000] if number <= first] == kept[:200]
     few = list(best_rows(stream[:10], Measures(), 0.5, tally, True))
     assert sum(map(len, few)) == 5
+    close = [[(Record("", 1, ""), {"bits_per_byte": 1.0004})]]  # counted as 1.000
+    assert [row for batch in best_rows(close, Measures(), 1.0, tally, True) for row in batch] == close[0]
+
+
+def test_the_file_of_a_record_is_where_it_was_read(saffu, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text('{"text": "the king", "file": "x"}\n')
+    shown = saffu("score model a.jsonl b.jsonl --json")
+    assert [row["file"] for row in rows(shown)] == ["a.jsonl", "b.jsonl"]
+    assert "scores replaced fields of the same name: file" in shown.err
+    table = saffu("score model a.jsonl b.jsonl")
+    assert [line.split("\t")[:3] for line in table.out.splitlines()][:2] == [
+        ["file", "id", "bits"],
+        ["a.jsonl", "1", mock.ANY],
+    ]
+    assert "fields of the same name: file" in table.err
 
 
 def test_quantiles(saffu):

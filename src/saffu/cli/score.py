@@ -6,6 +6,7 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from saffu.cli.living import add_documents
@@ -73,8 +74,8 @@ def share(text: str) -> float:
     (0.5, 0.25)
     """
     try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
+        value = float(Decimal(text.removesuffix("%")) / (100 if text.endswith("%") else 1))
+    except (ArithmeticError, ValueError):
         value = math.nan
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a share; pass a percentage such as 50%")

@@ -5,12 +5,26 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 WIDTH = 0.001  # of a bin
 LARGEST = 10_000.0  # what lies beyond is counted here
 STEPS = tuple(step * 10**power for power in range(8) for step in (1, 2, 5))  # in bins, of a bar
 BARS = 20
 SHARES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+
+
+def number_of(share: float, total: int) -> int:
+    """The smallest number that is at least this share of a total.
+
+    >>> number_of(0.07, 100), 0.07 * 100
+    (7, 7.000000000000001)
+    """
+    return math.ceil(Fraction(str(share)) * total)
+
+
+def bin_of(value: float) -> int:
+    return round(max(-LARGEST, min(value, LARGEST)) / WIDTH)
 
 
 class Distribution:
@@ -28,14 +42,14 @@ class Distribution:
 
     def add(self, value: float) -> None:
         if not math.isnan(value):
-            self.counts[round(max(-LARGEST, min(value, LARGEST)) / WIDTH)] += 1
+            self.counts[bin_of(value)] += 1
 
     def __add__(self, other: Distribution) -> Distribution:
         return Distribution(self.counts + other.counts)
 
     def quantile(self, share: float) -> float:
         """The smallest number that at least this share of all numbers do not exceed, to a thousandth."""
-        needed = share * self.counts.total()
+        needed = number_of(share, self.counts.total())
         below = 0
         for place in sorted(self.counts):
             below += self.counts[place]

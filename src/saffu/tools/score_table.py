@@ -19,7 +19,7 @@ import numpy as np
 from saffu.errors import SaffuError
 from saffu.format import to_json
 from saffu.text.records import Record, Skipped
-from saffu.tools.distribution import Distribution
+from saffu.tools.distribution import Distribution, bin_of, number_of
 from saffu.tools.scores import Condition, Scorer
 
 COLUMNS = {
@@ -178,10 +178,11 @@ def best_rows(
         raise SaffuError(f"`keep_best` keeps whole lines; remove --{measures.unit}")
     sign = -1.0 if measures.against else 1.0
     kept = _best_so_far if live else _best_of_all
-    tally.kept = 0
+    best = 0
     for batch in kept(rows, lambda row: sign * row[measures.main], share):
-        tally.kept += len(batch)
+        best += len(batch)
         yield batch
+    tally.kept = best
 
 
 def _best_of_all(
@@ -194,7 +195,7 @@ def _best_of_all(
             file.write(json.dumps([vars(record), row], default=str).encode() + b"\n")
         order = np.argsort(np.array(values), kind="stable")
         is_kept = np.zeros(len(values), dtype=bool)
-        is_kept[order[: math.ceil(share * len(values))]] = True
+        is_kept[order[: number_of(share, len(values))]] = True
         file.seek(0)
         for line, keep in zip(file, is_kept.tolist(), strict=True):
             if keep:
@@ -214,16 +215,16 @@ def _best_so_far(
             seen.add(value(row))
             if math.isnan(limit):
                 waiting.append((record, row))
-            elif value(row) <= limit:
+            elif bin_of(value(row)) <= bin_of(limit):
                 kept.append((record, row))
             if seen.counts.total() % JUDGED_TOGETHER == 0:
                 limit = seen.quantile(share)
-                kept += [item for item in waiting if value(item[1]) <= limit]
+                kept += [item for item in waiting if bin_of(value(item[1])) <= bin_of(limit)]
                 waiting = []
         yield kept
     if waiting:
         limit = seen.quantile(share)
-        yield [item for item in waiting if value(item[1]) <= limit]
+        yield [item for item in waiting if bin_of(value(item[1])) <= bin_of(limit)]
 
 
 class TableWriter:
@@ -243,8 +244,10 @@ class TableWriter:
     def text(self, record: Record, row: Row) -> str:
         self.line.seek(0)
         if self.fields is None:
-            self.tally.replaced |= record.fields.keys() & row.keys()
-            self.fields = [name for name in record.fields if name != "id" and name not in row]
+            others = {name: value for name, value in record.fields.items() if name != "id"}
+            columns = {**place(record, self.several_files), **row}
+            self.tally.replaced |= others.keys() & columns.keys()
+            self.fields = [name for name in others if name not in columns]
             self.writer.writerow([*place(record, self.several_files), *map(cell, self.fields), *self.columns])
         places = place(record, self.several_files).values()
         fields = [record.fields.get(name) for name in self.fields]
@@ -263,10 +266,10 @@ class JsonWriter:
         self.tally = tally
 
     def text(self, record: Record, row: Row) -> str:
-        self.tally.replaced |= record.fields.keys() & row.keys()
+        where = place(record, self.several_files)
+        self.tally.replaced |= record.fields.keys() - {"id"} & {**where, **row}.keys()
         text = {self.text_field: record.text} if self.whole else {}
-        whole = {**place(record, self.several_files), **text, **record.fields, **row}
-        return to_json(whole) + "\n"
+        return to_json({**where, **text, **record.fields, **where, **row}) + "\n"
 
 
 class TextWriter:
