@@ -534,6 +534,14 @@ def test_an_interrupted_update_is_resumed(saffu, tmp_path, monkeypatch):
         stopped = saffu(f"update {out} {new} --epochs 2 --dev {dev}")
     assert stopped.status == 130
     assert f"the documents are counted; progress is saved. Resume with: saffu train --resume {out}" in stopped.err
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    for line in (f"update {out} {new}", f"forget {out} {new}"):
+        refused = saffu(line)
+        assert refused.status == 2 and "holds an interrupted training, which would be lost" in refused.err, line
+        assert ("--drop-network" in refused.err) == line.startswith("forget")
+        assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    shutil.copytree(out, tmp_path / "dropped")
+    assert saffu(f"forget {tmp_path / 'dropped'} {new} --drop-network").status == 0
     resumed = saffu(f"train --resume {out}")
     assert resumed.status == 0, resumed.err
     assert_same_arrays(dict(load(out).model_.arrays()), dict(load(tmp_path / "other").model_.arrays()))

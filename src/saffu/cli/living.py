@@ -244,6 +244,18 @@ def require_original(model: Path, remedy: str) -> None:
         raise SaffuError(f"{model} is an exported copy; {remedy}")
 
 
+def require_no_run(options: argparse.Namespace, lm: SaffuLM) -> None:
+    """Fail if a change would discard an interrupted training, unless --drop-network asks for it."""
+    from saffu.training.checkpoint import is_unfinished
+
+    drop = getattr(options, "drop_network", None)
+    if drop or lm.model_.sums is None or not is_unfinished(options.model):
+        return
+    remedy = f"first continue it with saffu train --resume {options.model}"
+    remedy += ", or discard it with --drop-network" if drop is False else ""
+    raise SaffuError(f"{options.model} holds an interrupted training, which would be lost; {remedy}")
+
+
 @contextmanager
 def changed_model(options: argparse.Namespace) -> Iterator[tuple[SaffuLM, TokenCorpus]]:
     """The model to change and the documents named; saved at the end. Other writers wait."""
@@ -252,6 +264,7 @@ def changed_model(options: argparse.Namespace) -> Iterator[tuple[SaffuLM, TokenC
     require_original(options.model, "change the original model and export it again")
     with changing(options.model, wait=True):
         lm = load_model(options, check=True)
+        require_no_run(options, lm)
         corpus = tokenized(options.text, options, lm)
         if not corpus.targets:
             raise SaffuError("the text is empty; pass files with at least one non-empty line")

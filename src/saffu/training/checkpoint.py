@@ -62,6 +62,11 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         raise SaffuError(f"{folder / FACTS} is damaged ({error}); train again") from None
 
 
+def is_unfinished(folder: Path) -> bool:
+    """Whether a model folder holds a run that has not ended."""
+    return FACTS in files.read_manifest(folder)["checksums"] and not read_checkpoint(folder).progress.get("ended")
+
+
 def restored(kind: type[T], values: Any) -> T:
     """A dataclass as a checkpoint has it. Its values must have the right types, and numbers must not be negative.
 
