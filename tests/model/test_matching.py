@@ -133,6 +133,13 @@ def test_documents_and_parts_have_one_name_each(saffu, books):
     assert (facts["documents"], facts["parts"]) == (2, 14)
 
 
+def test_documents_that_models_share_are_counted_as_documents(saffu, books):
+    shutil.copytree("m", "copy")
+    merged = saffu("merge m copy --out twice")
+    assert "saffu: 2 documents are in more than one of the models; each copy is counted" in merged.err
+    assert "are not in the text, or not that often" in saffu("check twice a.txt b.txt").err
+
+
 def test_parts_that_were_removed_before_are_not_called_changed(saffu, books):
     lines = (books / "b.txt").read_text().splitlines()
     (books / "e.txt").write_text("\n".join([*lines[:49], "X" + lines[49], *lines[50:]]) + "\n")

@@ -87,7 +87,8 @@ def counted_text(lm: SaffuLM, corpus: TokenCorpus) -> TokenCorpus:
             raise SaffuError(f"its counts are not those of the text: {cause}")
         parts, pages, left = matches.left()
         if left.documents:
-            raise SaffuError(f"{plural(left.documents, 'document')} or parts that are counted are not in the text")
+            parts_left = plural(left.documents, "document")
+            raise SaffuError(f"{parts_left} or parts that are counted are not in the text, or not that often")
     counts = counts_of(parts, pages, lm.model_, lm)
     if changed := difference(counts.arrays(), lm.model_.sums.arrays()):
         raise SaffuError(f"its counts are not those of the text ({changed} differs)")

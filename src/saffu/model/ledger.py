@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
@@ -204,10 +205,11 @@ class Ledger:
         """The number of documents known to be in both: those on pages with the same salt."""
         shared = 0
         for salt in self.pages.keys() & other.pages.keys():
-            for table in ("counted", "parts"):
-                one, two = getattr(self.pages[salt], table), getattr(other.pages[salt], table)
-                place = one.places(two.hashes)
-                shared += int(np.minimum(one.times[place], two.times)[place >= 0].sum()) if len(one.times) else 0
+            one, two = self.pages[salt], other.pages[salt]
+            place = one.counted.places(two.counted.hashes)
+            known = place >= 0
+            shared += int(np.minimum(one.counted.times[place[known]], two.counted.times[known]).sum())
+            shared += (Counter(one.divided) & Counter(two.divided)).total()
         return shared
 
     def arrays(self) -> dict[str, Array]:

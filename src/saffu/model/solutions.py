@@ -267,6 +267,8 @@ def trained_tokenizer(
 def recount(encoder: Model, corpus: TokenCorpus, **options: Any) -> Iterator[Stage]:
     """Fit only the decoder of a model to a corpus."""
     refuse(options, "models with the encoder of another")
+    if encoder.parts > 1:
+        raise SaffuError("a mixture cannot be an encoder; pass one of the models that it was made from")
     return iter([Stage("recount", encoder.solved(encoder.count(corpus)), {})])
 
 
