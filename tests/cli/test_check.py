@@ -70,3 +70,14 @@ def test_tables_that_do_not_follow_from_the_counts(saffu, model):
 def test_leftovers_are_named(saffu, model, tmp_path):
     (tmp_path / ".m.writing-x").mkdir()
     assert "was left by a process that was killed" in saffu("check m").err
+
+
+def test_sums_of_the_paper_may_be_rounded(saffu, model):
+    """In float32, they depend on the portions in which text was added."""
+    shape = "--preset paper --block-dimension 12 --radius-dimension 12 --hidden-dimension 12 --block 4 --radius 2"
+    assert saffu(f"train a.txt --hold-out 0 --document-shards 0 --quiet --out p {shape}").status == 0
+    assert "exactly those of the text" in saffu("check p a.txt").out
+    (model.parent / "c.txt").write_text("\n".join(sentences(2, 60)) + "\n")
+    assert saffu("update p c.txt").status == 0
+    checked = saffu("check p a.txt c.txt")
+    assert "the counts are those of the text, except for rounding (360 lines" in checked.out, checked.err

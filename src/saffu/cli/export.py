@@ -142,7 +142,7 @@ def export_web(options: argparse.Namespace) -> None:
     if options.text:
         corpus = tokenized(options.text, options, lm)
         try:
-            counted = counted_text(lm, corpus)
+            counted, _ = counted_text(lm, corpus)
         except SaffuError:
             differs = f"saffu check {options.model} TEXT shows what differs"
             raise SaffuError(f"`text` must be all text that the model was made from; {differs}") from None

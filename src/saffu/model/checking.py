@@ -11,13 +11,16 @@ import numpy as np
 
 from saffu.errors import SaffuError
 from saffu.format import in_parts, plural
-from saffu.interface import Arrays
+from saffu.interface import Array, Arrays
 from saffu.model.living import counts_of
 from saffu.model.matching import Matches
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM
     from saffu.text.corpus import TokenCorpus
+
+
+ROUNDING = 1e-5  # of sums in float32, as a share of the largest
 
 
 @dataclass
@@ -71,13 +74,17 @@ def _check_sizes(lm: SaffuLM) -> None:
 
 def _check_text(lm: SaffuLM, corpus: TokenCorpus) -> str:
     """The counts are exactly those of a text."""
-    parts = counted_text(lm, corpus)
+    parts, exact = counted_text(lm, corpus)
     held_out = plural(corpus.lines - parts.lines, "line")
-    return f"the counts are exactly those of the text ({parts.lines:,} lines; {held_out} held out)"
+    those = "exactly those of the text" if exact else "those of the text, except for rounding"
+    return f"the counts are {those} ({parts.lines:,} lines; {held_out} held out)"
 
 
-def counted_text(lm: SaffuLM, corpus: TokenCorpus) -> TokenCorpus:
-    """What a model has counted of its text. Raises SaffuError unless its counts are exactly those of the text."""
+def counted_text(lm: SaffuLM, corpus: TokenCorpus) -> tuple[TokenCorpus, bool]:
+    """What a model has counted of its text, and whether its counts are exactly those of the text, or rounded.
+
+    Raises SaffuError if they are others. Only the paper's are rounded, depending on the portions they were added in.
+    """
     parts = corpus
     pages: Sequence[int] = ()
     if lm.ledger_ is not None:
@@ -89,22 +96,34 @@ def counted_text(lm: SaffuLM, corpus: TokenCorpus) -> TokenCorpus:
         if left.documents:
             parts_left = plural(left.documents, "document")
             raise SaffuError(f"{parts_left} or parts that are counted are not in the text, or not that often")
-    counts = counts_of(parts, pages, lm.model_, lm)
-    if changed := difference(counts.arrays(), lm.model_.sums.arrays()):
+    counts = counts_of(parts, pages, lm.model_, lm).arrays()
+    sums = lm.model_.sums.arrays()
+    if changed := difference(counts, sums, ROUNDING):
         raise SaffuError(f"its counts are not those of the text ({changed} differs)")
-    return parts
+    return parts, not difference(counts, sums)
 
 
-def difference(one: Arrays, other: Arrays) -> str:
-    """The name of an array that is not the same in both; empty if all are."""
+def difference(one: Arrays, other: Arrays, tolerance: float = 0.0) -> str:
+    """The name of an array that is not the same in both; empty if all are.
+
+    `tolerance` is the difference that numbers other than integers may have, as a share of the largest.
+    """
     names = sorted(one.keys() | other.keys())
-    return next((name for name in names if name not in one or name not in other or not _equal(one, other, name)), "")
+    return next(
+        (
+            name
+            for name in names
+            if name not in one or name not in other or not _equal(one[name], other[name], tolerance)
+        ),
+        "",
+    )
 
 
-def _equal(one: Arrays, other: Arrays, name: str) -> bool:
-    a = one[name]
-    b = other[name]
-    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+def _equal(a: Array, b: Array, tolerance: float) -> bool:
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    rounded = tolerance and a.dtype.kind == "f" and np.isfinite(a).all()
+    return a.tobytes() == b.tobytes() or bool(rounded and np.allclose(a, b, 0, tolerance * np.abs(a).max(initial=0)))
 
 
 def left_behind(folder: Path) -> Iterator[Path]:
