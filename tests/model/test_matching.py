@@ -133,6 +133,18 @@ def test_documents_and_parts_have_one_name_each(saffu, books):
     assert (facts["documents"], facts["parts"]) == (2, 14)
 
 
+@pytest.mark.parametrize("tokens", [3000, 90_000])
+def test_a_document_that_was_cut_is_forgotten(saffu, books, tokens):
+    """Of the last document, all that was counted before --max-tokens was reached, also in the middle of a part."""
+    (books / "c.txt").write_text("\n".join(sentences(3, 12_000)) + "\n")
+    assert saffu(f"train a.txt c.txt --split file --max-tokens {tokens} --quiet --out n {QUICK}").status == 0
+    said = saffu("forget n c.txt --skip-uncounted")
+    assert "n now holds 1 document in 13 parts" in said.out, said.out
+    assert saffu("check n a.txt").status == 0
+    (page,) = package.load("n").ledger_.pages.values()
+    assert page.openings.times.sum() == page.parts.times.sum() + page.held_out.times.sum()
+
+
 def test_documents_that_models_share_are_counted_as_documents(saffu, books):
     shutil.copytree("m", "copy")
     merged = saffu("merge m copy --out twice")

@@ -155,6 +155,16 @@ class Ledger:
         return sum(int(page.counted.times.sum() + page.parts.times.sum()) for page in self.pages.values())
 
     @property
+    def most_documents(self) -> int:
+        """How many documents there are at most: parts that are not of whole documents may be of one each."""
+        most = 0
+        for page in self.pages.values():
+            parts = sum(cut > 0 for _, cuts in page.divided for cut in cuts)
+            others = max(0, int(page.parts.times.sum()) - parts)
+            most += int(page.counted.times.sum()) + len(page.divided) + others
+        return min(most, self.documents)
+
+    @property
     def complete(self) -> bool:
         """Whether the ledger knows what was held out."""
         return all(page.complete for page in self.pages.values())
@@ -278,9 +288,10 @@ def divided_page(corpus: TokenCorpus, division: Division, salt: bytes) -> Page:
     for number in np.flatnonzero(runs.held_out | (runs.parts > 1)).tolist():
         text, ends = sides[int(runs.held_out[number])]
         lo, hi = int(runs.first[number]), int(runs.first[number] + runs.lines[number])
-        if hi <= text.lines:
-            lines = list(line_contents(text, lo, hi, ends, True))
+        lines = list(line_contents(text, lo, min(hi, text.lines), ends, True))
+        if lines:
             openings.append(hash_of(lines[:OPENING], salt))
+        if hi <= text.lines:
             contents[number] = b"".join(lines)
     divided = []
     for begin in np.flatnonzero(runs.begins & (runs.parts > 1)).tolist():

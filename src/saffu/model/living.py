@@ -115,7 +115,7 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
     changed = model.solved(model.sums - counts_of(parts, pages, model, lm))
     removed = parts.totals() | {"documents": len(owners)}
     sizes = {name: lm.trained_on_[name] - number for name, number in removed.items()}
-    sizes["documents"] = min(lm.trained_on_["documents"] - whole, sizes["parts"])
+    sizes["documents"] = min(lm.trained_on_["documents"] - whole, left.most_documents)
     # Earlier samples may repeat the forgotten text.
     rows = [{key: value for key, value in row.items() if key != "sample"} for row in lm.log_]
     log = [*rows, _row("forget", removed, began)]

@@ -18,6 +18,7 @@ from saffu.text.corpus import BEGINS, HELD_OUT, TokenCorpus
 from saffu.text.documents import STRETCH
 
 SEARCHED = 5  # the longest n-grams by which changed lines are found: those whose keys are single numbers
+LONGEST = 19 * STRETCH  # lines of a part, unless more were held out or fewer
 QUOTED = 12  # tokens of a document that an error quotes
 UNCHANGED = "the model is unchanged"
 Span = tuple[int, int]
@@ -303,8 +304,9 @@ class _Search:
             name: {salt: frozenset(getattr(page, name).hashes.tolist()) for salt, page in ledger.pages.items()}
             for name in TABLES
         }
+        usual = max(LONGEST, (every - 1) * STRETCH)  # also of a document that was cut and so is not known as a whole
         self.longest = {
-            salt: max((abs(cut) for _, cuts in page.divided for cut in cuts), default=STRETCH)
+            salt: max((usual, *(abs(cut) for _, cuts in page.divided for cut in cuts)))
             for salt, page in ledger.pages.items()
         }
 
