@@ -204,8 +204,8 @@ def test_killed_while_writing_the_folder_is_whole(tmp_path):
 
 
 def test_a_folder_moved_aside_is_put_back(folder):
-    folder.rename(folder.with_name(f".model.writing-x{writing.OLD}"))
-    folder.with_name(".model.writing-y").mkdir()
+    folder.rename(folder.with_name(f".model.writing-01234abc{writing.OLD}"))
+    folder.with_name(".model.writing-1234abcd").mkdir()
     with files.changing(folder, wait=True):
         assert files.read_manifest(folder)["settings"] == {"smoothing": 0.1}
     assert [path.name for path in folder.parent.iterdir()] == ["model"]

@@ -371,6 +371,15 @@ def test_what_a_killed_writer_of_a_file_has_left_is_removed(saffu, here):
     assert [path.name for path in here.glob(".*")] == [".vectors.txt.notes"]
 
 
+def test_files_with_similar_names_stay(saffu, here):
+    for name in (".m.writing-notes.txt", ".m.writing", ".m.writing-mine", ".xm.writing-01234abc"):
+        (here / name).write_text("mine")
+    checked = saffu("check m")
+    assert (checked.status, checked.err) == (0, "")
+    assert saffu("update m b.txt").status == 0
+    assert [path.read_text() for path in here.glob(".*m.writing*")] == ["mine"] * 4
+
+
 @pytest.mark.parametrize("line", ["train a.txt --out loop", "embed m --out loop", "update loop b.txt", "info loop"])
 def test_a_link_that_leads_to_itself(saffu, here, line):
     (here / "loop").symlink_to("loop")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import glob
 import hashlib
 import json
 import os
@@ -34,6 +33,7 @@ Array = npt.NDArray[Any]
 Content = bytes | Mapping[str, Array] | Callable[[], bytes | Mapping[str, Array]]
 """What a file holds: bytes, or arrays by name, which are written as safetensors."""
 
+FRESH = r"writing-([a-z0-9_]{8}|[0-9a-f]{12})(-old)?"  # what is written gets such a name, of mkdtemp's or uuid4's
 OLD = "-old"  # ends the name of a folder that has been moved aside
 POLL = 0.05  # seconds between attempts to take a lock
 DTYPES = {
@@ -164,11 +164,19 @@ def recover(path: Path) -> None:
     Where two folders cannot be exchanged in one step, the folder is briefly missing; the old one is then put back.
     """
     path = Path(path).resolve()
-    for left in sorted(path.parent.glob(f".{glob.escape(path.name)}.writing-*")):
+    for left in left_behind(path):
         if left.name.endswith(OLD) and not path.exists():
             left.rename(path)
         else:
             remove(left, "left by a process that was killed")
+
+
+def left_behind(path: Path) -> list[Path]:
+    """What writers of a folder or a file that were killed have left next to it, by the names that only they give."""
+    path = Path(path).resolve()
+    return [
+        left for left in sorted(path.parent.iterdir()) if re.fullmatch(re.escape(f".{path.name}.") + FRESH, left.name)
+    ]
 
 
 def write_file(path: Path, content: Content) -> None:

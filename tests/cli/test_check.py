@@ -68,7 +68,7 @@ def test_tables_that_do_not_follow_from_the_counts(saffu, model):
 
 
 def test_leftovers_are_named(saffu, model, tmp_path):
-    (tmp_path / ".m.writing-x").mkdir()
+    (tmp_path / ".m.writing-01234_ab").mkdir()
     assert "was left by a process that was killed" in saffu("check m").err
 
 

@@ -357,8 +357,8 @@ def test_refusals_are_one_line_and_change_nothing(shards, tmp_path):
 
 def test_an_interrupted_folder_swap_is_recovered(shards, tmp_path):
     """Where folders cannot be swapped in one step: the old one is aside, the new one not yet in its place."""
-    (tmp_path / "base").rename(tmp_path / ".base.writing-x-old")
-    (tmp_path / ".base.writing-x").mkdir()
+    (tmp_path / "base").rename(tmp_path / ".base.writing-01234abc-old")
+    (tmp_path / ".base.writing-01234abc").mkdir()
     assert shards("update base 1.txt --split line").status == 0
     assert package.load("base").trained_on_["documents"] == 261
     assert list(tmp_path.glob(".*")) == []

@@ -113,7 +113,7 @@ def test_names_have_no_white_space_and_are_not_reserved():
 
 
 def test_what_a_killed_writer_left_is_removed(model, tmp_path):
-    (tmp_path / ".a.writing-1").write_text("half")
+    (tmp_path / ".a.writing-0123456789ab").write_text("half")
     write_arpa(model.references_, model.tokenizer_, tmp_path / "a", 2)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 

@@ -30,7 +30,8 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu.model.checking import check_model, left_behind
+    from saffu.model.checking import check_model
+    from saffu.writing import left_behind
 
     try:
         lm = load_model(options, check=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -124,9 +123,3 @@ def _equal(a: Array, b: Array, tolerance: float) -> bool:
         return False
     rounded = tolerance and a.dtype.kind == "f" and np.isfinite(a).all()
     return a.tobytes() == b.tobytes() or bool(rounded and np.allclose(a, b, 0, tolerance * np.abs(a).max(initial=0)))
-
-
-def left_behind(folder: Path) -> Iterator[Path]:
-    """What a process that was killed while it changed a folder may have left next to it, old counts included."""
-    place = folder.resolve()
-    return (path for path in sorted(place.parent.iterdir()) if path.name.startswith(f".{place.name}.writing-"))
