@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
@@ -116,8 +117,8 @@ class Matches:
             removed, left = self._removed(left, kind, table)
             for number, span, page in removed:
                 if page < 0:
-                    known = [own for own in getattr(documents[number], kind) if own != span]
-                    documents[number] = replace(documents[number], **{kind: known})
+                    known: dict[str, Any] = {kind: [own for own in getattr(documents[number], kind) if own != span]}
+                    documents[number] = replace(documents[number], **known)
         return replace(self, documents=documents)
 
     def left(self) -> tuple[TokenCorpus, list[int], Ledger]:
