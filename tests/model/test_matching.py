@@ -306,6 +306,27 @@ def test_what_was_divided_is_found_whatever_the_text(documents, every, stretch):
     assert page.divided == () and not any(map(len, (page.parts.hashes, page.held_out.hashes, page.openings.hashes)))
 
 
+@settings(max_examples=100, deadline=None)
+@given(numbers, numbers, st.integers(2, 4), st.integers(1, 3), st.randoms(use_true_random=False))
+def test_documents_of_merged_ledgers_are_forgotten_in_any_order(first, second, every, stretch, rng):
+    """Whatever parts they share, on one page or on both; nothing is left in the end."""
+    ledger = Ledger({})
+    for documents in (first, second):
+        lines = [(number == 0, str(line)) for document in documents for number, line in enumerate(document)]
+        flags = bytearray()
+        held_out = list(hold_out(lines, every, True, stretch, flags=flags))
+        counted = corpus_of(grouped(hold_out(lines, every, False, stretch)))
+        ledger = ledger + Ledger.of(counted.divided(corpus_of(grouped(held_out)), flags))
+    for document in rng.sample(first + second, len(first + second)):
+        matches = Matches.of(corpus_of([[[line] for line in document]]), ledger, every)
+        (match,) = matches.documents
+        assert match.exact, (document, match)
+        _, _, ledger = matches.left()
+    assert ledger.documents == 0
+    for page in ledger.pages.values():
+        assert page.divided == () and not len(page.held_out.hashes) and not len(page.openings.hashes)
+
+
 def grouped(lines):
     documents = []
     for begins, text in lines:

@@ -66,6 +66,10 @@ def link_to_a_file(target: Path) -> None:
     target.symlink_to("thesis")
 
 
+def place_in_a_model(target: Path) -> None:
+    target.symlink_to("other/sub")
+
+
 def model_with_notes(target: Path) -> None:
     shutil.copytree(target.parent / "model", target)
     (target / "notes.txt").write_text("mine")
@@ -95,8 +99,8 @@ def a_lock_of_another_program(target: Path) -> None:
 KINDS: dict[str, Callable[[Path], None]] = {
     function.__name__.replace("_", " "): function
     for function in (
-        foreign_folder, foreign_file, link_to_input, link_to_a_file, model_with_notes, model_that_links, a_socket,
-        a_lock_of_another_program,
+        foreign_folder, foreign_file, link_to_input, link_to_a_file, place_in_a_model, model_with_notes,
+        model_that_links, a_socket, a_lock_of_another_program,
     )
 }  # fmt: skip
 

@@ -149,7 +149,11 @@ class Matches:
         for page, own in owned.items():
             lines = [(firsts[number] + lo, firsts[number] + hi) for number, (lo, hi) in own]
             pages, left = left.without(self.corpus.lines_as_documents(lines), table, page)
-            removed += [(*span, found) for span, found in zip(own, pages.tolist(), strict=True)]
+            for span, found in zip(own, pages.tolist(), strict=True):
+                if found < 0 and page is not None and kind != "counted":  # an equal one of another page was taken
+                    owned[None].append(span)
+                else:
+                    removed.append((*span, found))
         return removed, left
 
     def flags(self) -> bytearray:
