@@ -175,7 +175,7 @@ def test_command(tmp_path, monkeypatch):
     )
     for name, parts in {
         "ablation.md": ("search", "properties", "validation", "readings", "readings-published", "grid"),
-        "paper.md": ("verdicts", "magnitude", "log", "protocol"),
+        "paper.md": ("verdicts", "magnitude", "log", "protocol", "default-protocol"),
         "warm-start.md": ("warm-starts",),
         "companion.md": (),
     }.items():
