@@ -160,6 +160,12 @@ def test_what_cannot_be_mixed(parts, fitted):
         own.mix(own, dev=["a dog"])
 
 
+def test_weights_fitted_on_counted_text_come_with_a_warning(parts, caplog):
+    own, general = parts
+    own.mix(general, dev=sentences(1, 50))
+    assert [record.getMessage()[:27] for record in caplog.records] == ["model 2 has counted 100% of"]
+
+
 def test_the_commands(saffu, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, lines in {"general": sentences(1, 500), "own": letters(2, 80), "dev": letters(3, 60)}.items():

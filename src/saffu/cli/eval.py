@@ -56,6 +56,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from saffu.model.ledger import warn_if_counted
     from saffu.text.corpus import TokenCorpus
     from saffu.text.documents import hold_out
     from saffu.text.selection import Text
@@ -80,6 +81,7 @@ def run(options: argparse.Namespace) -> None:
         corpus = tokenized(text if options.text else hold_out(text, every, held_out=True), options.max_tokens)
         text.warn_of_skipped()
         score = lm.score(corpus, online=options.online, neural_cache=options.neural_cache)
+        warn_if_counted(corpus, lm.ledger_)
         counts = lm.references_
         if options.baseline_text:
             with Text(options.baseline_text, how) as other:

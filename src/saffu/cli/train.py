@@ -212,6 +212,7 @@ def base_settings(options: argparse.Namespace, config: Settings) -> Settings:
 def make(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConfig, training: Settings | None) -> None:
     """Fit a model to the text, save it in --out after every stage, and train it if asked to."""
     from saffu.model.folder import read_tokenizer
+    from saffu.model.ledger import warn_if_counted
     from saffu.model.recipe import Recipe, locked, processes
     from saffu.model.solutions import solution
     from saffu.text.selection import TrainingText
@@ -242,6 +243,8 @@ def make(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConf
                 corpora = recipe.tokenize(text, place)
                 announce(log, corpora)
                 lm = recipe.count(corpora, log.row, place, group)
+                if options.dev and group.is_first:
+                    warn_if_counted(corpora.dev, lm.ledger_)
                 if recipe.trains:
                     with training_log(options, log, corpora.dev) as on_row:
                         recipe.train(lm, corpora, on_row, group)

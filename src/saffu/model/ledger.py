@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from saffu.errors import SaffuError
+from saffu.format import warn
 from saffu.interface import Array
 from saffu.text.corpus import Division, TokenCorpus
 
@@ -182,6 +183,15 @@ class Ledger:
         """The numbers of the documents of a corpus that are counted whole, each at most as often as in the ledger."""
         return np.flatnonzero(self.without(corpus, "counted")[0] >= 0)
 
+    def share_of(self, corpus: TokenCorpus) -> float:
+        """The share of the tokens of a corpus in documents that are counted, whole or but for what was held out."""
+        known = np.zeros(corpus.documents, dtype=bool)
+        for salt, page in self.pages.items():
+            hashes = hashed(corpus, salt, page.complete)
+            divided = np.array([whole for whole, _ in page.divided], dtype=hashes.dtype)
+            known |= (page.counted.places(hashes) >= 0) | np.isin(hashes, divided)
+        return float(np.diff(corpus.starts)[known].sum()) / max(1, corpus.targets)
+
     def without(self, corpus: TokenCorpus, table: str, only: bytes | None = None) -> tuple[Array, Ledger]:
         """The page from whose table each document was removed, −1 for none, and the ledger without the documents.
 
@@ -246,6 +256,14 @@ class Ledger:
                 raise SaffuError(DAMAGED)
             pages[salt.tobytes()] = Page.from_arrays(parts[number])
         return cls(pages)
+
+
+def warn_if_counted(corpus: TokenCorpus, ledger: Ledger | None, model: str = "the model") -> None:
+    """Warn if most of a text that should be new to a model is counted."""
+    share = ledger.share_of(corpus) if ledger else 0.0
+    if share > 0.5:
+        predicts = "predicts it better than it would predict new text; pass text that it has not counted"
+        warn(f"{model} has counted {share:.0%} of this text, so it {predicts}")
 
 
 def line_contents(corpus: TokenCorpus, lo: int, hi: int, ends: Array, with_text: bool) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from saffu.errors import SaffuError
-from saffu.model.ledger import PAGES
+from saffu.model.ledger import PAGES, warn_if_counted
 from saffu.model.living import require_changeable
 from saffu.model.solutions import check, solution
 from saffu.tools.evaluate import dev_facts, evaluate
@@ -32,6 +32,8 @@ def mix(models: Sequence[SaffuLM], dev: Text) -> SaffuLM:
     ledgers = [require_changeable(lm) for lm in models]
     corpus = first.tokenize(dev)
     corpus.require_text("mix")
+    for number, ledger in enumerate(ledgers, 1):
+        warn_if_counted(corpus, ledger, f"model {number}")
     mixed = copy.copy(first)
     mixed.encoder = None
     model = fitted_mixture([lm.model_.counted_part for lm in models], corpus)
