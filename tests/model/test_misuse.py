@@ -85,6 +85,7 @@ MISUSES = {
     "perplexity of nothing": lambda lm, tmp: lm.perplexity([]),
     "perplexity of None": lambda lm, tmp: lm.perplexity(None),
     "references of nothing": lambda lm, tmp: lm.reference_scores([]),
+    "complete a number": lambda lm, tmp: lm.complete_word(3),
     "generate from a number": lambda lm, tmp: lm.generate(3),
     "generate from None": lambda lm, tmp: lm.generate(None),
     "generate from bytes": lambda lm, tmp: lm.generate(b"the"),

@@ -19,7 +19,7 @@ import numpy as np
 from saffu.errors import SaffuError
 from saffu.interface import Array, Model, State
 from saffu.text.tokenizer import EOD, Tokenizer, WordTokenizer, is_spaceless
-from saffu.tools.generate import Joints, encode_prompt, uncounted
+from saffu.tools.generate import Joints, encode_prompt, require_text, uncounted
 from saffu.tools.scores import Scorer
 from saffu.tools.segments import segments
 from saffu.tools.words import WHITE_SPACE, log_boundary
@@ -167,13 +167,14 @@ def complete_word(model: Model, tokenizer: Tokenizer, prompt: str, number: int =
     """The most likely words that the last, unfinished word of a prompt may become, and their probabilities.
 
     Every sequence of tokens counts whose bytes begin with the unfinished word, so the result does not depend on how
-    that would be tokenized. A word ends before white space, punctuation other than `_`, or the end of the line. The
-    search is limited (LEAST_SHARE, MOST_STEPS, MOST_TOKENS) and ends once no other word can be among the `number` most
-    likely; what was not followed is missing from the sum of the probabilities.
+    that would be tokenized. A word ends before white space, the end of the line, or punctuation, except for `_` and
+    for an apostrophe or hyphen within a word. The search is limited (LEAST_SHARE, MOST_STEPS, MOST_TOKENS) and ends
+    once no other word can be among the `number` most likely; what was not followed is missing from the sum of the
+    probabilities.
     """
     if number < 1:
         raise SaffuError(f"`number` is {number}; it must be an integer of at least 1")
-    before, typed = unfinished(prompt)
+    before, typed = unfinished(require_text(prompt))
     return word_completions(model, tokenizer, model.start(encode_prompt(tokenizer, before)), typed, number)
 
 

@@ -289,11 +289,16 @@ class Joints:
         return np.flatnonzero(refused)
 
 
-def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """Token ids of a prompt. As in a corpus, `<eod>` stands for a newline, and blank lines between others are empty."""
+def require_text(prompt: str) -> str:
+    """The same prompt, if it is a string."""
     if not isinstance(prompt, str):
         raise SaffuError(f"a prompt must be a string, got {type(prompt).__name__!r}; decode or convert it")
-    lines = prompt.replace("\r\n", "\n").split("\n")
+    return prompt
+
+
+def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """Token ids of a prompt. As in a corpus, `<eod>` stands for a newline, and blank lines between others are empty."""
+    lines = require_text(prompt).replace("\r\n", "\n").split("\n")
     lines[1:-1] = ["" if line.isspace() else line for line in lines[1:-1]]
     first, *others = tokenizer.encode_batch(lines)
     return first + [token for line in others for token in (EOD, *line)]
