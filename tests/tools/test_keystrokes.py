@@ -72,4 +72,7 @@ def test_the_commands(saffu, fitted, tmp_path, monkeypatch):
     shown = saffu("eval counted dev.txt --split line --typing 9")
     assert shown.status == 0 and "keystrokes saved" in shown.out and "most frequent words" in shown.out
     facts = json.loads(saffu("eval counted dev.txt --split line --typing 9 --json").out)["typing"]
+    own = facts["this model"]
+    assert f"typing {own['words']} words of this text, {own['characters']} characters" in shown.out
+    assert own["keystrokes_saved"] == pytest.approx(1 - own["keystrokes"] / own["characters"])
     assert facts["this model"]["keystrokes_saved"] > facts["most frequent words"]["keystrokes_saved"]

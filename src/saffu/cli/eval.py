@@ -95,7 +95,9 @@ def run(options: argparse.Namespace) -> None:
         facts |= {"perplexity": score.perplexity, "bits_per_byte": score.bits_per_byte, "unknown_words": unknown}
         facts |= {f"{name}_perplexity": baseline.perplexity for name, baseline in baselines.items()}
         facts |= {f"{name}_bits_per_byte": baseline.bits_per_byte for name, baseline in baselines.items()}
-        facts |= {"typing": {name: typing_facts(score) for name, score in typing.items()}} if typing else {}
+        facts |= (
+            {"typing": {name: typing_facts(score) | typed(score) for name, score in typing.items()}} if typing else {}
+        )
         print_json(facts)
         if options.update:
             add_documents(options)
@@ -139,6 +141,10 @@ def typing_scores(lm: SaffuLM, corpus: TokenCorpus, words: int) -> dict[str, Typ
 
 def typing_facts(score: TypingScore) -> dict[str, float]:
     return {"top_1": score.top_1, "top_3": score.top_3, "keystrokes_saved": score.saved}
+
+
+def typed(score: TypingScore) -> dict[str, int]:
+    return {"words": score.words, "characters": score.characters, "keystrokes": score.keystrokes}
 
 
 def unknown_words(tokenizer: Tokenizer, corpus: TokenCorpus) -> int:
