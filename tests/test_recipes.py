@@ -65,6 +65,20 @@ def test_commands(folder):
     header, *rows = [line.split("\t") for line in (folder / "surprisals.tsv").read_text().splitlines()]
     assert header == ["id", "position", "word", "tokens", "bits", "punctuation"]
     assert [row[2] for row in rows if row[0] == "7" and row[2] != "<eod>"] == texts["stories"][6].split()
+    command = [
+        sys.executable,
+        "-m",
+        "saffu",
+        "eval",
+        "model",
+        "stories.txt",
+        "--split",
+        "line",
+        "--no-memory",
+        "--json",
+    ]
+    evaluated = json.loads(subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout)
+    assert sum(float(row[4]) for row in rows) == pytest.approx(evaluated["nll"] / math.log(2), rel=1e-5)
     header, *rows = [line.split("\t") for line in (folder / "items-surprisals.tsv").read_text().splitlines()]
     assert header[:3] == ["id", "item", "condition"] and {tuple(row[1:3]) for row in rows} == {
         ("0", "a"), ("1", "b"), ("2", "a"), ("3", "b")
