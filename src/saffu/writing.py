@@ -234,7 +234,7 @@ def require_apart(out: Path, *sources: Path) -> None:
 
 
 def require_outside_models(path: Path) -> None:
-    """Fail if a path lies in a model, which could then no longer be changed: it is replaced as a whole, if it is all ours."""
+    """Fail if a path lies in a model: with a foreign file in it, the model could no longer be changed."""
     for folder in Path(path).resolve().parents:
         manifest = folder / "config.json"
         try:
