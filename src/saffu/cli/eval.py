@@ -90,30 +90,32 @@ def run(options: argparse.Namespace) -> None:
         typing = typing_scores(lm, corpus, options.typing) if options.typing else {}
     unknown = unknown_words(lm.tokenizer_, corpus)
     if options.json:
-        facts: dict[str, Any] = {"documents": corpus.documents, "lines": corpus.lines, "split": how.split}
-        facts |= {"targets": score.targets, "bytes": score.bytes, "nll": score.nll}
-        facts |= {"perplexity": score.perplexity, "bits_per_byte": score.bits_per_byte, "unknown_words": unknown}
-        facts |= {f"{name}_perplexity": baseline.perplexity for name, baseline in baselines.items()}
-        facts |= {f"{name}_bits_per_byte": baseline.bits_per_byte for name, baseline in baselines.items()}
-        facts |= (
-            {"typing": {name: typing_facts(score) | typed(score) for name, score in typing.items()}} if typing else {}
-        )
-        print_json(facts)
-        if options.update:
-            add_documents(options)
-        return
-    part = f", the first {score.targets:,} tokens" if options.max_tokens else f", {score.targets:,} tokens"
-    print(f"{corpus.described(corpus.documents)}{part}, {score.bytes:,} bytes")
-    how_read = ", no memory" if options.no_memory else ", online" if options.online else ""
-    how_read += ", neural cache" if options.neural_cache else ""
-    print_scores({f"this model{how_read}": score}, baselines)
-    if unknown:
-        share = f"{unknown / score.targets:.1%} of the tokens are <unk>"
-        print(f"({share}, which spell no word: compare these numbers only within this vocabulary)")
-    if typing:
-        print_typing(typing)
+        own = {"documents": corpus.documents, "lines": corpus.lines, "split": how.split, "unknown_words": unknown}
+        print_json(own | score_facts(score, baselines, typing))
+    else:
+        part = f", the first {score.targets:,} tokens" if options.max_tokens else f", {score.targets:,} tokens"
+        print(f"{corpus.described(corpus.documents)}{part}, {score.bytes:,} bytes")
+        how_read = ", no memory" if options.no_memory else ", online" if options.online else ""
+        how_read += ", neural cache" if options.neural_cache else ""
+        print_scores({f"this model{how_read}": score}, baselines)
+        if unknown:
+            share = f"{unknown / score.targets:.1%} of the tokens are <unk>"
+            print(f"({share}, which spell no word: compare these numbers only within this vocabulary)")
+        if typing:
+            print_typing(typing)
     if options.update:
         add_documents(options)
+
+
+def score_facts(score: Score, baselines: Mapping[str, Score], typing: Mapping[str, TypingScore]) -> dict[str, Any]:
+    """The scores as JSON values."""
+    facts: dict[str, Any] = {"targets": score.targets, "bytes": score.bytes, "nll": score.nll}
+    facts |= {"perplexity": score.perplexity, "bits_per_byte": score.bits_per_byte}
+    for name, baseline in baselines.items():
+        facts |= {f"{name}_perplexity": baseline.perplexity, f"{name}_bits_per_byte": baseline.bits_per_byte}
+    if typing:
+        facts["typing"] = {name: typing_facts(score) | typed(score) for name, score in typing.items()}
+    return facts
 
 
 def print_scores(scores: Mapping[str, Score], baselines: Mapping[str, Score]) -> None:
