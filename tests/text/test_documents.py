@@ -191,6 +191,12 @@ def test_records(tmp_path: Path, ending: str) -> None:
         list(read_lines([path], field="body"))
 
 
+def test_columns_separated_by_semicolons(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text;id\none;1\n")
+    with pytest.raises(SaffuError, match=r"a\.csv has one column, 'text;id'; separate columns by commas"):
+        list(read_lines([tmp_path / "a.csv"]))
+
+
 @pytest.mark.parametrize("ending", FORMATS)
 def test_records_without_a_text_field(tmp_path: Path, ending: str) -> None:
     path = write_records(tmp_path / f"a.{ending}", [{"body": "x", "id": "1"}])

@@ -168,7 +168,7 @@ def say_what_stays(options: argparse.Namespace, lm: SaffuLM, tokens: Sequence[st
     """What remains of the removed text: tokens that no other document has, and what was fitted to all text."""
     if tokens:
         shown = ", ".join(map(show_token, tokens[:10])) + (", …" if len(tokens) > 10 else "")
-        of = f"note: tokenizer.json still has {plural(len(tokens), 'token')} that only the removed text contained"
+        of = f"note: tokenizer.json still has {plural(len(tokens), 'token')} that were counted only in the removed text"
         say(options, f"{of}; they are never generated, suggested, or listed: {shown}")
     if lm.tokenizer_settings_:  # of a tokenizer learned from the model's own text
         say(options, TOKENS_STAY)

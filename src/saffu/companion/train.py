@@ -261,7 +261,9 @@ class Training(run.Run[CompanionModel, Progress]):
         what = "the network" if self.networks.stack.number == 1 else f"the {self.networks.stack.number} networks"
         verb = "improves" if self.networks.stack.number == 1 else "improve"
         if self.best.networks is not None and best < counted:
-            text = f"({self.dev.targets:,} tokens of it) from {counted:.3f} to {best:.3f} bits per byte"
+            digits = 3 if f"{counted:.3f}" != f"{best:.3f}" else 6
+            change = f"from {counted:.{digits}f} to {best:.{digits}f} bits per byte"
+            text = f"({self.dev.targets:,} tokens of it) {change}"
             return f"{what} {verb} held-out text {text}; {self.progress.ended}"
         if self.best.networks is not None:  # those that training started from
             return f"{what} {verb} nothing: held-out text is predicted no better than by the counts alone"

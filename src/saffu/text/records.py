@@ -72,6 +72,9 @@ def text_field(wanted: str | None, names: Collection[str], where: str) -> str:
     field_name = "text" if wanted is None else wanted
     if field_name in names:
         return field_name
+    if len(names) == 1 and ";" in str(*names):
+        column = repr(str(*names)[:40])
+        raise SaffuError(f"{where} has one column, {column}; separate columns by commas, or by tabs in a .tsv file")
     shown = ", ".join(repr(str(name)[:40]) for name in list(names)[:SHOWN_FIELDS]) or "none"
     more = ", …" if len(names) > SHOWN_FIELDS else ""
     raise SaffuError(f"{where} has no field {field_name!r}; set `field` to one of {shown}{more}")
