@@ -40,6 +40,8 @@ MODELS = tuple(CONFIGS)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored, and so would what the tests start
     config.addinivalue_line("markers", "slow: starts processes or kills them; left out by -m 'not slow'")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background, and their children, ignore it
     os.fsync = lambda _: None  # no test outlasts a power failure, and thousands of waits for a disk take a minute

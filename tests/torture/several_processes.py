@@ -76,7 +76,8 @@ def waits(began: float, limit: float) -> bool:
 def on_ray(words: list[str], how: str, moment: float, out: Path, model: Path) -> str:
     """Stop a run on Ray and run it again: it ends with the files of a run in one process. What went wrong."""
     first, err = on_ray_until(words, moment, SIGNALS[how])
-    if first not in STATUSES[how] or "Traceback" in err:
+    aborted = first == -signal.SIGABRT and "*** SIGTERM received" in err  # by Ray itself, while its core starts
+    if (not aborted and first not in STATUSES[how]) or "Traceback" in err:
         return f"after {moment:.1f} s: {first}, {err[-1000:]}"
     if first != 0:
         if out.exists() and (wrong := failed(is_whole, out)):  # it may have been stopped after it was written

@@ -90,8 +90,10 @@ def run(options: argparse.Namespace) -> None:
         typing = typing_scores(lm, corpus, options.typing) if options.typing else {}
     unknown = unknown_words(lm.tokenizer_, corpus)
     if options.json:
-        own = {"documents": corpus.documents, "lines": corpus.lines, "split": how.split, "unknown_words": unknown}
-        print_json(own | score_facts(score, baselines, typing))
+        facts: dict[str, Any] = {"documents": corpus.documents, "lines": corpus.lines, "split": how.split}
+        facts |= {"targets": score.targets, "bytes": score.bytes, "nll": score.nll}
+        facts |= {"perplexity": score.perplexity, "bits_per_byte": score.bits_per_byte, "unknown_words": unknown}
+        print_json(facts | baseline_facts(baselines, typing))
     else:
         part = f", the first {score.targets:,} tokens" if options.max_tokens else f", {score.targets:,} tokens"
         print(f"{corpus.described(corpus.documents)}{part}, {score.bytes:,} bytes")
@@ -107,12 +109,10 @@ def run(options: argparse.Namespace) -> None:
         add_documents(options)
 
 
-def score_facts(score: Score, baselines: Mapping[str, Score], typing: Mapping[str, TypingScore]) -> dict[str, Any]:
-    """The scores as JSON values."""
-    facts: dict[str, Any] = {"targets": score.targets, "bytes": score.bytes, "nll": score.nll}
-    facts |= {"perplexity": score.perplexity, "bits_per_byte": score.bits_per_byte}
-    for name, baseline in baselines.items():
-        facts |= {f"{name}_perplexity": baseline.perplexity, f"{name}_bits_per_byte": baseline.bits_per_byte}
+def baseline_facts(baselines: Mapping[str, Score], typing: Mapping[str, TypingScore]) -> dict[str, Any]:
+    """What a model is compared with, and what its suggestions save, as JSON values."""
+    facts: dict[str, Any] = {f"{name}_perplexity": score.perplexity for name, score in baselines.items()}
+    facts |= {f"{name}_bits_per_byte": score.bits_per_byte for name, score in baselines.items()}
     if typing:
         facts["typing"] = {name: typing_facts(score) | typed(score) for name, score in typing.items()}
     return facts
