@@ -80,7 +80,8 @@ def main() -> None:
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs would ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs would ignore it …
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # … and those under nohup this
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves no disk mounted
     with tempfile.TemporaryDirectory(prefix="torture-") as place:
         reports = run(options.only.split(","), options.minutes, seed, Path(place))
