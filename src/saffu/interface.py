@@ -94,7 +94,7 @@ class Capabilities(Protocol):
     ) -> tuple[int, State]:
         """A token from the distribution after `state`, and the state after it, without computing all probabilities.
 
-        With `top_k`, it is one of so many most likely tokens.
+        With `top_k`, it is one of the `top_k` most likely tokens.
         """
         raise SaffuError("this model samples from the probabilities of all tokens; use `next_log_probabilities`")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def with_network(config: Settings, **length: float) -> Settings:
-    """The settings of a model with a network next to its counts that is trained for so many `minutes` or `epochs`."""
+    """The settings of a model with a network next to its counts that is trained for some `minutes` or `epochs`."""
     own = solution(config.preset)
     kind = own if own.always_trains else solution(own.trained_as) if own.trained_as else None
     if kind is None:
