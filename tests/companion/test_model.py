@@ -468,6 +468,8 @@ def test_the_command_trains_evaluates_and_resumes(saffu, tmp_path):
     assert saffu(f"export {out} --out {tmp_path / 'hf'}").status == 0
     head, *_ = saffu(f"pairs {out}").out.splitlines()
     assert head.split() == ["pairs", "tokens", "accuracy", "ties", "counted", "network", "beyond", "counts", "trigram"]
+    refused = saffu(f"train --resume {out} --device cuda:99")
+    assert refused.status == 2 and "device 'cuda:99' is not available" in refused.err
     assert saffu(f"train --resume {out}").status == 0
     (tmp_path / "other.txt").write_text("\n".join(texts(3, 300)) + "\n")
     refused = saffu(f"train {tmp_path / 'other.txt'} --resume {out}")

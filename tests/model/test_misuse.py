@@ -54,6 +54,10 @@ MISUSES = {
     "encoder is not fitted": lambda lm, tmp: SaffuLM(encoder=SaffuLM()),
     "encoder and config": lambda lm, tmp: SaffuLM(CalibratedConfig(), encoder=lm),
     "device": lambda lm, tmp: SaffuLM(device="gpu").fit(["a b c"] * 9),
+    "device of the paper's network": lambda lm, tmp: SaffuLM(PaperConfig(), device="gpu").fit(["a b c"] * 9),
+    "device of a network": lambda lm, tmp: SaffuLM(saffu.preset("companion"), device="cuda:99").fit(["a b c"] * 9),
+    "device to train on": lambda lm, tmp: SaffuLM(device="gpu").train(["a b c"] * 9, ["a b"], epochs=1),
+    "device of a network None": lambda lm, tmp: SaffuLM(saffu.preset("companion"), device=None).fit(["a b c"] * 9),
     "device None": lambda lm, tmp: SaffuLM(device=None).fit(["a b c"] * 9),
     "parameter": lambda lm, tmp: SaffuLM().set_params(order=3),
     # fit

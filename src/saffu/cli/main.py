@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from saffu import __version__
@@ -55,6 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         for number, usual in previous.items():
             signal.signal(number, usual)
         sys.unraisablehook = hook
+    if arguments is None and received and "ray" in sys.modules:  # whose threads can crash an interpreter that ends
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(status)
     sys.exit(status)
 
 

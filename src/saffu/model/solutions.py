@@ -72,6 +72,7 @@ def fit_companion(
     corpus: TokenCorpus, vocabulary: int, config: CompanionConfig, device: str, group: ProcessGroup, **options: Any
 ) -> Iterator[Stage]:
     """Count, each process of a group for itself; `SaffuLM.backprop` trains the network next to the counts."""
+    require_usable(device)
     from saffu.companion.model import CompanionModel
 
     for stage in fit_calibrated(corpus, vocabulary, config, "cpu", SINGLE, **options):
@@ -81,6 +82,7 @@ def fit_companion(
 
 def next_to_counts(model: Model, config: Any, device: str) -> Model:
     """A counted model as one that a network can be trained next to."""
+    require_usable(device)
     from saffu.companion.model import CompanionModel
 
     return CompanionModel(config, model.counted_part, None, device)
@@ -89,6 +91,7 @@ def next_to_counts(model: Model, config: Any, device: str) -> Model:
 def companion_from_arrays(
     config: CompanionConfig, vocabulary: int, arrays: Arrays, sums: Arrays | None, device: str
 ) -> Model:
+    require_usable(device)
     from saffu.companion.model import CompanionModel
 
     return CompanionModel.from_arrays(config, arrays, sums, device)
@@ -116,6 +119,7 @@ def fit_paper(
     training: Any = None,
     embeddings: Any = None,
 ) -> Iterator[Stage]:
+    require_usable(device)
     if training is not None:
         from saffu.paper.start import start
 
@@ -126,6 +130,7 @@ def fit_paper(
 
 
 def paper_from_arrays(config: PaperConfig, vocabulary: int, arrays: Arrays, sums: Arrays | None, device: str) -> Model:
+    require_usable(device)
     from saffu.paper.model import PaperModel
 
     return PaperModel.from_arrays(config, vocabulary, arrays, sums, device)
@@ -286,6 +291,14 @@ def check(**arguments: Any) -> None:
             names = " or ".join(kind.__name__ for kind in kinds)
             example = ", such as saffu.preset('paper')" if kinds == [Settings] else ""
             raise SaffuError(f"`{name}` is {value!r:.80}; pass an object of the class {names}{example}")
+
+
+def require_usable(device: str) -> None:
+    """Fail early, and in one line, on a device that this machine does not have."""
+    if device != "cpu":  # which needs no torch
+        from saffu.paper.devices import usable_device
+
+        usable_device(device)
 
 
 def require_cpu(device: str) -> None:

@@ -21,7 +21,7 @@ def usable_device(name: str) -> torch.device:
     device(type='cpu')
     """
     reason = ""
-    if name.partition(":")[0] in ("cpu", "cuda"):
+    if str(name).partition(":")[0] in ("cpu", "cuda"):
         try:
             device = torch.device(name)
             torch.zeros(1, device=device)
