@@ -24,7 +24,7 @@ from saffu import files
 from saffu.errors import SaffuError
 from saffu.experiments import figures, learning_curves, tables
 from saffu.experiments.learning_curves import Curve
-from saffu.experiments.reproduce import PRINTED_LOG, PRINTED_TEST, PRINTED_TEST_100M
+from saffu.experiments.reproduce import LEARNING_RATE, PRINTED_LOG, PRINTED_TEST, PRINTED_TEST_100M
 from saffu.format import plural
 
 NAMES = {"explicit": "warm", "random": "cold", "cipher": "cold, cipher's embeddings"}
@@ -164,6 +164,8 @@ def default_protocol_table(results: Results) -> str:
         log = {row["stage"].replace("random", "init"): row["dev_perplexity"] for row in run["log"]}
         name = f"{NAMES[run['start']]}, r = {run['radius']}" + (", from a tenth" if run["size"] == "100M" else "")
         name += "".join(f", {setting} {value}" for setting, value in run["settings"].items())
+        if run["learning_rate"] == LEARNING_RATE:
+            name += f", the printed rate, {run['batch_size']} targets per step"
         cells = [f"{log[stage]:,.1f}" if stage in log else "–" for stage in stages]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines).replace("| 1 folds", "| 1 fold") + "\n"

@@ -33,7 +33,7 @@ PROTOCOL = "mixed"  # the text of the paper's protocol
 MAIN = ("babylm-small", "babylm-small-published", "spoken", "spoken-published")  # first with the default reading wins
 STORED = ("default", "0.2.0")  # readings whose whole grids may be stored, the first one found is judged
 OTHER_READINGS = {"earlier": "the earlier default", "earlier+natural-logarithm": "natural logarithms"}  # judged, too
-STOPPED = (19, 20, 21)  # claims judged by runs with `special_noise` zero, which was the default then
+STOPPED = (19, 20, 21)  # claims judged by runs under today's default
 JUDGED = {"attention", "attention_priming", "decoder_priming", "tune_folds", "fold_tokens"}  # by one claim or another
 
 
@@ -194,7 +194,6 @@ def verdict_table(results: Results) -> str:
         text = PROTOCOL if number in (11, 13) else results.main_text
         text = text if is_own else "another text"
         size = f"{text}, {verdict.size}" + ", as 0.2.0 read the paper" * is_former if verdict.tokens else "–"
-        size += ", `special_noise` zero" * (number in STOPPED)
         values = [verdict.claim, f"**{short(verdict.verdict)}**", effects(verdict), spread, size, verdict.evidence]
         lines.append(f"| {number} | " + " | ".join([*values, elsewhere(verdict, others)]) + " |")
     summary = f"{verdict_counts(results)}. Effects are relative changes, averaged. A spread is a standard "
