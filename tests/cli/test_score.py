@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+from contextlib import suppress
 from unittest import mock
 
 import pytest
@@ -347,8 +348,10 @@ def test_a_row_comes_when_its_line_has(tmp_path, fitted):
             for row in rows:
                 assert process.stdout.readline().startswith(row)
         process.stdout.close()
-        process.stdin.write(("\n".join(LINES) + "\n").encode() * 8)
-        process.stdin.close()
+        with suppress(BrokenPipeError):  # it may have ended by now
+            process.stdin.write(("\n".join(LINES) + "\n").encode() * 8)
+        with suppress(BrokenPipeError):
+            process.stdin.close()
         assert (process.wait(), process.stderr.read()) == (0, b"")
 
 
