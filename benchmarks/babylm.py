@@ -24,13 +24,13 @@ PUBLISHED = [  # name, mean accuracy over the 67 files of BLiMP, in percent; tra
 ]
 
 
-def read(patterns: list[str]) -> list[str]:
-    """The texts of files and folders, one document each."""
+def read(patterns: list[str], split: str) -> list[str]:
+    """The documents of files and folders: whole files, or their lines."""
     texts = []
     for path in find_files(patterns):
         with open_source(Source(path, path.name)) as file:
             texts.append(file.read().decode())
-    return texts
+    return texts if split == "file" else [line for text in texts for line in text.splitlines()]
 
 
 def main() -> None:
@@ -38,11 +38,12 @@ def main() -> None:
     parser.add_argument("--train", nargs="+", required=True, metavar="TEXT", help="files or folders to train on")
     parser.add_argument("--dev", nargs="+", required=True, metavar="TEXT", help="held-out files or folders")
     parser.add_argument("--blimp", type=Path, required=True, metavar="DIR", help="the folder of BLiMP's files")
+    parser.add_argument("--split", choices=("file", "line"), default="file", help="what a document is (default: file)")
     parser.add_argument("--minutes", type=float, default=0.0, help="time in all, to train networks next to the counts")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, or cuda:N (default: cpu)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    train, dev = read(options.train), read(options.dev)
+    train, dev = (read(texts, options.split) for texts in (options.train, options.dev))
     config = CompanionConfig(minutes=options.minutes, seed=options.seed) if options.minutes else CalibratedConfig()
     began = time.perf_counter()
     lm = SaffuLM(config, device=options.device if options.minutes else "cpu").fit(train)

@@ -17,6 +17,7 @@ TEXTS = {
     "running": "babylm-small, files as running text",
     "lines": "babylm-small, every line alone",
     "mixed": "babylm-small and mixed-10M, files as running text",
+    "mixed lines": "babylm-small and mixed-10M, every line alone",
     "ptb": "Penn Treebank, words as tokens",
 }
 DEVICES = {"cuda": "H200", "cpu": "2 cores"}
