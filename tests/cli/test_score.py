@@ -245,6 +245,18 @@ def test_quantiles(saffu):
     assert lines[10] == "bits per byte: 300 lines"
 
 
+def test_line_ends_are_not_words(saffu, monkeypatch):
+    """They have rows, but are neither counted as words nor part of the distribution."""
+    words = [row for row in rows(saffu("score model lines.txt --words --json")) if row["word"] != "<eod>"]
+    (shown,) = rows(saffu("score model lines.txt --words --quantiles --json"))
+    assert shown["words"] == len(words) == sum(len(line.split()) for line in LINES)
+    middle = sorted(row["bits"] for row in words)[math.ceil(len(words) / 2) - 1]
+    assert shown["quantiles"]["50%"] == pytest.approx(middle, abs=6e-4)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    kept = saffu("score model lines.txt --words --keep bits>=0").err.splitlines()[0]
+    assert kept == f"bits: {len(words):,} words"
+
+
 def test_only_files_are_scored_with_memory_by_default(saffu, fitted, tmp_path):
     lm = fitted("calibrated")
     lm.save(tmp_path / "counted")

@@ -21,6 +21,7 @@ from saffu.format import to_json
 from saffu.text.records import Record, Skipped
 from saffu.tools.distribution import Distribution, bin_of, number_of
 from saffu.tools.scores import Condition, Scorer
+from saffu.tools.words import END_OF_LINE
 
 COLUMNS = {
     "lines": ["bits", "tokens", "bytes", "bits_per_byte", "perplexity"],
@@ -36,11 +37,11 @@ Row = dict[str, Any]
 
 @dataclass
 class Tally:
-    """What was scored: records, blank ones among them, rows, and those that were kept; what was malformed."""
+    """What was scored: records, blank ones among them, lines, words, or tokens, and those kept; what was malformed."""
 
     records: int = 0
     blank: int = 0
-    rows: int = 0
+    rows: int = 0  # without those of line ends among words
     kept: int = 0
     values: Distribution = field(default_factory=Distribution)  # of the measure, for all rows
     skipped: dict[str, Skipped] = field(default_factory=dict)
@@ -158,11 +159,13 @@ def scored(
         for record, rows in zip(batch, measures.rows(scorer, others, texts), strict=True):
             tally.records += 1
             tally.blank += not rows
-            tally.rows += len(rows)
             for row in rows:
-                tally.values.add(row[measures.main])
-            kept += [(record, row) for row in rows if measures.keeps(row)]
-        tally.kept += len(kept)
+                is_kept = measures.keeps(row)
+                kept += [(record, row)] if is_kept else []
+                if row.get("word") != END_OF_LINE:  # which has a row, but is not a word
+                    tally.rows += 1
+                    tally.kept += is_kept
+                    tally.values.add(row[measures.main])
         yield kept
 
 
