@@ -58,6 +58,15 @@ def test_pickles_go_on_living(fitted, train_text, tmp_path):
     assert pickle.loads(pickle.dumps(SaffuLM.load(tmp_path / "again"))).trained_on_ == again.trained_on_
 
 
+def test_pickles_keep_the_arguments_of_the_constructor(fitted, train_text):
+    base = fitted("calibrated")
+    mine = pickle.loads(pickle.dumps(SaffuLM(encoder=base).fit(train_text[:9])))
+    assert mine.get_params()["encoder"].trained_on_ == base.trained_on_ and mine.get_params()["tokenizer"] is None
+    again = mine.fit(train_text[:5])  # with the encoder, as before
+    assert base.merge(again).trained_on_["documents"] == base.trained_on_["documents"] + 5
+    assert pickle.loads(pickle.dumps(SaffuLM().fit(train_text[:9]))).get_params() == SaffuLM().get_params()
+
+
 def test_unfitted_models_can_be_pickled():
     again = pickle.loads(pickle.dumps(SaffuLM(CONFIGS["calibrated"](), device="cpu")))
     assert again.config == CONFIGS["calibrated"]()

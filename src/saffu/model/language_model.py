@@ -137,7 +137,8 @@ class SaffuLM:
         with tempfile.TemporaryDirectory(prefix="saffu-") as folder:
             self.save(Path(folder) / "model")
             contents = {path.name: path.read_bytes() for path in (Path(folder) / "model").iterdir()}
-        return _restored, (type(self), self.device, contents)
+        parameters = {name: vars(self)[name] for name in ("encoder", "_tokenizer", "_parameters")}
+        return _restored, (type(self), self.device, contents), parameters
 
     if not TYPE_CHECKING:  # a type checker knows the attributes from their declarations
 
