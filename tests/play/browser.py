@@ -169,6 +169,8 @@ def test_type_explain_forget_and_undo(open_page, counted):
         page.click("#all-parts")
     titles = page.locator("#bars tbody .name").all_inner_texts()
     assert titles[0].startswith("starting point: ")
+    legend = page.inner_text("#why-legend")
+    assert "all words like it, which occur in similar places." in legend and "The starting point combines" in legend
     assert "after the quiet: river 1 of 1" in titles
     assert page.inner_text("#sentence").endswith("because the quiet → river occurs once in your text.")
 

@@ -30,7 +30,7 @@ const owner = () => (subject()?.name === "your text" ? "your text" : "the text")
 export function phrased(phrase) {
   return phrase.map((each) => {
     if (typeof each === "string") return each;
-    return each.kin.length ? isolated(each.text, "i", { className: "kin", title: `also: ${each.kin.join(" · ")}` }) : isolated(each.text, "i");
+    return each.kin.length ? isolated(each.text, "i", { className: "kin", title: `words in similar places: ${each.kin.join(" · ")}` }) : isolated(each.text, "i");
   });
 }
 
