@@ -79,6 +79,7 @@ def test_the_default_is_calibrated_and_reads_running_text(saffu):
     assert score["perplexity"] < score["unigram_perplexity"]
     info = facts(saffu("info model --json"))
     assert (info["preset"], info["settings"]["order"], info["source"]["split"]) == ("calibrated", 3, "file")
+    assert "  memory_tokens      " in saffu("info model").out  # as its option
     assert saffu("generate model the --seed 1").out.startswith("the")
     assert "running text: 1 document, 60 lines" in saffu("eval model dev.txt.gz").out
     assert "60 documents of one line" in saffu("eval model dev.txt.gz --split line").out

@@ -461,7 +461,7 @@ def test_the_command_trains_evaluates_and_resumes(saffu, tmp_path):
     assert "this model, neural cache" in saffu(f"eval {out} {dev} --split file --neural-cache").out
     assert saffu(f"generate {out} --seed 1 --max-tokens 5").status == 0
     assert "network" in saffu(f"explain {out} ann").out
-    assert "forget after --drop-network" in saffu(f"info {out}").out
+    assert "forget (with --drop-network)" in saffu(f"info {out}").out
     assert len(saffu(f"score {out} {dev}").out.splitlines()) == 1 + 120
     plain, cached = (saffu(f"score {out} {dev} --split file {option}").out for option in ("", "--neural-cache"))
     assert plain != cached and len(plain.splitlines()) == len(cached.splitlines()) == 2

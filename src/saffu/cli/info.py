@@ -37,15 +37,14 @@ def run(options: argparse.Namespace) -> None:
     seen = lm.trained_on_
     text = f"{seen['tokens']:,} tokens, {in_parts(seen['documents'], seen['parts'])}, {plural(seen['lines'], 'line')}"
     read = f", --split {lm.source_['split']}" if lm.source_.get("split") else ""
-    can = "can" if facts["changeable"] else "cannot"
-    has_network = facts["changeable"] and lm.model_.has_network
-    forget = "forget after --drop-network" if has_network else "forget"
+    forget = "forget (with --drop-network)" if lm.model_.has_network else "forget"
+    changes = f"can update, {forget}, and merge" if facts["changeable"] else "cannot update, forget, or merge"
     rows = [
         ["preset", preset_of(lm)],
         ["parameters", f"{lm.parameters_:,}"],
         ["vocabulary", f"{len(lm.tokenizer_):,}"],
         ["trained on", f"{text}, {seen['bytes']:,} bytes{read}"],
-        ["encoder", f"{encoder[:16]}; {can} update, {forget}, and merge"],
+        ["encoder", f"{encoder[:16]}; {changes}"],
         ["files", f"{sum(sizes.values()) / 1e6:.1f} MB" + ("; all checksums match" if options.check else "")],
     ]
     for name, value in rows:
@@ -110,7 +109,8 @@ def print_settings(lm: SaffuLM) -> None:
     for entry in fields(lm.config):
         value = getattr(lm.config, entry.name)
         mark = "*" if value != entry.default else " "
-        print(f"{mark} {entry.name:<18} {shown(value):<10} {entry.metadata['meaning']}")
+        name = entry.metadata["option"] or entry.name
+        print(f"{mark} {name:<18} {shown(value):<10} {entry.metadata['meaning']}")
 
 
 COMMAND = Command(
