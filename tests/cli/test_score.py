@@ -292,7 +292,8 @@ def test_repetition_costs(saffu, fitted, tmp_path):
         assert row["repetition"] == pytest.approx(bare["bits_per_byte"] - eased["bits_per_byte"], abs=1e-9)
         assert row["cost"] == pytest.approx(2 * bare["bits_per_byte"] - eased["bits_per_byte"])
     assert saffu("score counted --repetition --keep-best 50%", stdin=text).out.splitlines() == [LINES[0]]
-    assert "remove --against" in saffu("score counted --repetition --words", stdin=text).err
+    refused = saffu("score counted --repetition --words", stdin=text).err
+    assert "--repetition is for whole lines and one model; remove --against" in refused
 
 
 def test_records_keep_their_fields(saffu, tmp_path):

@@ -280,6 +280,7 @@ def test_only_models_of_one_encoder_merge():
     base = SaffuLM(ToyConfig()).fit(SHARDS[0])
     others = {
         "tokenizers differ": SaffuLM(ToyConfig()).fit(["quite another text, with other words"] * 9),
+        "one is toy, the other counted": SaffuLM(tokenizer=base.tokenizer_).fit(SHARDS[0]),
         "smoothing is 4.0 in one and 5.0": SaffuLM(ToyConfig(smoothing=5.0), tokenizer=base.tokenizer_).fit(SHARDS[0]),
         "different text": SaffuLM(ToyConfig(), tokenizer=base.tokenizer_).fit(SHARDS[1]),
     }

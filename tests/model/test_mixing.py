@@ -148,6 +148,8 @@ def test_what_cannot_be_mixed(parts, fitted):
     own, _ = parts
     with pytest.raises(SaffuError, match="at least two"):
         own.mix(dev=["a"])
+    with pytest.raises(SaffuError, match="no text to fit the weights on"):
+        own.mix(parts[1], dev=[" "])
     with pytest.raises(SaffuError, match="a mixture cannot be an encoder"):
         SaffuLM(encoder=own.mix(parts[1], dev=letters(3, 60))).fit(["a"])
     with pytest.raises(SaffuError, match="tokenizer is another one"):

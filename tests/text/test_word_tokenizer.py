@@ -103,4 +103,5 @@ def test_the_command(saffu, monkeypatch, tmp_path):
     assert isinstance(SaffuLM.load("model").tokenizer_, WordTokenizer)
     assert saffu("export model --to arpa --out words.arpa").status == 0
     assert "\tthe dog\t" in (tmp_path / "words.arpa").read_text()
+    assert "train without --words-as-tokens" in saffu("export model --to hf --out hf").err
     assert saffu("train text.txt --tokenizer model --words-as-tokens --out other").status == 2

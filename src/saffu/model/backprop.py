@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from saffu.errors import SaffuError
 from saffu.files import Content
-from saffu.model.solutions import solution
+from saffu.model.solutions import shown_name, solution
 from saffu.settings import Settings
 from saffu.tools.generate import short_documents
 
@@ -33,7 +33,8 @@ def new_run(lm: SaffuLM, training: Settings | None, *corpora: TokenCorpus, **opt
     """A run that trains a model, with the settings that it resolves."""
     train = solution(lm.config.preset).train
     if train is None:
-        raise SaffuError(f"{lm.config.preset} models have no trainable weights; fit a companion or paper model")
+        name = shown_name(lm.config.preset)
+        raise SaffuError(f"{name} models have no trainable weights; fit a companion or paper model")
     run = train(lm.model_, lm.config, lm.tokenizer_, training, *corpora, **options)
     lm.config = run.best.config
     return run

@@ -52,7 +52,7 @@ CHECKPOINTS = (*range(1, 10), *range(10, 101, 10))  # in millions of words, as i
 def export_hf(lm: SaffuLM, folder: str | Path) -> None:
     """Write a folder for transformers. Atomic."""
     if isinstance(lm.tokenizer_, WordTokenizer):
-        raise SaffuError("models of words cannot be exported to transformers; train without `words_as_tokens`")
+        raise SaffuError("models of words cannot be exported to transformers; train without --words-as-tokens")
     folders.require_export(Path(folder))
     folders.verify_and_load(lm)
     model = lm.model_

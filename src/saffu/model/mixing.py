@@ -31,7 +31,7 @@ def mix(models: Sequence[SaffuLM], dev: Text) -> SaffuLM:
         raise SaffuError("there is nothing to mix; list at least two models")
     ledgers = [require_changeable(lm) for lm in models]
     corpus = first.tokenize(dev)
-    corpus.require_text("mix")
+    corpus.require_text("fit the weights on")
     for number, ledger in enumerate(ledgers, 1):
         warn_if_counted(corpus, ledger, f"model {number}")
     mixed = copy.copy(first)

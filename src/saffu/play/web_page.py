@@ -123,7 +123,7 @@ def counted_model(lm: SaffuLM) -> CalibratedModel:
     if model is None or model.sums is None:
         raise SaffuError("only a counted model with its counts can become a page; train one with the counted preset")
     if isinstance(lm.tokenizer_, WordTokenizer):
-        raise SaffuError("models of words cannot become a page; train without `words_as_tokens`")
+        raise SaffuError("models of words cannot become a page; train without --words-as-tokens")
     return model
 
 

@@ -166,7 +166,7 @@ class Tokenizer:
             new = [chunk for chunk in dict.fromkeys(chain.from_iterable(chunks)) if chunk not in known]
             known.update(zip(new, [encoding.ids for encoding in self._backend.encode_batch_fast(new)], strict=True))
         except TypeError:  # the library's answer to lone surrogates
-            raise SaffuError("the text is not valid Unicode; use encode_bytes for raw bytes") from None
+            raise SaffuError("the text is not valid Unicode; decode it with errors='replace'") from None
         self._known_characters += sum(map(len, new))
         if self._known_characters > KNOWN_CHARACTERS:
             self._known = {}

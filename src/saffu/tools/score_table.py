@@ -81,9 +81,7 @@ class Measures:
 
     def __post_init__(self) -> None:
         if self.repetition and (self.against or self.unit != "lines"):
-            raise SaffuError(
-                "`repetition` is that of whole lines under one model; remove --against, --words, and --tokens"
-            )
+            raise SaffuError("`repetition` is for whole lines and one model; remove --against, --words, and --tokens")
         if self.against and self.unit != "lines":
             raise SaffuError(f"`against` compares whole lines; remove --{self.unit}")
         if len(set(self.names)) < len(self.names):
