@@ -168,8 +168,9 @@ def complete_word(model: Model, tokenizer: Tokenizer, prompt: str, number: int =
 
     Every sequence of tokens counts whose bytes begin with the unfinished word, so the result does not depend on how
     that would be tokenized. A word ends before white space, the end of the line, or punctuation, except for `_` and
-    for an apostrophe or hyphen within a word. The search is limited (LEAST_SHARE, MOST_STEPS, MOST_TOKENS) and ends
-    once no other word can be among the `number` most likely; what was not followed is missing from the sum of the
+    for an apostrophe or hyphen within a word. A continuation that is less likely here than in the training text as a
+    whole is noise, and counts as the end of the word. The search is limited (LEAST_SHARE, MOST_STEPS, MOST_TOKENS) and
+    ends once no other word can be among the `number` most likely; what was not followed is missing from the sum of the
     probabilities.
     """
     if number < 1:
