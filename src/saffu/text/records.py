@@ -36,7 +36,7 @@ class Skipped:
     """The malformed records of one source that were skipped.
 
     >>> str(Skipped(4, [2, 3, 7]))
-    '4 malformed records: number 2, 3, 7, …'
+    '4 malformed records: numbers 2, 3, 7, …'
     """
 
     count: int = 0
@@ -44,7 +44,7 @@ class Skipped:
 
     def __str__(self) -> str:
         numbers = ", ".join(map(str, self.first)) + (", …" if self.count > len(self.first) else "")
-        return f"{plural(self.count, 'malformed record')}: number {numbers}"
+        return f"{plural(self.count, 'malformed record')}: {'number' if self.count == 1 else 'numbers'} {numbers}"
 
 
 @dataclass
