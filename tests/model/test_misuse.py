@@ -108,6 +108,7 @@ MISUSES = {
     "stream from None": lambda lm, tmp: list(lm.stream(None)),
     "surprisals of a list": lambda lm, tmp: lm.surprisals(["the dog"]),
     "complete to no words": lambda lm, tmp: lm.complete_word("the d", 0),
+    "complete to 2.5 words": lambda lm, tmp: lm.complete_word("the d", 2.5),
     "limit as text": lambda lm, tmp: saffu.memory_limit("500M").__enter__(),
     "limit 1": lambda lm, tmp: saffu.memory_limit(1).__enter__(),
     "explain a number": lambda lm, tmp: lm.explain(3),

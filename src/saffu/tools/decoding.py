@@ -173,8 +173,8 @@ def complete_word(model: Model, tokenizer: Tokenizer, prompt: str, number: int =
     ends once no other word can be among the `number` most likely; what was not followed is missing from the sum of the
     probabilities.
     """
-    if number < 1:
-        raise SaffuError(f"`number` is {number}; it must be an integer of at least 1")
+    if not isinstance(number, int | np.integer) or number < 1:
+        raise SaffuError(f"`number` is {number!r}; it must be an integer of at least 1")
     before, typed = unfinished(require_text(prompt))
     return word_completions(model, tokenizer, model.start(encode_prompt(tokenizer, before)), typed, number)
 
