@@ -198,6 +198,8 @@ def test_the_commands(saffu, tmp_path, monkeypatch):
     assert forgotten.status == 2 and "a part of the mixture would have no text" in forgotten.err
     assert "remove --encoder" in saffu("train own.txt --base general --tokenizer own --out x").err
     assert "preset mixture" in saffu("train own.txt --base mixed --out x").err
+    doubtful = saffu("train own.txt --base general --dev general.txt --out doubtful --split line")
+    assert "saffu: general has counted " in doubtful.err and doubtful.err.count("has counted") == 1
 
 
 def test_what_is_not_mixed_yet_is_not_saved(saffu, tmp_path, monkeypatch):

@@ -243,7 +243,7 @@ def make(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConf
                 corpora = recipe.tokenize(text, place)
                 announce(log, corpora)
                 lm = recipe.count(corpora, log.row, place, group)
-                if options.dev and group.is_first:
+                if options.dev and not recipe.base and group.is_first:  # a mixture checks all of its models
                     warn_if_counted(corpora.dev, lm.ledger_)
                 if recipe.trains:
                     with training_log(options, log, corpora.dev) as on_row:

@@ -17,23 +17,27 @@ if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM, Text
 
 
-def mix(models: Sequence[SaffuLM], dev: Text) -> SaffuLM:
-    """A mixture of calibrated models with one tokenizer, its weights fitted on `dev`, which none of them counted."""
+def mix(models: Sequence[SaffuLM], dev: Text, names: Sequence[str] = ()) -> SaffuLM:
+    """A mixture of calibrated models with one tokenizer, its weights fitted on `dev`, which none of them counted.
+
+    Messages call the models by their `names`, or else by number.
+    """
     from saffu.calibrated.mixture import fitted_mixture
 
     began = time.perf_counter()
     first = models[0]
-    for number, other in enumerate(models, 1):
+    names = names or [f"model {number}" for number in range(1, len(models) + 1)]
+    for name, other in zip(names, models, strict=True):
         check(models=(other, type(first)))
         if reason := obstacle(first, other):
-            raise SaffuError(f"model {number} cannot be part of a mixture: {reason}")
+            raise SaffuError(f"{name} cannot be part of a mixture: {reason}")
     if len(models) < 2:
         raise SaffuError("there is nothing to mix; list at least two models")
     ledgers = [require_changeable(lm) for lm in models]
     corpus = first.tokenize(dev)
     corpus.require_text("fit the weights on")
-    for number, ledger in enumerate(ledgers, 1):
-        warn_if_counted(corpus, ledger, f"model {number}")
+    for name, ledger in zip(names, ledgers, strict=True):
+        warn_if_counted(corpus, ledger, name)
     mixed = copy.copy(first)
     mixed.encoder = None
     model = fitted_mixture([lm.model_.counted_part for lm in models], corpus)

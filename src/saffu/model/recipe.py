@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from saffu.errors import SaffuError
 from saffu.files import changing
 from saffu.interface import Stage
+from saffu.model import mixing
 from saffu.model.folder import read_tokenizer
 from saffu.model.language_model import OnRow, SaffuLM
 from saffu.model.solutions import solution
@@ -113,7 +114,7 @@ class Recipe:
 
     def mix(self, lm: SaffuLM, base: Path, corpora: Corpora, on_row: OnRow) -> SaffuLM:
         """Mix a fitted model with one of much other text, and save the mixture."""
-        mixed = lm.mix(SaffuLM.load(base, check=True), dev=corpora.dev)
+        mixed = mixing.mix([lm, SaffuLM.load(base, check=True)], corpora.dev, ["the model", str(base)])
         mixed.save(self.folder)
         on_row(mixed.log_[-1])
         return mixed
