@@ -18,7 +18,7 @@ from lab import companion_results, recipe_results, search_results, transcripts
 from lab.fill import filled
 from lab.readings import dev_over_train, label, perplexities, structure_of
 from lab.rows import Row, head
-from lab.run_claims import best_rate, described
+from lab.run_claims import best_rate, changes, described
 from lab.verdicts import TEXTS, Results, verdict_counts, verdict_table
 from saffu import files
 from saffu.errors import SaffuError
@@ -131,13 +131,14 @@ def log_table(results: Results) -> str:
     return "\n".join([*lines, "", f"{facts}{runs[0]['dev_targets']:,} held-out targets.", ""])
 
 
-def protocol_table(results: Results) -> str:
+def protocol_table(rows: Sequence[Row]) -> str:
     """Runs of the paper's protocol: what they start from, where they end, and the printed test perplexities."""
     lines = head(["", "start", "best dev", "folds", "test", "test as 2^nats", "printed", "parameters"])
-    for name, runs in protocol_runs(results).items():
+    for name, runs in protocol_runs(rows).items():
         curves = [[row for row in run["log"] if "fold" in row] for run in runs]
         tests = [run["test_perplexity"] for run in runs]
         printed = (PRINTED_TEST if runs[0]["size"] == "10M" else PRINTED_TEST_100M).get(runs[0]["run"], "–")
+        printed = "–" if changes(runs[0]) else printed
         values = [
             f"{mean(curve[0]['dev_perplexity'] for curve in curves):,.1f}",
             described([min(row["dev_perplexity"] for row in curve) for curve in curves]),
@@ -149,8 +150,8 @@ def protocol_table(results: Results) -> str:
         ]
         lines.append(f"| {name} | " + " | ".join(values) + " |")
     facts = []
-    if results.protocol:
-        run = results.protocol[0]
+    if rows:
+        run = rows[0]
         sizes = f"vocabulary {run['full_vocabulary']:,}, reduced to {run['vocabulary']:,} (printed: 26,693, 2,848)"
         facts = ["", f"{run['tokens']:,} tokens; {sizes}; {run['test_targets']:,} test targets."]
     return "\n".join([*lines, *facts, ""])
@@ -162,8 +163,7 @@ def default_protocol_table(results: Results) -> str:
     lines = head(["", "initialized", "tuned", *(f"{stage.removeprefix('train ')} folds" for stage in stages[2:])])
     for run in results.default_protocol:
         log = {row["stage"].replace("random", "init"): row["dev_perplexity"] for row in run["log"]}
-        name = f"{NAMES[run['start']]}, r = {run['radius']}" + (", from a tenth" if run["size"] == "100M" else "")
-        name += "".join(f", {setting} {value}" for setting, value in run["settings"].items())
+        name = run_name(run)
         if run["learning_rate"] == LEARNING_RATE:
             name += f", the printed rate, {run['batch_size']} targets per step"
         cells = [f"{log[stage]:,.1f}" if stage in log else "–" for stage in stages]
@@ -171,13 +171,18 @@ def default_protocol_table(results: Results) -> str:
     return "\n".join(lines).replace("| 1 folds", "| 1 fold") + "\n"
 
 
-def protocol_runs(results: Results) -> dict[str, list[Row]]:
+def protocol_runs(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Runs of the paper's protocol that differ in their seeds alone, by a name."""
     found: dict[str, list[Row]] = {}
-    for run in results.protocol:
-        name = f"{NAMES[run['start']]}, r = {run['radius']}" + (", from a tenth" if run["size"] == "100M" else "")
-        found.setdefault(f"{name}, rate {run['learning_rate']:g}", []).append(run)
+    for run in rows:
+        found.setdefault(f"{run_name(run)}, rate {run['learning_rate']:g}", []).append(run)
     return found
+
+
+def run_name(run: Row) -> str:
+    """A run's start and what it changes, in words."""
+    name = f"{NAMES[run['start']]}, r = {run['radius']}" + (", from a tenth" if run["size"] == "100M" else "")
+    return name + "".join(f", {setting} {value}" for setting, value in changes(run).items())
 
 
 def draw_figures(results: Results, folder: Path) -> None:
@@ -191,7 +196,7 @@ def draw_figures(results: Results, folder: Path) -> None:
                 curves.append(Curve(f"{name}, r = {radius}", rows))
     protocol = [
         Curve(name.rpartition(",")[0], [row for row in runs[0]["log"] if "fold" in row])
-        for name, runs in protocol_runs(results).items()
+        for name, runs in protocol_runs(results.protocol).items()
     ]
     for name, drawn in {"warm-cold": curves, "protocol": protocol}.items():
         if drawn:
@@ -214,8 +219,9 @@ def pages(results: Results) -> dict[str, dict[str, str]]:
         "paper.md": {
             "magnitude": magnitude_table(results),
             "log": log_table(results),
-            "protocol": protocol_table(results),
+            "protocol": protocol_table(results.protocol),
             "default-protocol": default_protocol_table(results),
+            "stopped": protocol_table(results.stopped),
             "verdicts": verdict_table(results),
         },
         "warm-start.md": {"warm-starts": warm_table(results)},

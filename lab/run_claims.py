@@ -108,7 +108,7 @@ def described(scores: Sequence[float]) -> str:
 def large_text(rows: Iterable[Row]) -> Verdict:
     """Claim 11, from the paper's protocol: initialized on a tenth of the text, or on all of it."""
     claim = "A model that is initialized on a tenth of its text ends far above one that saw all of it (58.05, 23.84)."
-    runs = [row for row in rows if row["run"] == "explicit-8" and row["learning_rate"] > 1e-4]
+    runs = [row for row in rows if row["run"] == "explicit-8" and row["learning_rate"] > 1e-4 and not changes(row)]
     pairs = pairs_of(*([row for row in runs if row["size"] == size] for size in ("100M", "10M")))
     if not pairs:
         return Verdict(11, claim, OPEN, "Needs `saffu reproduce logs` on one text with both sizes of the protocol.")
@@ -119,6 +119,12 @@ def large_text(rows: Iterable[Row]) -> Verdict:
     paper = PRINTED_TEST_100M["explicit-8"] / PRINTED_TEST["explicit-8"] - 1
     tokens = min(run["tokens"] for run in runs)
     return Verdict(11, claim, verdict, evidence, paper_effect=paper, tokens=tokens, **over_seeds(effects))
+
+
+def changes(run: Row) -> Mapping[str, Any]:
+    """The settings of a run's model that differ from those of the study; older rows have none."""
+    found: Mapping[str, Any] = run.get("settings", {})
+    return found
 
 
 def vocabulary(rows: Iterable[Row]) -> Verdict:

@@ -33,7 +33,7 @@ PROTOCOL = "mixed"  # the text of the paper's protocol
 MAIN = ("babylm-small", "babylm-small-published", "spoken", "spoken-published")  # first with the default reading wins
 STORED = ("default", "0.2.0")  # readings whose whole grids may be stored, the first one found is judged
 OTHER_READINGS = {"earlier": "the earlier default", "earlier+natural-logarithm": "natural logarithms"}  # judged, too
-STOPPED = (19, 20, 21)  # claims judged by runs under today's default
+BY_RUNS = (8, 11, 19, 20, 21)  # claims judged by runs under today's default
 JUDGED = {"attention", "attention_priming", "decoder_priming", "tune_folds", "fold_tokens"}  # by one claim or another
 
 
@@ -142,7 +142,7 @@ def run_verdicts(results: Results) -> dict[int, Verdict]:
     verdicts = [
         run_claims.tuning(results.tunings),
         *run_claims.training(results.runs),
-        run_claims.large_text(results.protocol),
+        run_claims.large_text(results.stopped),
         run_claims.vocabulary(results.protocol),
         run_claims.cost(results.runs),
         *run_claims.stopping(results.stopped),
@@ -175,7 +175,8 @@ def other_verdicts(results: Results) -> dict[str, dict[int, Verdict]]:
             found[f"{text} with {words}"] = grid_verdicts(rows, reading)
     if protocol := results.protocol:
         tests = [run | {"best_dev_perplexity": run["test_perplexity"]} for run in protocol if run["size"] == "10M"]
-        found[f"{PROTOCOL}, test"] = {verdict.number: verdict for verdict in run_claims.training(tests)}
+        verdicts = [*run_claims.training(tests), run_claims.large_text(protocol)]
+        found[f"{PROTOCOL} as 0.2.0 read it, test"] = {verdict.number: verdict for verdict in verdicts}
     return found
 
 
@@ -189,9 +190,9 @@ def verdict_table(results: Results) -> str:
         shown = decided(verdict, others)
         is_own = shown is verdict
         verdict = shown
-        is_former = results.main_reading != "default" and is_own and number not in {*decided_by_search, *STOPPED}
+        is_former = results.main_reading != "default" and is_own and number not in {*decided_by_search, *BY_RUNS}
         spread = "–" if verdict.spread is None else f"± {100 * verdict.spread:.2f} ({verdict.seeds})"
-        text = PROTOCOL if number in (11, 13) else results.main_text
+        text = PROTOCOL if number == 13 else results.main_text
         text = text if is_own else "another text"
         size = f"{text}, {verdict.size}" + ", as 0.2.0 read the paper" * is_former if verdict.tokens else "–"
         values = [verdict.claim, f"**{short(verdict.verdict)}**", effects(verdict), spread, size, verdict.evidence]

@@ -115,6 +115,7 @@ def test_every_claim_has_a_verdict(tmp_path):
     protocol += [protocol_run(seed=1), protocol_run(size="100M", test=94.0, seed=1)]
     rows = [row(), row("natural-logarithm", slot_weight="natural")]
     results = written(tmp_path / "results", rows, runs, protocol)
+    results.stopped = [run | {"until_stopped": False} for run in protocol]
     found = all_verdicts(results)
     assert list(found) == list(range(1, 22))
     assert {number: found[number].verdict for number in (9, 10, 11, 13, 15)} == dict.fromkeys(
@@ -125,7 +126,7 @@ def test_every_claim_has_a_verdict(tmp_path):
     assert all_verdicts(results)[8].verdict == IN_PART
     table = verdict_table(results)
     assert "| spoken, 5 tokens counted, toy-sized |" in table
-    assert "| **holds** | +84.0% (+143.5%) | ± 5.66 (2) | mixed, 10,000,000 tokens counted |" in table
+    assert "| **holds** | +84.0% (+143.5%) | ± 5.66 (2) | spoken, 10,000,000 tokens counted |" in table
 
 
 def test_other_verdicts_are_listed(tmp_path):
@@ -175,7 +176,7 @@ def test_command(tmp_path, monkeypatch):
     )
     for name, parts in {
         "ablation.md": ("search", "properties", "validation", "readings", "readings-published", "grid"),
-        "paper.md": ("verdicts", "magnitude", "log", "protocol", "default-protocol"),
+        "paper.md": ("verdicts", "magnitude", "log", "protocol", "default-protocol", "stopped"),
         "warm-start.md": ("warm-starts",),
         "companion.md": (),
     }.items():

@@ -83,6 +83,7 @@ def test_training_compares_best_rates_and_means():
 @pytest.mark.parametrize(("test", "verdict"), [(58.05, HOLDS), (24.2, IN_PART), (23.0, FAILS)])
 def test_initialized_on_a_tenth(test, verdict):
     rows = [protocol("10M", 23.84), protocol("100M", test), protocol("10M", 99.0, rate=5e-6)]
+    rows.append(protocol("100M", 99.0) | {"settings": {"attention": "uniform"}})
     found = run_claims.large_text(rows)
     assert found.verdict == verdict and found.effect == pytest.approx(test / 23.84 - 1)
     assert run_claims.large_text(rows[:1]).verdict == OPEN
