@@ -69,7 +69,7 @@ def test_a_log_is_validated(saffu, copied, line):  # noqa: F811
     folder = copied("calibrated")
     (folder / "log.jsonl").write_text(line + "\n")
     sign(folder)
-    for command in ("info", "eval"):
+    for command in ("info", "compare", "eval"):
         result = saffu([command, folder, *([folder / "tokenizer.json"] if command == "eval" else [])])
         assert result.status == 2 and "is damaged" in result.err, (line, result)
         one_line(result)
@@ -80,9 +80,15 @@ def test_a_source_is_validated(saffu, copied, tmp_path, source):  # noqa: F811
     folder = copied("calibrated")
     manifest = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(manifest | {"source": source}))
-    sign(folder)
     (tmp_path / "x.txt").write_text("the old dog\n")
-    for line in (["info", folder], ["forget", folder, tmp_path / "x.txt"]):
+    row = {"stage": "train", "fold": 0, "tokens": 1, "seconds": 1, "dev_perplexity": 9, "dev_bits_per_byte": 2}
+    (folder / "log.jsonl").write_text(json.dumps(row) + "\n")
+    sign(folder)
+    for line in (
+        ["info", folder],
+        ["compare", folder, "--out", tmp_path / "figure"],
+        ["forget", folder, tmp_path / "x.txt"],
+    ):
         result = saffu(line)
         assert result.status == 2 and "is damaged" in result.err, (source, result)
         one_line(result)

@@ -14,7 +14,8 @@ from saffu.experiments.learning_curves import Curve, comparison, comparison_tabl
 def write_run(folder, perplexities, seconds, **more):
     """A run with one fold per perplexity, starting with fold 0."""
     folder.mkdir()
-    rows = [{"stage": "init", "dev_perplexity": 1.0, "seconds": 0.0}]  # the explicit solution's row is not a fold
+    scores = {"dev_perplexity": 1.0, "dev_bits_per_byte": 0.1}
+    rows = [{"stage": "init", **scores, "seconds": 0.0}]  # the explicit solution's row is not a fold
     for fold, (perplexity, second) in enumerate(zip(perplexities, seconds, strict=True)):
         row = {"stage": f"train {fold}", "fold": fold, "tokens": fold * 1_000_000, "seconds": second}
         row |= {"dev_perplexity": perplexity, "dev_bits_per_byte": perplexity / 50}
@@ -78,15 +79,17 @@ def test_dollar_signs_are_not_formulas(runs):
 
 def test_invalid_runs(runs):
     (runs / "solved").mkdir()
-    (runs / "solved" / "log.jsonl").write_text('{"stage": "init", "dev_perplexity": 3.0}\n')
+    (runs / "solved" / "log.jsonl").write_text('{"stage": "init", "seconds": 3.0}\n')
     (runs / "broken").mkdir()
     (runs / "broken" / "log.jsonl").write_text('{"fold": 1, "dev_perplexity": 3.0}\n')
+    write_run(runs / "diverged", [3.0, float("inf")], [1.0, 2.0])
     (runs / "empty").mkdir()
     for name, message in [
         ("nowhere", "no run at"),
         ("empty", "no run at"),
         ("solved", "no learning curve"),
         ("broken", "damaged"),
+        ("diverged", "not positive and finite"),
     ]:
         with pytest.raises(SaffuError, match=message):
             Curve.read(runs / name)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -66,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
 
 def require_comparable(runs: Sequence[Path]) -> bool:
     """Fail if the runs were scored on different text; return whether they share a vocabulary."""
-    from saffu.files import read_file, read_manifest
+    from saffu.model.folder import ModelFolder, log_facts, source_facts
 
     texts = set()
     vocabularies = set()
@@ -75,13 +73,14 @@ def require_comparable(runs: Sequence[Path]) -> bool:
         if not (folder / "config.json").exists():  # a log alone
             warn(f"{run} does not state its held-out text; make sure that it is the same as for the other runs")
             continue
-        manifest = read_manifest(folder)
-        rows = [json.loads(row) for row in read_file(folder, "log.jsonl", manifest).splitlines()]
+        opened = ModelFolder(folder, check=True)
+        with opened.fitting("config.json or log.jsonl"):
+            rows = log_facts(opened.text("log.jsonl"))
+            texts.add(source_facts(opened.manifest["source"]).get("dev"))
         changed = [row["stage"] == "update" for row in rows]
         if any("fold" in row for row in rows[changed.index(True) if any(changed) else len(rows) :]):
             raise SaffuError(f"{run} was trained further by saffu update, on other text; pass runs of saffu train")
-        texts.add(manifest.get("source", {}).get("dev"))
-        vocabularies.add(hashlib.sha256(read_file(folder, "tokenizer.json", manifest)).hexdigest())
+        vocabularies.add(opened.text("tokenizer.json"))
     if len(texts - {None}) > 1:
         raise SaffuError("the runs were scored on different held-out texts; compare runs with the same --dev")
     if None in texts and len(runs) > 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +11,11 @@ from typing import Any, Literal
 from saffu.errors import SaffuError
 from saffu.experiments.figures import drawing
 from saffu.format import table
+from saffu.model.folder import log_facts
 from saffu.writing import replacing, require_new_file
 
 AXES = {"tokens": "million tokens seen by backpropagation", "seconds": "seconds of work, including the start"}
+SCORES = ("dev_perplexity", "dev_bits_per_byte", "train_perplexity")
 STYLE: dict[str, Any] = {"font.size": 10, "axes.grid": True, "grid.color": "#e6e6e6", "grid.linewidth": 0.6}
 COLORS = ["#b2182b", "#2166ac", "#1b7837", "#762a83", "#b35806", "#01665e", "#c51b7d", "#4d4d4d"]
 DASHES = ["-", "--", "-.", ":"]
@@ -40,11 +41,12 @@ class Curve:
                 f"no run at {run}; pass folders written by `saffu train` with --minutes, --epochs, or --backprop"
             )
         try:
-            rows = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
-            rows = [row for row in rows if "fold" in row and "dev_perplexity" in row]
-            {(row["tokens"], row["seconds"], row["dev_bits_per_byte"] + 0.0) for row in rows}
-        except (ValueError, KeyError, TypeError):
+            rows = [row for row in log_facts(log.read_text("utf-8")) if "fold" in row and "dev_perplexity" in row]
+            {(row["tokens"], row["seconds"]) for row in rows}
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise SaffuError(f"{log} is damaged; restore it or train again") from None
+        if not all(0 < row.get(name, 1) < math.inf for row in rows for name in SCORES):  # the axis is logarithmic
+            raise SaffuError(f"{log} has scores that are not positive and finite, so it cannot be plotted; omit it")
         if not rows:
             raise SaffuError(
                 f"{run} was counted, not trained, so it has no learning curve; pass a run that was trained"
