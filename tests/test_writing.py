@@ -259,6 +259,17 @@ def test_new_folders_follow_the_umask(here):
 
 
 @posix
+def test_new_folders_belong_to_the_group_of_a_shared_folder(here):
+    (here / "shared").mkdir()
+    (here / "shared").chmod(0o2770)
+    if not (here / "shared").stat().st_mode & stat.S_ISGID:
+        pytest.skip("a file system without such folders")
+    (here / "shared" / "usual").mkdir()
+    files.write_folder(here / "shared" / "new", {}, {"x": b"x"})
+    assert (here / "shared" / "new").stat().st_mode == (here / "shared" / "usual").stat().st_mode
+
+
+@posix
 def test_a_file_keeps_its_permissions(here):
     (here / "x").write_bytes(b"old")
     (here / "x").chmod(0o600)

@@ -126,7 +126,8 @@ def _replace(folder: Path, manifest: Mapping[str, Any], files: Mapping[str, Cont
 def _permit(fresh: Path, folder: Path) -> None:
     """Give a folder that is about to replace another one its permissions; those of a new one follow the umask."""
     if not folder.exists():
-        fresh.chmod(0o777 & ~_umask())
+        inherited = fresh.stat().st_mode & stat.S_ISGID  # of the folder that it lies in
+        fresh.chmod(0o777 & ~_umask() | inherited)
         return
     for path in fresh.iterdir():
         old = next((old for old in (folder / path.name, folder / MANIFEST) if old.is_file()), None)
