@@ -278,11 +278,24 @@ def test_a_damaged_ledger_is_an_error(books):
         "0.divided.parts": lambda a: a + 1,
         "0.divided.cuts": lambda a: a.astype(np.int32),
         "0.parts.times": lambda a: -a,
+        "0.held_out.times": lambda a: np.full(len(a), 2**62),
         "0.held_out.hashes": lambda a: a[::-1],
         "1.salt": lambda a: arrays["0.salt"],
     }.items():
         with pytest.raises((package.SaffuError, KeyError)):
             Ledger.from_arrays(arrays | {name: damaged(arrays.get(name))})
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2**62, -(2**63)])
+def test_a_document_that_was_cut_elsewhere_is_damage(saffu, books, cut):
+    arrays = package.load("m").ledger_.arrays()
+    arrays["0.divided.cuts"] = np.full_like(arrays["0.divided.cuts"], cut)
+    lm = package.load("m", check=True)
+    lm.ledger_ = Ledger.from_arrays(arrays)
+    lm.save("m")
+    for line in ("forget m b.txt", "forget m b.txt --skip-uncounted", "check m a.txt b.txt"):
+        refused = saffu(line)
+        assert refused.status == 2 and "the ledger is damaged" in refused.err
 
 
 numbers = st.lists(st.lists(st.integers(4, 6), min_size=1, max_size=12), min_size=1, max_size=4)

@@ -81,6 +81,8 @@ class Tally:
         fits = times.ndim == 1 and hashes.shape == (len(times), HASH) and hashes.dtype == np.uint8
         if not fits or times.dtype not in (np.int32, np.int64) or (times < 1).any():
             raise SaffuError(DAMAGED)
+        if times.sum(dtype=np.float64) >= 2.0**62:
+            raise SaffuError(DAMAGED)
         flat = np.ascontiguousarray(hashes).reshape(-1).view(f"S{HASH}")
         if (flat[1:] <= flat[:-1]).any():
             raise SaffuError(DAMAGED)

@@ -14,7 +14,7 @@ import numpy as np
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.errors import SaffuError
 from saffu.format import plural
-from saffu.model.ledger import HASH, OPENING, TABLES, Cuts, Ledger, hash_of, line_contents
+from saffu.model.ledger import DAMAGED, HASH, OPENING, TABLES, Cuts, Ledger, hash_of, line_contents
 from saffu.text.corpus import BEGINS, HELD_OUT, TokenCorpus
 from saffu.text.documents import STRETCH
 
@@ -328,6 +328,8 @@ class _Search:
 
     def _divided(self, lines: list[bytes], salt: bytes, whole: bytes, cuts: Cuts) -> Match:
         """A document that is known as a whole; of its parts, those that have not been removed by themselves."""
+        if sum(map(abs, cuts)) != len(lines):
+            raise SaffuError(DAMAGED)
         counted = []
         held_out = []
         for lo, cut in zip(accumulate(map(abs, cuts), initial=0), cuts, strict=False):
