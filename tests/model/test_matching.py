@@ -228,6 +228,22 @@ def test_forgetting_leaves_no_hash(saffu, books):
     assert len(page.divided) == 1
 
 
+@pytest.mark.parametrize("edits", [[[500]], [[0], [499]]], ids=["extended", "one by one"])
+def test_forgetting_parts_one_by_one_leaves_no_hash_either(saffu, books, edits):
+    """Of a document of which no part is counted any more, nothing is recorded, although it was never passed itself."""
+    lines = (books / "b.txt").read_text().splitlines()
+    for edit in edits:
+        changed = [*lines, ""]
+        changed[edit[0]] += "X"
+        (books / "e.txt").write_text("\n".join(changed) + "\n")
+        said = saffu("forget m e.txt --skip-uncounted").out
+    assert "m now holds 1 document in 13 parts" in said
+    (page,) = package.load("m").ledger_.pages.values()
+    assert len(page.divided) == 1
+    assert saffu("check m a.txt").status == 0
+    assert "has counted" not in saffu("eval m b.txt").err
+
+
 def test_python_forgets_a_file_of_which_lines_were_held_out(books):
     lm = package.load("m")
     removed = lm.forget([(books / "b.txt").read_text()])
@@ -277,6 +293,7 @@ def test_a_damaged_ledger_is_an_error(books):
     for name, damaged in {
         "0.divided.parts": lambda a: a + 1,
         "0.divided.cuts": lambda a: a.astype(np.int32),
+        "0.divided.counted": lambda a: a[1:],
         "0.parts.times": lambda a: -a,
         "0.held_out.times": lambda a: np.full(len(a), 2**62),
         "0.held_out.hashes": lambda a: a[::-1],
@@ -290,6 +307,7 @@ def test_a_damaged_ledger_is_an_error(books):
 def test_a_document_that_was_cut_elsewhere_is_damage(saffu, books, cut):
     arrays = package.load("m").ledger_.arrays()
     arrays["0.divided.cuts"] = np.full_like(arrays["0.divided.cuts"], cut)
+    del arrays["0.divided.counted"]
     lm = package.load("m", check=True)
     lm.ledger_ = Ledger.from_arrays(arrays)
     lm.save("m")

@@ -7,11 +7,13 @@ was held out, so that every line of a document can be verified before it is forg
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +27,25 @@ HASH = 16  # bytes; two documents share a hash with probability 2⁻¹²⁸
 OPENING = 3  # lines at the beginning of a part, by which it is found in a text
 TABLES = ("counted", "parts", "held_out", "openings")  # of a page
 PAGES = "pages"  # of a mixture's `source_`: how many pages of the ledger each of its parts has
+UNKNOWN = bytes(HASH)
 DAMAGED = "the ledger is damaged; restore the folder or train again"
 Hashes = npt.NDArray[np.bytes_]
 Times = npt.NDArray[np.int64]
 Cuts = tuple[int, ...]
 """The lines of each part of a document, in order: positive if it was counted, negative if it was held out."""
+
+
+class Divided(NamedTuple):
+    """A document of which lines were held out."""
+
+    whole: bytes  # its hash
+    cuts: Cuts
+    parts: tuple[bytes, ...] = ()  # the hashes of those counted; none where an earlier saffu has not recorded them
+
+    @property
+    def counted(self) -> int:
+        """How many parts were counted."""
+        return sum(cut > 0 for cut in self.cuts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +113,7 @@ class Page:
     parts: Tally = field(default_factory=Tally)  # what is counted of documents of which lines were held out
     held_out: Tally = field(default_factory=Tally)  # the parts that were held out, and documents held out as a whole
     openings: Tally = field(default_factory=Tally)  # the first lines of all these parts
-    divided: tuple[tuple[bytes, Cuts], ...] = ()  # whole documents of which lines were held out, sorted
+    divided: tuple[Divided, ...] = ()  # whole documents of which lines were held out, sorted
     complete: bool = True  # False for folders of saffu 0.2: `counted` holds parts too, and the rest is not known
 
     def __add__(self, other: Page) -> Page:
@@ -111,10 +127,12 @@ class Page:
         if self.complete:
             for table in TABLES[1:]:
                 stored |= {f"{table}.{name}": array for name, array in getattr(self, table).arrays().items()}
-            joined = b"".join(whole for whole, _ in self.divided)
-            stored["divided.hashes"] = np.frombuffer(joined, dtype=np.uint8).reshape(-1, HASH)
-            stored["divided.parts"] = np.array([len(cuts) for _, cuts in self.divided], dtype=np.int64)
-            stored["divided.cuts"] = np.array([cut for _, cuts in self.divided for cut in cuts], dtype=np.int64)
+            wholes = [entry.whole for entry in self.divided]
+            parts = [part for entry in self.divided for part in entry.parts or [UNKNOWN] * entry.counted]
+            stored["divided.hashes"] = np.frombuffer(b"".join(wholes), dtype=np.uint8).reshape(-1, HASH)
+            stored["divided.counted"] = np.frombuffer(b"".join(parts), dtype=np.uint8).reshape(-1, HASH)
+            stored["divided.parts"] = np.array([len(entry.cuts) for entry in self.divided], dtype=np.int64)
+            stored["divided.cuts"] = np.array([cut for entry in self.divided for cut in entry.cuts], dtype=np.int64)
         return stored
 
     @classmethod
@@ -128,12 +146,20 @@ class Page:
             raise SaffuError(DAMAGED)
         if (numbers < 0).any() or int(numbers.sum()) != len(cuts) or numbers.max(initial=0) > len(cuts):
             raise SaffuError(DAMAGED)
-        ends = list(accumulate(numbers.tolist(), initial=0))
-        divided = zip(hashes, (tuple(cuts[a:b].tolist()) for a, b in pairwise(ends)), strict=True)
+        unknown = np.zeros((int((cuts > 0).sum()), HASH), dtype=np.uint8)
+        own = arrays.get("divided.counted", unknown)
+        if own.dtype != np.uint8 or own.shape != unknown.shape:
+            raise SaffuError(DAMAGED)
+        rows = iter(own)
+        divided = []
+        for whole, (a, b) in zip(hashes, pairwise(accumulate(numbers.tolist(), initial=0)), strict=True):
+            entry = Divided(whole.tobytes(), tuple(cuts[a:b].tolist()))
+            known = tuple(row.tobytes() for row in islice(rows, entry.counted))
+            divided.append(entry if UNKNOWN in known else entry._replace(parts=known))
         parts, held_out, openings = (
             Tally.from_arrays(arrays[f"{table}.hashes"], arrays[f"{table}.times"]) for table in TABLES[1:]
         )
-        return cls(counted, parts, held_out, openings, tuple(sorted((w.tobytes(), own) for w, own in divided)))
+        return cls(counted, parts, held_out, openings, tuple(sorted(divided)))
 
 
 class Ledger:
@@ -162,7 +188,7 @@ class Ledger:
         """How many documents there are at most: parts that are not of whole documents may be of one each."""
         most = 0
         for page in self.pages.values():
-            parts = sum(cut > 0 for _, cuts in page.divided for cut in cuts)
+            parts = sum(entry.counted for entry in page.divided)
             others = max(0, int(page.parts.times.sum()) - parts)
             most += int(page.counted.times.sum()) + len(page.divided) + others
         return min(most, self.documents)
@@ -190,7 +216,7 @@ class Ledger:
         known = np.zeros(corpus.documents, dtype=bool)
         for salt, page in self.pages.items():
             hashes = hashed(corpus, salt, page.complete)
-            divided = np.array([whole for whole, _ in page.divided], dtype=hashes.dtype)
+            divided = np.array([entry.whole for entry in page.divided], dtype=hashes.dtype)
             known |= (page.counted.places(hashes) >= 0) | np.isin(hashes, divided)
         return float(np.diff(corpus.starts)[known].sum()) / max(1, corpus.targets)
 
@@ -211,11 +237,23 @@ class Ledger:
             pages[salt] = replace(page, **{name: left})
         return removed, Ledger(pages)
 
-    def without_division(self, salt: bytes, entry: tuple[bytes, Cuts]) -> Ledger:
+    def without_division(self, salt: bytes, entry: Divided) -> Ledger:
         """The ledger without one entry for a document of which lines were held out."""
         divided = list(self.pages[salt].divided)
         divided.remove(entry)
         return Ledger({**self.pages, salt: replace(self.pages[salt], divided=tuple(divided))})
+
+    def without_remains(self) -> Ledger:
+        """The ledger without entries for documents all parts of which have been removed one by one."""
+        pages = {}
+        for salt, page in self.pages.items():
+            times = dict(zip(page.parts.hashes.tolist(), page.parts.times.tolist(), strict=True))
+            kept: Counter[Divided] = Counter()
+            for entry in page.divided:
+                left = max((times.get(part.rstrip(b"\0"), 0) for part in entry.parts), default=math.inf)
+                kept[entry] += kept[entry] < left
+            pages[salt] = replace(page, divided=tuple(kept.elements()))
+        return Ledger(pages)
 
     def __add__(self, other: Ledger) -> Ledger:
         pages = dict(self.pages)
@@ -318,7 +356,8 @@ def divided_page(corpus: TokenCorpus, division: Division, salt: bytes) -> Page:
         own = range(begin, begin + int(runs.parts[begin]))
         if all(number in contents for number in own):
             cuts = tuple(int(runs.lines[n]) * (-1 if runs.held_out[n] else 1) for n in own)
-            divided.append((hash_of([contents[number] for number in own], salt), cuts))
+            parts = tuple(hash_of([contents[number]], salt) for number in own if not runs.held_out[number])
+            divided.append(Divided(hash_of([contents[number] for number in own], salt), cuts, parts))
     part = (runs.parts > 1)[~runs.held_out][: len(hashes)]  # runs that are counted are the documents of the corpus
     return Page(
         Tally.of(hashes[~part]),

@@ -14,7 +14,7 @@ import numpy as np
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.errors import SaffuError
 from saffu.format import plural
-from saffu.model.ledger import DAMAGED, HASH, OPENING, TABLES, Cuts, Ledger, hash_of, line_contents
+from saffu.model.ledger import DAMAGED, HASH, OPENING, TABLES, Divided, Ledger, hash_of, line_contents
 from saffu.text.corpus import BEGINS, HELD_OUT, TokenCorpus
 from saffu.text.documents import STRETCH
 
@@ -34,7 +34,7 @@ class Match:
     counted: Sequence[Span] = ()  # its parts that are counted; all of it, if nothing was held out
     held_out: Sequence[Span] = ()
     whole: bool = False  # whether it ends where the document that was counted ends
-    division: tuple[bytes, tuple[bytes, Cuts]] | None = None  # the salt and the entry of its page
+    division: tuple[bytes, Divided] | None = None  # the salt and the entry of its page
 
     @property
     def unknown(self) -> list[Span]:
@@ -130,6 +130,7 @@ class Matches:
         for match in self.documents:
             if match.division:
                 left = left.without_division(*match.division)
+        left = left.without_remains()
         firsts = self.corpus.document_lines().tolist()
         known = [removed for removed in [*counted, *parts] if removed[-1] >= 0]
         spans = [(firsts[number] + lo, firsts[number] + hi) for number, (lo, hi), _ in known]
@@ -300,45 +301,44 @@ class _Search:
     def __init__(self, ledger: Ledger, every: int) -> None:
         self.ledger = ledger
         self.every = every
-        self.divided: dict[bytes, defaultdict[bytes, list[Cuts]]] = {}
+        self.divided: dict[bytes, defaultdict[bytes, list[Divided]]] = {}
         for salt, page in ledger.pages.items():
             self.divided[salt] = defaultdict(list)
-            for whole, cuts in page.divided:
-                self.divided[salt][whole].append(cuts)
+            for entry in page.divided:
+                self.divided[salt][entry.whole].append(entry)
         self.known = {
             name: {salt: frozenset(getattr(page, name).hashes.tolist()) for salt, page in ledger.pages.items()}
             for name in TABLES
         }
         usual = max(LONGEST, (every - 1) * STRETCH)  # also of a document that was cut and so is not known as a whole
         self.longest = {
-            salt: max((usual, *(abs(cut) for _, cuts in page.divided for cut in cuts)))
+            salt: max((usual, *(abs(cut) for entry in page.divided for cut in entry.cuts)))
             for salt, page in ledger.pages.items()
         }
 
     def match(self, lines: list[bytes], ids: list[bytes]) -> Match:
         """Match a document given as the contents of its lines, with and without the digests of their text."""
         for salt, wholes in self.divided.items():
-            whole = hash_of(lines, salt)
-            if wholes[whole]:
-                return self._divided(lines, salt, whole, wholes[whole].pop())
+            if entries := wholes[hash_of(lines, salt)]:
+                return self._divided(lines, salt, entries.pop())
         old = {salt: self.known["counted"][salt] for salt, page in self.ledger.pages.items() if not page.complete}
         if old and self.every and (parts := counted_parts(ids, old, (self.every - 1) * STRETCH, STRETCH)):
             return Match(len(lines), parts)
         return self._tiled(lines)
 
-    def _divided(self, lines: list[bytes], salt: bytes, whole: bytes, cuts: Cuts) -> Match:
+    def _divided(self, lines: list[bytes], salt: bytes, entry: Divided) -> Match:
         """A document that is known as a whole; of its parts, those that have not been removed by themselves."""
-        if sum(map(abs, cuts)) != len(lines):
+        if sum(map(abs, entry.cuts)) != len(lines):
             raise SaffuError(DAMAGED)
         counted = []
         held_out = []
-        for lo, cut in zip(accumulate(map(abs, cuts), initial=0), cuts, strict=False):
+        for lo, cut in zip(accumulate(map(abs, entry.cuts), initial=0), entry.cuts, strict=False):
             span = (lo, lo + abs(cut))
             if cut < 0:
                 held_out.append(span)
             elif hash_of(lines[slice(*span)], salt).rstrip(b"\0") in self.known["parts"][salt]:
                 counted.append(span)
-        return Match(len(lines), counted, held_out, whole=True, division=(salt, (whole, cuts)))
+        return Match(len(lines), counted, held_out, whole=True, division=(salt, entry))
 
     def _tiled(self, lines: list[bytes]) -> Match:
         """The parts of other documents that occur in this one, from its first line on, the longest first."""
