@@ -359,7 +359,9 @@ def test_scores_of_counted_text_come_with_a_warning(saffu, tmp_path):
     trained = saffu(f"train train.txt --split line --dev part.txt --out m {QUICK}")
     assert trained.status == 0 and "the model has counted 100% of this text" in trained.err
     assert saffu(f"train train.txt --out running {QUICK}").status == 0  # which holds out a part of the file
-    assert "the model has counted 100% of this text" in saffu("eval running train.txt --json").err
+    assert "the model has counted 95% of this text" in saffu("eval running train.txt --json").err
+    (tmp_path / "begin.txt").write_text("".join((tmp_path / "train.txt").read_text().splitlines(True)[:150]))
+    assert re.search("the model has counted [89].% of this text", saffu("eval running begin.txt").err)
     (tmp_path / "mixed.txt").write_text("\n".join([*lines[:10], *(f"{line} {line}" for line in lines[:10])]) + "\n")
     for text in ("dev.txt.gz", "mixed.txt"):
         assert saffu(f"eval m {text}").err == ""

@@ -56,7 +56,7 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from saffu.model.ledger import warn_if_counted
+    from saffu.model.matching import warn_if_counted
     from saffu.text.corpus import TokenCorpus
     from saffu.text.documents import hold_out
     from saffu.text.selection import Text

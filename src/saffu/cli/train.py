@@ -212,7 +212,7 @@ def base_settings(options: argparse.Namespace, config: Settings) -> Settings:
 def make(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConfig, training: Settings | None) -> None:
     """Fit a model to the text, save it in --out after every stage, and train it if asked to."""
     from saffu.model.folder import read_tokenizer
-    from saffu.model.ledger import warn_if_counted
+    from saffu.model.matching import warn_if_counted
     from saffu.model.recipe import Recipe, locked, processes
     from saffu.model.solutions import solution
     from saffu.text.selection import TrainingText

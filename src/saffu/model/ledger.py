@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from saffu.errors import SaffuError
-from saffu.format import warn
 from saffu.interface import Array
 from saffu.text.corpus import Division, TokenCorpus
 
@@ -211,14 +210,12 @@ class Ledger:
         """The numbers of the documents of a corpus that are counted whole, each at most as often as in the ledger."""
         return np.flatnonzero(self.without(corpus, "counted")[0] >= 0)
 
-    def share_of(self, corpus: TokenCorpus) -> float:
-        """The share of the tokens of a corpus in documents that are counted, whole or but for what was held out."""
+    def knows(self, corpus: TokenCorpus) -> npt.NDArray[np.bool_]:
+        """Whether each document of a corpus is counted whole, however often it occurs."""
         known = np.zeros(corpus.documents, dtype=bool)
         for salt, page in self.pages.items():
-            hashes = hashed(corpus, salt, page.complete)
-            divided = np.array([entry.whole for entry in page.divided], dtype=hashes.dtype)
-            known |= (page.counted.places(hashes) >= 0) | np.isin(hashes, divided)
-        return float(np.diff(corpus.starts)[known].sum()) / max(1, corpus.targets)
+            known |= page.counted.places(hashed(corpus, salt, page.complete)) >= 0
+        return known
 
     def without(self, corpus: TokenCorpus, table: str, only: bytes | None = None) -> tuple[Array, Ledger]:
         """The page from whose table each document was removed, −1 for none, and the ledger without the documents.
@@ -296,14 +293,6 @@ class Ledger:
                 raise SaffuError(DAMAGED)
             pages[salt.tobytes()] = Page.from_arrays(parts[number])
         return cls(pages)
-
-
-def warn_if_counted(corpus: TokenCorpus, ledger: Ledger | None, model: str = "the model") -> None:
-    """Warn if most of a text that should be new to a model is counted."""
-    share = ledger.share_of(corpus) if ledger else 0.0
-    if share > 0.5:
-        predicts = "predicts it better than it would predict new text; pass text that it has not counted"
-        warn(f"{model} has counted {share:.0%} of this text, so it {predicts}")
 
 
 def line_contents(corpus: TokenCorpus, lo: int, hi: int, ends: Array, with_text: bool) -> Iterator[bytes]:

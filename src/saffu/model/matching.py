@@ -13,13 +13,14 @@ import numpy as np
 
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.errors import SaffuError
-from saffu.format import plural
+from saffu.format import plural, warn
 from saffu.model.ledger import DAMAGED, HASH, OPENING, TABLES, Divided, Ledger, hash_of, line_contents
 from saffu.text.corpus import BEGINS, HELD_OUT, TokenCorpus
 from saffu.text.documents import STRETCH
 
 SEARCHED = 5  # the longest n-grams by which changed lines are found: those whose keys are single numbers
 LONGEST = 19 * STRETCH  # lines of a part, unless more were held out or fewer
+MOST_SEARCHED = 50_000  # lines of a text that should be new, for parts that are counted
 QUOTED = 12  # tokens of a document that an error quotes
 UNCHANGED = "the model is unchanged"
 Span = tuple[int, int]
@@ -242,6 +243,42 @@ class Matches:
         return where + (f"; phrases in {_shown(lines)} were never counted" if lines != match.unknown else "")
 
 
+def warn_if_counted(corpus: TokenCorpus, ledger: Ledger | None, model: str = "the model") -> None:
+    """Warn if most of a text that should be new to a model is counted."""
+    share = counted_share(corpus, ledger) if ledger else 0.0
+    if share > 0.5:
+        predicts = "predicts it better than it would predict new text; pass text that it has not counted"
+        warn(f"{model} has counted {share:.0%} of this text, so it {predicts}")
+
+
+def counted_share(corpus: TokenCorpus, ledger: Ledger) -> float:
+    """The share of the tokens of a corpus that are counted, in whole documents or in parts that the ledger knows."""
+    whole = ledger.knows(corpus)
+    divides = any(len(page.parts.hashes) for page in ledger.pages.values())
+    in_parts = share_in_parts(corpus, np.flatnonzero(~whole).tolist(), ledger) if divides else 0.0
+    return float((np.diff(corpus.starts) * np.where(whole, 1, in_parts)).sum()) / max(1, corpus.targets)
+
+
+def share_in_parts(corpus: TokenCorpus, documents: Sequence[int], ledger: Ledger) -> float:
+    """The share of the tokens of documents that are in parts that are counted; of many lines, that of the first."""
+    search = _Search(ledger, every=0)
+    ends = corpus.line_starts()
+    bounds = corpus.document_lines().tolist()
+    lines = 0
+    searched = 0
+    counted = 0
+    for number in documents:
+        lo = bounds[number]
+        hi = min(bounds[number + 1], lo + MOST_SEARCHED - lines)
+        found = search.tiled(list(line_contents(corpus, lo, hi, ends, True))).counted
+        lines += hi - lo
+        searched += int(ends[hi] - ends[lo])
+        counted += sum(int(ends[lo + b] - ends[lo + a]) for a, b in found)
+        if lines == MOST_SEARCHED:
+            break
+    return counted / max(1, searched)
+
+
 def uncounted_lines(document: TokenCorpus, spans: Sequence[Span], ngrams: NgramCounts) -> list[Span]:
     """Which lines within spans of a document have n-grams that no counted text has; so they were changed.
 
@@ -324,7 +361,7 @@ class _Search:
         old = {salt: self.known["counted"][salt] for salt, page in self.ledger.pages.items() if not page.complete}
         if old and self.every and (parts := counted_parts(ids, old, (self.every - 1) * STRETCH, STRETCH)):
             return Match(len(lines), parts)
-        return self._tiled(lines)
+        return self.tiled(lines)
 
     def _divided(self, lines: list[bytes], salt: bytes, entry: Divided) -> Match:
         """A document that is known as a whole; of its parts, those that have not been removed by themselves."""
@@ -340,7 +377,7 @@ class _Search:
                 counted.append(span)
         return Match(len(lines), counted, held_out, whole=True, division=(salt, entry))
 
-    def _tiled(self, lines: list[bytes]) -> Match:
+    def tiled(self, lines: list[bytes]) -> Match:
         """The parts of other documents that occur in this one, from its first line on, the longest first."""
         spans: dict[str, list[Span]] = {"parts": [], "held_out": []}
         at = 0
@@ -357,8 +394,8 @@ class _Search:
         longest = (0, "")
         opened = False
         digest = hashlib.blake2b(key=salt, digest_size=HASH)
-        for end, line in enumerate(lines[at : at + self.longest[salt]], at + 1):
-            digest.update(line)
+        for end in range(at + 1, min(at + self.longest[salt], len(lines)) + 1):
+            digest.update(lines[end - 1])
             opened = opened or digest.digest().rstrip(b"\0") in openings
             if end - at >= OPENING and not opened:
                 break

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from saffu.errors import SaffuError
-from saffu.model.ledger import PAGES, warn_if_counted
+from saffu.model.ledger import PAGES
 from saffu.model.living import require_changeable
+from saffu.model.matching import warn_if_counted
 from saffu.model.solutions import check, solution
 from saffu.tools.evaluate import dev_facts, evaluate
 
