@@ -216,16 +216,6 @@ def test_a_lock_file_of_another_program_stays(saffu, here):
     refused(saffu, here, "update m b.txt", ".m.lock is not a lock file of saffu")
 
 
-def test_a_report_replaces_only_a_report(tmp_path):
-    from saffu.experiments.report import TITLE, require_own_report
-
-    (tmp_path / "index.html").write_text("<title>my page</title>")
-    with pytest.raises(SaffuError, match=r"index\.html: it is not part of a report"):
-        require_own_report(tmp_path, ["index.html", "tables.md"])
-    (tmp_path / "index.html").write_text(TITLE)
-    require_own_report(tmp_path, ["index.html"])
-
-
 # Permissions
 
 

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from grid_data import as_printed, paper_cells, scored
+from saffu import files
 from saffu.errors import SaffuError
 from saffu.experiments import figures, tables
 from saffu.experiments.grid import grid
@@ -155,6 +156,37 @@ class Reader(HTMLParser):
 
     def handle_data(self, data):
         self.text += data
+
+
+@pytest.mark.parametrize("name", ["index.html", "tables.md", "checksums.json"])
+def test_what_was_edited_in_a_report_stays(tmp_path, name):
+    report = Report(results(tmp_path, paper_cells()[:4]))
+    for _ in range(2):
+        report.write(tmp_path / "report")  # which replaces its own files
+    edited = tmp_path / "report" / name
+    edited.write_text("my notes\n" + edited.read_text())
+    before = {path.name: path.read_bytes() for path in (tmp_path / "report").iterdir()}
+    with pytest.raises(SaffuError, match="it is not as saffu report wrote it; move it, or pass another `out`"):
+        report.write(tmp_path / "report")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "report").iterdir()} == before
+
+
+def test_a_report_that_was_interrupted_is_written_again(tmp_path, monkeypatch):
+    first = Report(results(tmp_path, paper_cells()[:4]))
+    first.write(tmp_path / "report")
+    second = Report(results(tmp_path, paper_cells()[:8]))
+    write = files.write_file
+
+    def interrupted(path, content):
+        if path.name == "tables.md":
+            raise KeyboardInterrupt
+        write(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_file", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            second.write(tmp_path / "report")
+    Report(results(tmp_path, paper_cells()[:6])).write(tmp_path / "report")
 
 
 def test_the_page_is_complete_and_loads_nothing(tmp_path):

@@ -5,7 +5,10 @@ The page works offline, in light and dark mode, on a phone, and in print; it loa
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -21,7 +24,7 @@ from saffu.experiments.tables import Agreement, agreement, printed_perplexities,
 from saffu.format import plural
 from saffu.writing import require_outside_models
 
-TITLE = "<title>saffu: ablation report</title>"
+CHECKSUMS = "checksums.json"  # of the report's files, by which those that were edited are known
 
 
 class Report:
@@ -83,11 +86,14 @@ class Report:
         return contents | {f"{table.name}.csv": tables.comma_separated(table) for table in self.tables}
 
     def write(self, folder: Path) -> None:
-        """Write the files of the report. Those of an earlier report are replaced, but no others."""
-        contents = self.files()
-        require_own_report(folder, contents)
+        """Write the files of the report. Those of an earlier report are replaced unless they were edited."""
+        contents = {name: content.encode() for name, content in self.files().items()}
+        before = require_own_report(folder, contents)
+        checksums = {name: {checksum(content), before.get(name, "")} - {""} for name, content in contents.items()}
+        facts = {"report": {name: sorted(known) for name, known in checksums.items()}}  # also if this is interrupted
+        files.write_file(folder / CHECKSUMS, (json.dumps(facts, indent=2) + "\n").encode())
         for name, content in contents.items():
-            files.write_file(folder / name, content.encode())
+            files.write_file(folder / name, content)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON values."""
@@ -109,14 +115,26 @@ class Report:
         }
 
 
-def require_own_report(folder: Path, names: Iterable[str]) -> None:
-    """Fail if a report would replace files that are not part of a report, or lie in a model."""
-    require_outside_models(folder / "index.html")
-    page = folder / "index.html"
-    own = page.is_file() and TITLE in page.read_text("utf-8", "replace")
-    foreign = [name for name in names if (folder / name).exists()]
-    if foreign and not own:
-        raise SaffuError(f"will not replace {folder / foreign[0]}: it is not part of a report; choose another folder")
+def require_own_report(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """The checksums of files of an earlier report. Fails if others would be replaced, or if it lies in a model."""
+    require_outside_models(folder / CHECKSUMS)
+    recorded: dict[str, list[str]] = {}
+    with suppress(OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        stored = json.loads((folder / CHECKSUMS).read_text("utf-8"))["report"]
+        recorded = {name: list(known) for name, known in stored.items()}
+    paths = [folder / name for name in names]
+    present = {path.name: checksum(path.read_bytes()) if path.is_file() else "" for path in paths if path.exists()}
+    foreign = [name for name, known in present.items() if known not in recorded.get(name, [])]
+    if (folder / CHECKSUMS).exists() and not recorded:
+        foreign.append(CHECKSUMS)
+    if foreign:
+        path = folder / foreign[0]
+        raise SaffuError(f"will not replace {path}: it is not as saffu report wrote it; move it, or pass another `out`")
+    return present
+
+
+def checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def page_of(report: Report, heat_maps: str, pareto: str) -> str:
