@@ -70,7 +70,7 @@ class Match:
     def share(self) -> str:
         """How much of it is known."""
         matches = self.lines - sum(hi - lo for lo, hi in self.unknown)
-        return f"{matches:,} of its {plural(self.lines, 'line')} match ({100 * matches / self.lines:.0f}%)"
+        return f"{matches:,} of its {plural(self.lines, 'line')} match ({100 * matches // self.lines}%)"
 
     @property
     def partial(self) -> bool:
@@ -229,7 +229,7 @@ class Matches:
             return f"{which} was counted, but {_shown(match.unknown)} of it no longer are"
         if match.unknown:
             return f"{which} is not the one that was counted: {self._lines(number, ngrams)}; pass it as it was"
-        return f"{which} is only a part of the one that was counted; {match.share}"
+        return f"{which} was not counted as a whole: it consists of parts of one or more others; {match.share}"
 
     def _lines(self, number: int, ngrams: NgramCounts | None) -> str:
         """How many lines of a document match, and where those are that do not."""
