@@ -234,6 +234,20 @@ def test_parquet_strings_that_are_not_utf8(tmp_path):
     assert [text for _, text in read_lines([path], errors="replace")] == ["good", "bad \ufffd\ufffd", "fine"]
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_two_columns_of_text(tmp_path, ending):
+    """Neither is read in place of the other."""
+    path = tmp_path / f"a.{ending}"
+    if ending == "csv":
+        path.write_text("text,text\none,two\n")
+    else:
+        arrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+        columns = [arrow.array(["one"]), arrow.array(["two"])]
+        parquet.write_table(arrow.Table.from_arrays(columns, names=["text", "text"]), path)
+    with pytest.raises(SaffuError, match="has several columns 'text'; rename all but the one to read"):
+        list(read_lines([path]))
+
+
 def test_parquet_names_of_columns_that_are_not_utf8(tmp_path):
     path = tmp_path / "a.parquet"
     arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")

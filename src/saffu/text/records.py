@@ -70,6 +70,8 @@ class BadRecords:
 def text_field(wanted: str | None, names: Collection[str], where: str) -> str:
     """The field that holds the text: the wanted one, or "text"."""
     field_name = "text" if wanted is None else wanted
+    if list(names).count(field_name) > 1:
+        raise SaffuError(f"{where} has several columns {field_name!r}; rename all but the one to read")
     if field_name in names:
         return field_name
     if len(names) == 1 and ";" in str(*names):
