@@ -196,6 +196,13 @@ def test_the_commands(saffu, tmp_path, monkeypatch):
         assert saffu(line).status == 0, line
     forgotten = saffu("forget based own.txt --skip-uncounted")
     assert forgotten.status == 2 and "a part of the mixture would have no text" in forgotten.err
+    (tmp_path / "line.txt").write_text(sentences(1, 500)[3] + "\n")
+    for name in ("mixed", "based"):  # the tokenizer of both was learned from general.txt
+        refused = saffu(f"forget {name} line.txt --retokenize general.txt own.txt")
+        assert refused.status == 2 and "a mixture cannot be retokenized; make it again of models" in refused.err
+        said = saffu(f"forget {name} line.txt").out
+        assert "note: the tokenizer and the encoders stay as they were fitted" in said
+        assert "--retokenize" not in said and "make the mixture again of models without them" in said
     assert "remove --encoder" in saffu("train own.txt --base general --tokenizer own --out x").err
     assert "preset mixture" in saffu("train own.txt --base mixed --out x").err
     doubtful = saffu("train own.txt --base general --dev general.txt --out doubtful --split line")

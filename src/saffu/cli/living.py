@@ -38,6 +38,10 @@ TOKENS_STAY = (
     "documents; to rule that out, train with --tokenizer DIR (of a model of other text), or pass what is left to "
     "--retokenize"
 )
+PARTS_STAY = (
+    "note: the tokenizer and the encoders stay as they were fitted, on text that may have included the removed "
+    "documents; to rule that out, make the mixture again of models without them"
+)
 ENCODER_STAYS = "note: the encoder stays as it was fitted, on text that may have included the removed documents"
 
 
@@ -170,7 +174,9 @@ def say_what_stays(options: argparse.Namespace, lm: SaffuLM, tokens: Sequence[st
         shown = ", ".join(map(show_token, tokens[:10])) + (", …" if len(tokens) > 10 else "")
         of = f"note: tokenizer.json still has {plural(len(tokens), 'token')} that were counted only in the removed text"
         say(options, f"{of}; they are never generated, suggested, or listed: {shown}")
-    if lm.tokenizer_settings_:  # of a tokenizer learned from the model's own text
+    if lm.model_.parts > 1:
+        say(options, PARTS_STAY)
+    elif lm.tokenizer_settings_:  # of a tokenizer learned from the model's own text
         say(options, TOKENS_STAY)
     elif not lm.log_ or lm.log_[0]["stage"] != "recount":  # with the encoder of another model
         say(options, ENCODER_STAYS)

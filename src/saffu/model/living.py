@@ -145,6 +145,8 @@ def retokenize(lm: SaffuLM, documents: Text) -> None:
     """
     ledger = require_changeable(lm)
     lines = documents_from(documents)
+    if lm.model_.parts > 1:
+        raise SaffuError("a mixture cannot be retokenized; make it again of models without these documents")
     if not lm.tokenizer_settings_:
         raise SaffuError("the tokenizer of this model was not learned from its own text; there is nothing to fit again")
     corpus = lm.tokenize(lines)
