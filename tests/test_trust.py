@@ -125,7 +125,7 @@ def test_a_killed_training_leaves_no_text(texts):
 def test_forgetting_states_what_stays(saffu, texts):
     assert saffu(f"train a.txt secret.txt --split line --hold-out 0 --out own {QUICK}").status == 0
     result = saffu("forget own secret.txt")
-    assert "tokenizer.json still has" in result.out and "xylophonist" in result.out
+    assert "tokenizer.json, and with it every export, still has" in result.out and "xylophonist" in result.out
     assert "xylophonist" in (texts / "own" / "tokenizer.json").read_text()
     saffu(f"train b.txt --split line --hold-out 0 --out public {QUICK}")
     saffu(f"train a.txt secret.txt --split line --hold-out 0 --tokenizer public --out private {QUICK}")

@@ -426,7 +426,11 @@ def test_a_token_without_a_count_is_never_generated_suggested_or_listed(saffu, s
 
 def test_forgetting_names_the_tokens_that_remain(saffu, secret):
     said = saffu("forget m secret.txt").out
-    assert "tokenizer.json still has" in said and "▁xylophonist" in said and "--retokenize" in said
+    assert (
+        "tokenizer.json, and with it every export, still has" in said
+        and "▁xylophonist" in said
+        and "--retokenize" in said
+    )
 
 
 def test_the_rest_can_be_counted_again_with_a_fresh_tokenizer(saffu, secret):

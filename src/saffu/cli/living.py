@@ -172,8 +172,9 @@ def say_what_stays(options: argparse.Namespace, lm: SaffuLM, tokens: Sequence[st
     """What remains of the removed text: tokens that no other document has, and what was fitted to all text."""
     if tokens:
         shown = ", ".join(map(show_token, tokens[:10])) + (", …" if len(tokens) > 10 else "")
-        of = f"note: tokenizer.json still has {plural(len(tokens), 'token')} that were counted only in the removed text"
-        say(options, f"{of}; they are never generated, suggested, or listed: {shown}")
+        were = "token that was" if len(tokens) == 1 else "tokens that were"
+        of = f"{len(tokens):,} {were} counted only in the removed text, which saffu never generates, suggests, or lists"
+        say(options, f"note: tokenizer.json, and with it every export, still has {of}: {shown}")
     if lm.model_.parts > 1:
         say(options, PARTS_STAY)
     elif lm.tokenizer_settings_:  # of a tokenizer learned from the model's own text
