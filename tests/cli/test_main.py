@@ -74,6 +74,32 @@ def test_a_signal_that_meets_a_finalizer_is_not_ignored(status_of, number, statu
     assert "Traceback" not in err
 
 
+def test_a_second_ctrl_c_does_not_hide_the_message(status_of, monkeypatch):
+    from saffu.cli import main as module
+
+    def complain(message):
+        signal.raise_signal(signal.SIGINT)
+        return usual(message)
+
+    usual = module.complain
+    monkeypatch.setattr(module, "complain", complain)
+    ended = status_of(lambda: signal.raise_signal(signal.SIGINT))
+    assert ended == (130, "saffu: interrupted; no partial output was left behind\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_ctrl_c_after_a_command_was_ended_is_silent():
+    code = (
+        "import atexit, os, signal, sys\n"
+        "from saffu.cli import main\n"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "main.parse = lambda _: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "main.main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (143, "")
+
+
 @pytest.mark.parametrize(
     ("path", "named"),
     [("/there", "/there"), ("/there/.m.writing-ab_1", "/there/"), ("/there/.m.lock", "/there/"), ("/.m.lock", "/")],

@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
                 previous[number] = signal.signal(number, handler)
         status = run(sys.argv[1:] if arguments is None else list(arguments))
     except KeyboardInterrupt as interrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C while the command ends
         complain(str(interrupt) or interrupted())
     except Exception:
         if not received:
@@ -53,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             status = 128 + received[-1]
     finally:
         for number, usual in previous.items():
-            signal.signal(number, usual)
+            is_ending = arguments is None and received and number == signal.SIGINT
+            signal.signal(number, signal.SIG_IGN if is_ending else usual)
         sys.unraisablehook = hook
     if arguments is None and received and "ray" in sys.modules:  # whose threads can crash an interpreter that ends
         for stream in (sys.stdout, sys.stderr):
