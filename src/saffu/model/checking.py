@@ -11,7 +11,7 @@ import numpy as np
 from saffu.errors import SaffuError
 from saffu.format import in_parts, plural
 from saffu.interface import Array, Arrays
-from saffu.model.living import counts_of
+from saffu.model.living import counts_of, statistics_of
 from saffu.model.matching import Matches
 
 if TYPE_CHECKING:
@@ -65,6 +65,9 @@ def _check_sizes(lm: SaffuLM) -> None:
     tokens = lm.trained_on_["tokens"]
     if not np.array_equal(frequencies, lm.model_.counted_frequencies):
         raise SaffuError("its token frequencies are not those of its counts; restore the folder")
+    ngrams = lm.statistics_.ngrams
+    if ngrams is not None and not np.array_equal(frequencies, ngrams.frequencies()):
+        raise SaffuError("its n-gram counts are not of the tokens that it has counted; restore the folder")
     if int(frequencies.sum()) != tokens:
         raise SaffuError(
             f"it has counted {int(frequencies.sum()):,} tokens, but records {tokens:,}; restore the folder"
@@ -97,7 +100,8 @@ def counted_text(lm: SaffuLM, corpus: TokenCorpus) -> tuple[TokenCorpus, bool]:
             raise SaffuError(f"{parts_left} or parts that are counted are not in the text, or not that often")
     counts = counts_of(parts, pages, lm.model_, lm).arrays()
     sums = lm.model_.sums.arrays()
-    if changed := difference(counts, sums, ROUNDING):
+    statistics = difference(statistics_of(lm, parts).arrays(), lm.statistics_.arrays())
+    if changed := difference(counts, sums, ROUNDING) or statistics:
         raise SaffuError(f"its counts are not those of the text ({changed} differs)")
     return parts, not difference(counts, sums)
 

@@ -68,7 +68,7 @@ def update(lm: SaffuLM, documents: Text) -> None:
     added = corpus.totals()
     sizes = {name: number + lm.trained_on_[name] for name, number in added.items()}
     log = [*lm.log_, _row("update", added, began)]
-    _replace(lm, changed, lm.statistics_ + _statistics(lm, corpus), ledger.with_added(corpus), sizes, log)
+    _replace(lm, changed, lm.statistics_ + statistics_of(lm, corpus), ledger.with_added(corpus), sizes, log)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
     # Earlier samples may repeat the forgotten text.
     rows = [{key: value for key, value in row.items() if key != "sample"} for row in lm.log_]
     log = [*rows, _row("forget", removed, began)]
-    _replace(lm, changed, lm.statistics_ - _statistics(lm, parts), left, sizes, log)
+    _replace(lm, changed, lm.statistics_ - statistics_of(lm, parts), left, sizes, log)
     return replace(removal, tokens=_remaining_tokens(lm, parts))
 
 
@@ -263,7 +263,8 @@ def _replace(
     vars(lm).update(learned)
 
 
-def _statistics(lm: SaffuLM, corpus: TokenCorpus) -> Statistics:
+def statistics_of(lm: SaffuLM, corpus: TokenCorpus) -> Statistics:
+    """The statistics of a corpus that a model keeps."""
     return Statistics.of(corpus, len(lm.tokenizer_), ngrams=lm.statistics_.ngrams is not None)
 
 
