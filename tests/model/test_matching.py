@@ -45,14 +45,14 @@ def contents(folder):
 
 
 EDITS = {  # line numbers are from 1
-    "edited": (lambda lines: [*lines[:49], "X" + lines[49], *lines[50:]], "% match|a change lies in line"),
-    "inserted": (lambda lines: [*lines[:49], "a new line", *lines[49:]], "a change lies in line"),
-    "deleted": (lambda lines: [*lines[:49], *lines[50:]], "a change lies in line"),
-    "truncated": (lambda lines: lines[:100], "it consists of parts|a change lies in line"),
-    "begun later": (lambda lines: lines[100:], "it consists of parts|a change lies in line"),
+    "edited": (lambda lines: [*lines[:49], "X" + lines[49], *lines[50:]], "% match|but not line"),
+    "inserted": (lambda lines: [*lines[:49], "a new line", *lines[49:]], "but not line"),
+    "deleted": (lambda lines: [*lines[:49], *lines[50:]], "but not line"),
+    "truncated": (lambda lines: lines[:100], "it consists of parts|but not line"),
+    "begun later": (lambda lines: lines[100:], "it consists of parts|but not line"),
     "extended": (
         lambda lines: [*lines, "one more line"],
-        "500 of its 501 lines match (99%), a change lies in line 501;",
+        "500 of its 501 lines match (99%), but not line 501;",
     ),
 }
 
@@ -99,11 +99,11 @@ def test_a_changed_line_is_found_by_its_ngrams(saffu, tmp_path, monkeypatch, hol
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda lines: lines[:40], "0 of its 40 lines match (0%), but all phrases were counted, so lines were moved"),
+        (lambda lines: lines[:40], "0 of its 40 lines match (0%); all phrases were counted, so lines were moved"),
         (lambda lines: lines * 2, "this document is not in the model that often; pass it as it was counted"),
         (
             lambda lines: [line + " quux" if number in (9, 60) else line for number, line in enumerate(lines)],
-            "2 of its 100 lines match (2%), a change lies in lines 1–48, 51–100; phrases in lines 10, 61 were never",
+            "2 of its 100 lines match (2%), but not lines 1–48, 51–100; phrases in lines 10, 61 were never",
         ),
     ],
 )
@@ -147,6 +147,8 @@ def test_a_document_that_was_cut_is_forgotten(saffu, books, tokens):
     """Of the last document, all that was counted before --max-tokens was reached, also in the middle of a part."""
     (books / "c.txt").write_text("\n".join(sentences(3, 12_000)) + "\n")
     assert saffu(f"train a.txt c.txt --split file --max-tokens {tokens} --quiet --out n {QUICK}").status == 0
+    refused = saffu("forget n c.txt").err
+    assert "of its 12,000 lines match (" in refused and "but not line" in refused and "a change" not in refused
     said = saffu("forget n c.txt --skip-uncounted")
     assert "n now holds 1 document in 13 parts" in said.out, said.out
     assert saffu("check n a.txt").status == 0

@@ -234,12 +234,12 @@ class Matches:
     def _lines(self, number: int, ngrams: NgramCounts | None) -> str:
         """How many lines of a document match, and where those are that do not."""
         match = self.documents[number]
-        where = match.share + (f", a change lies in {_shown(match.unknown)}" if match.counted or match.held_out else "")
+        where = match.share + (f", but not {_shown(match.unknown)}" if match.counted or match.held_out else "")
         if ngrams is None or ngrams.order > SEARCHED:
             return where
         lines = uncounted_lines(self.corpus.select([number]), match.unknown, ngrams)
         if not lines:
-            return f"{where}, but all phrases were counted, so lines were moved, repeated, or left out"
+            return f"{where}; all phrases were counted, so lines were moved, repeated, or left out"
         return where + (f"; phrases in {_shown(lines)} were never counted" if lines != match.unknown else "")
 
 
