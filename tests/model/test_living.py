@@ -23,6 +23,7 @@ import saffu as package
 from conftest import CONFIGS, corpus_of, sentences
 from saffu import SaffuError, SaffuLM, TokenizerConfig, TrainingConfig, files
 from saffu.model import living
+from saffu.model.checking import check_model
 from saffu.model.ledger import Ledger, Page, Tally
 from saffu.model.matching import Matches, counted_parts
 from toy_model import ToyConfig
@@ -261,6 +262,26 @@ def test_threads_that_change_one_model_take_turns(monkeypatch):
     for thread in threads:
         thread.join()
     assert lm.trained_on_["documents"] == lm.ledger_.documents == 4
+
+
+def test_a_model_is_saved_as_it_was_at_one_time(monkeypatch, tmp_path):
+    """Another thread may update it meanwhile."""
+    lm = package.SaffuLM(package.CalibratedConfig(order=2, slots=1, word_classes=0)).fit(["a b c", "b c d"])
+    usual = type(lm.config).to_dict
+    threads = []
+
+    def updated(config):  # which is called while a folder is written
+        if not threads:
+            threads.append(threading.Thread(target=lm.update, args=(["c d e"],)))
+            threads[0].start()
+            threads[0].join()
+        return usual(config)
+
+    monkeypatch.setattr(type(lm.config), "to_dict", updated)
+    lm.save(tmp_path / "m")
+    saved = package.load(tmp_path / "m", check=True)
+    check_model(saved)
+    assert (saved.trained_on_["documents"], lm.trained_on_["documents"]) == (2, 3)
 
 
 def test_a_document_may_be_counted_more_than_two_billion_times():

@@ -442,7 +442,7 @@ class SaffuLM:
 
     def save(self, folder: str | Path, extra_files: Mapping[str, Content] | None = None) -> None:
         """Write the model folder, with `extra_files` in it. Atomic: a reader finds the old model or the new one."""
-        folders.write(self, Path(folder), extra_files or {})
+        folders.write(living.unchanging(self), Path(folder), extra_files or {})
 
     def export_hf(self, folder: str | Path) -> None:
         """Write a folder that transformers loads, and `saffu.load` too. Atomic."""

@@ -57,6 +57,13 @@ def one_at_a_time(change: Callable[P, R]) -> Callable[P, R]:
 
 
 @one_at_a_time
+def unchanging(lm: SaffuLM) -> SaffuLM:
+    """The model as it is now, whatever other threads do to it."""
+    verify_and_load(lm)
+    return copy.copy(lm)
+
+
+@one_at_a_time
 def update(lm: SaffuLM, documents: Text) -> None:
     """Count these documents too."""
     began = time.perf_counter()
@@ -187,6 +194,7 @@ def _remaining_tokens(lm: SaffuLM, removed: TokenCorpus) -> list[str]:
     return [lm.tokenizer_.token(token) for token in tokens if len(lm.tokenizer_.decode_bytes([token])) > 1]
 
 
+@one_at_a_time
 def merge(models: Iterable[SaffuLM]) -> SaffuLM:
     """Merge models that share their encoder. Models of an iterator are held one at a time, in addition to the sum."""
     began = time.perf_counter()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from saffu.errors import SaffuError
 from saffu.model.ledger import PAGES
-from saffu.model.living import require_changeable
+from saffu.model.living import one_at_a_time, require_changeable
 from saffu.model.matching import warn_if_counted
 from saffu.model.solutions import check, solution
 from saffu.tools.evaluate import dev_facts, evaluate
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM, Text
 
 
+@one_at_a_time
 def mix(models: Sequence[SaffuLM], dev: Text, names: Sequence[str] = ()) -> SaffuLM:
     """A mixture of calibrated models with one tokenizer, its weights fitted on `dev`, which none of them counted.
 
