@@ -245,6 +245,21 @@ def test_quantiles(saffu):
     assert lines[10] == "bits per byte: 300 lines"
 
 
+def test_quantiles_of_the_rows_that_are_kept(saffu):
+    scored = rows(saffu("score model lines.txt --json"))
+    kept = sorted(row["bits_per_byte"] for row in scored if row["tokens"] > 8)
+    assert 0 < len(kept) < 300
+    (shown,) = rows(saffu("score model lines.txt --quantiles --keep 'tokens>8' --json"))
+    middle = kept[math.ceil(len(kept) / 2) - 1]
+    assert shown["lines"] == len(kept) and shown["quantiles"]["50%"] == pytest.approx(middle, abs=6e-4)
+    quiet = saffu("score model lines.txt --quantiles --keep 'tokens>8' --quiet").out.splitlines()
+    assert quiet[5].split() == ["50%", f"{shown['quantiles']['50%']:.3f}"]
+    usual = saffu("score model lines.txt --quantiles --keep 'tokens>8'").out.splitlines()
+    assert usual[: len(quiet)] == quiet and usual[11] == f"bits per byte: {len(kept)} of 300 lines kept"
+    none = saffu("score model lines.txt --quantiles --keep 'tokens>1000' --json")
+    assert none.status == 2 and not none.out and none.err.count("\n") == 1 and "relax --keep" in none.err
+
+
 def test_line_ends_are_not_words(saffu, monkeypatch):
     """They have rows, but are neither counted as words nor part of the distribution."""
     words = [row for row in rows(saffu("score model lines.txt --words --json")) if row["word"] != "<eod>"]

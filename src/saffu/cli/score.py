@@ -127,10 +127,12 @@ def require_stream(options: argparse.Namespace) -> None:
 
 
 def print_quantiles(options: argparse.Namespace, measure: str, tally: Tally) -> None:
-    """The distribution of the scores: a table of quantiles and a histogram, or one JSON object."""
+    """The distribution of the scores that are kept: a table of quantiles and a histogram, or one JSON object."""
+    if not tally.kept:
+        raise SaffuError(f"no {options.unit[:-1]} meets all conditions; relax --keep, --below, or --above")
     quantiles = tally.values.quantiles()
     if options.json:
-        print_json({"measure": measure, options.unit: tally.rows, "quantiles": quantiles})
+        print_json({"measure": measure, options.unit: tally.kept, "quantiles": quantiles})
         return
     print(table(["quantile", measure], [[name, f"{value:.3f}"] for name, value in quantiles.items()]))
     if not options.quiet:

@@ -21,6 +21,7 @@ from saffu.tools.score_table import (
     TextWriter,
     Writer,
     best_rows,
+    distribution,
     scored,
     write_rows,
 )
@@ -42,8 +43,7 @@ def write_scores(
     groups = (Arrivals if live else batches)(records, lambda record: len(record.text))
     rows = scored(groups, measures, scorer, others, tally)
     if options.quantiles:
-        for _ in rows:
-            pass
+        tally.values = distribution(rows, measures)  # only those that are kept
         return tally
     if options.keep_best is not None:
         rows = best_rows(rows, measures, options.keep_best, tally, live)

@@ -167,6 +167,15 @@ def scored(
         yield kept
 
 
+def distribution(rows: Iterable[list[tuple[Record, Row]]], measures: Measures) -> Distribution:
+    """How the measure is distributed in the rows that are kept, without those of line ends among words."""
+    values = Distribution()
+    for _, row in chain.from_iterable(rows):
+        if row.get("word") != END_OF_LINE:
+            values.add(row[measures.main])
+    return values
+
+
 def best_rows(
     rows: Iterable[list[tuple[Record, Row]]], measures: Measures, share: float, tally: Tally, live: bool
 ) -> Iterator[list[tuple[Record, Row]]]:
