@@ -1,6 +1,7 @@
 """saffu score: rows in order, filters, records, and pipes."""
 
 import csv
+import gzip
 import json
 import math
 import subprocess
@@ -52,6 +53,16 @@ def test_standard_input(saffu):
     named = saffu("score model lines.txt").out
     assert saffu("score model", stdin=text).out == named
     assert saffu("score model -", stdin=text).out == named
+
+
+def test_compressed_standard_input(saffu):
+    """It has no name that says how it is compressed; to convert it to UTF-8 would not help."""
+    records = b"".join(json.dumps({"text": line}).encode() + b"\n" for line in LINES)
+    for content in (gzip.compress(records), gzip.compress(b"a\n", mtime=1 << 30)):
+        for line in ("score model --field text", "score model -"):
+            failed = saffu(line, stdin=content)
+            expected = "saffu: standard input is compressed; decompress it first, with `gzip -dc`\n"
+            assert (failed.status, failed.out, failed.err) == (2, "", expected)
 
 
 def test_ids_are_numbers_of_lines(saffu, tmp_path):

@@ -1,4 +1,7 @@
+import bz2
+import gzip
 import json
+import lzma
 import tracemalloc
 from collections import Counter
 from itertools import islice, pairwise
@@ -130,6 +133,22 @@ def test_binary_files(tmp_path: Path) -> None:
     assert read(tmp_path, b"a\0b", errors="replace") == ["a\0b"]
     late = b"a" * SNIFFED_BYTES + b"\0"
     assert read(tmp_path, late) == [late.decode()]
+    assert read(tmp_path, b"BZhang wrote\n") == ["BZhang wrote"]
+
+
+@pytest.mark.parametrize(
+    ("content", "program"),
+    [
+        (gzip.compress(b"a"), "gzip"),
+        (b"\x1f\x8b without NUL bytes", "gzip"),
+        (bz2.compress(b"a"), "bzip2"),
+        (lzma.compress(b"a"), "xz"),
+        (b"\x28\xb5\x2f\xfd\x24\x01\x09\x00\x00a\x00\x8b\x96\xa8", "zstd"),
+    ],
+)
+def test_compressed_files_that_are_not_named_so(tmp_path: Path, content: bytes, program: str) -> None:
+    with pytest.raises(SaffuError, match=rf"a\.txt is compressed; decompress it first, with `{program} -dc`"):
+        read(tmp_path, content)
 
 
 @pytest.mark.parametrize(

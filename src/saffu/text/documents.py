@@ -24,7 +24,7 @@ from saffu.text.records import (
     text_field,
     valid_records,
 )
-from saffu.text.sources import Source, Spool, clear_errors, format_of, open_source
+from saffu.text.sources import Source, Spool, clear_errors, format_of, open_source, require_decompressed
 
 ENCODING_ERRORS = ("strict", "replace")
 BAD_RECORDS = ("error", "skip")
@@ -164,6 +164,7 @@ def decoded_lines(file: BinaryIO, source: Source, errors: str) -> Iterator[str]:
             yield from _utf_16_lines(head, file, source, errors)
             return
         if b"\0" in head and errors == "strict":
+            require_decompressed(source, head)
             raise SaffuError(
                 f"{source.name} looks like a binary file (it has NUL bytes); remove it, convert it to UTF-8, or set "
                 "`skip_bad_files`"
@@ -175,6 +176,7 @@ def decoded_lines(file: BinaryIO, source: Source, errors: str) -> Iterator[str]:
             try:
                 text = line.decode("utf-8", errors)
             except UnicodeDecodeError as error:
+                require_decompressed(source, head)
                 place = f"line {number}, byte {offset + error.start}"
                 raise SaffuError(
                     f"{source.name} is not UTF-8 at {place}; convert it, set `encoding_errors` to replace, or set "

@@ -30,6 +30,7 @@ from saffu.errors import SaffuError
 
 ENDINGS = ("txt", "md", "jsonl", "ndjson", "csv", "tsv", "parquet")
 COMPRESSED = ("gz", "zst", "bz2", "xz")
+COMPRESSORS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz"}  # by first bytes
 SUFFIXES = tuple(f".{ending}{compressed}" for ending in ENDINGS for compressed in ("", *(f".{c}" for c in COMPRESSED)))
 STANDARD_INPUT = "-"
 SNIFFED_LINES = 20  # if all of them are JSON objects, a source is not plain text
@@ -278,6 +279,13 @@ def _open(source: Source) -> BinaryIO:
     openers: dict[str, Any] = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open, "zst": _open_zstd}
     file: BinaryIO = openers[source.compression](source.path) if source.compression else source.path.open("rb")
     return file
+
+
+def require_decompressed(source: Source, head: bytes) -> None:
+    """Of a source that is not text: say so if it is compressed, but not named like that, as standard input never is."""
+    program = next((program for first, program in COMPRESSORS.items() if head.startswith(first)), None)
+    if program:
+        raise SaffuError(f"{source.name} is compressed; decompress it first, with `{program} -dc`")
 
 
 def _unreadable(name: str, error: OSError) -> SaffuError:
