@@ -233,15 +233,21 @@ def require_apart(out: Path, *sources: Path) -> None:
             raise SaffuError(f"{out} is also an input ({source}) and would be lost; choose another output")
 
 
+def facts_of_model(folder: Path) -> dict[str, Any]:
+    """What config.json says of the model in a folder, or of an export; empty if the folder holds neither."""
+    manifest = folder / "config.json"
+    try:
+        document = json.loads(manifest.read_bytes()) if manifest.is_file() else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) and document.get("model_type") == "saffu" else {}
+
+
 def require_outside_models(path: Path) -> None:
     """Fail if a path lies in a model: with a foreign file in it, the model could no longer be changed."""
     for folder in Path(path).resolve().parents:
-        manifest = folder / "config.json"
-        try:
-            document = json.loads(manifest.read_bytes()) if manifest.is_file() else {}
-        except (OSError, ValueError, RecursionError):
-            continue
-        if isinstance(document, dict) and document.get("model_type") == "saffu" and "auto_map" not in document:
+        facts = facts_of_model(folder)
+        if facts and "auto_map" not in facts:
             raise SaffuError(
                 f"{path} lies in the model {folder.name}, which could then no longer be changed; choose another place"
             )

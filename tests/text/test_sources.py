@@ -52,6 +52,20 @@ def test_other_files_of_a_folder(folder: Path) -> None:
     assert [str(path) for path in find_files(["deep"])] == ["deep/er/c.txt", "deep/er/d.JSONL.zst"]
 
 
+def test_files_of_models_are_not_text(folder: Path) -> None:
+    """Models often lie next to their text. Their files are read only if they are named."""
+    for name, config in {"model": '{"model_type": "saffu"}', "data": '{"rate": 1}', "bad": "\xff"}.items():
+        (folder / "deep" / name).mkdir()
+        (folder / "deep" / name / "config.json").write_text(config, "latin-1")
+        (folder / "deep" / name / "log.jsonl").touch()
+    read = ["bad/log.jsonl", "data/log.jsonl", "er/c.txt", "er/d.JSONL.zst"]
+    assert find_files(["deep"]) == [Path("deep") / name for name in read]
+    assert other_files(["deep"]) == [Path("deep/bad/config.json"), Path("deep/data/config.json")]
+    assert find_files(["deep/model/log.jsonl"]) == find_files(["deep/m*/*"])[1:] == [Path("deep/model/log.jsonl")]
+    with pytest.raises(SaffuError, match="no text in the folder deep/model"):
+        find_files(["deep/model"])
+
+
 def test_a_named_file_may_look_like_a_glob(folder: Path) -> None:
     (folder / "[x].txt").touch()
     assert find_files(["[x].txt"]) == [Path("[x].txt")]

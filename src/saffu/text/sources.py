@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from saffu.errors import SaffuError
+from saffu.writing import facts_of_model
 
 ENDINGS = ("txt", "md", "jsonl", "ndjson", "csv", "tsv", "parquet")
 COMPRESSED = ("gz", "zst", "bz2", "xz")
@@ -140,7 +141,7 @@ def find_files(patterns: Sequence[str | Path]) -> list[Path]:
     """Find the files that paths, folders (every file of a known format), and globs name: sorted, each once.
 
     A folder without any, or with .md files alone, may hold one part of a BabyLM corpus instead: *.train, *.dev, or
-    *.test. Hidden files in a folder are not read.
+    *.test. Hidden files in a folder are not read, nor those of models, such as their logs.
 
     find_files(["notes.md", "books", "news/**/*.txt"]) → [Path("books/a.txt"), Path("news/b.txt"), ...]
     """
@@ -182,9 +183,11 @@ def _matches(pattern: str) -> list[Path]:
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
-    """Its files at any depth, but none that is hidden or in a hidden folder."""
+    """Its files at any depth, but none that is hidden or in a hidden folder, or that belongs to a model."""
     files = (file for file in folder.rglob("*") if file.is_file())
-    return (file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts))
+    visible = [file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts)]
+    models = {parent for parent in {file.parent for file in visible} if facts_of_model(parent)}
+    return (file for file in visible if file.parent not in models)
 
 
 def _files_of_one_part(folder: Path) -> list[Path]:
