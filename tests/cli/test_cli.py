@@ -541,6 +541,13 @@ def test_samples_as_json(saffu, model):
     assert "".join(f"the small{sample['text']}\n" for sample in found["samples"]) == printed
 
 
+def test_a_seed_that_was_not_given_is_reported(saffu, model):
+    found = facts(saffu("generate model 'the small' --samples 2 --json"))
+    again = facts(saffu(f"generate model 'the small' --samples 2 --seed {found['seed']} --json"))
+    assert again == found and again["samples"][1]["seed"] == found["seed"] + 1
+    assert facts(saffu("generate model 'the small' --json"))["seed"] != found["seed"]
+
+
 def test_prompts_that_end_with_a_space(saffu, model):
     assert "ends with a space" in saffu("explain model 'the small '").err
     for command in ("generate", "explain"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import secrets
 import sys
 from collections.abc import Sequence
 
@@ -20,6 +21,8 @@ from saffu.cli.options import (
 )
 from saffu.cli.output import print_json
 from saffu.format import escape_controls
+
+SEEDS = 1 << 32  # from which one is drawn if none is given
 
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
@@ -38,13 +41,12 @@ def run(options: argparse.Namespace) -> None:
     from saffu.tools.generate import Sampling
 
     require_utf8(options.prompt)
-    sampling = Sampling(**given_settings(options, Sampling))  # checked before the model is read
+    given = {"seed": secrets.randbelow(SEEDS)} | given_settings(options, Sampling)  # reported, to repeat a sample
+    sampling = Sampling(**given)  # checked before the model is read
     lm = load_model(options)
     samples = []
     for number in range(options.samples):
-        settings = sampling.to_dict()
-        if sampling.seed is not None:
-            settings["seed"] = sampling.seed + number
+        settings = sampling.to_dict() | {"seed": given["seed"] + number}
         pieces = lm.stream(options.prompt, lines=options.lines, **settings)
         if options.json:
             samples.append({"seed": settings["seed"], "text": "".join(pieces)})
