@@ -2,6 +2,7 @@
 
 import copy
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -207,6 +208,21 @@ def test_the_commands(saffu, tmp_path, monkeypatch):
     assert "preset mixture" in saffu("train own.txt --base mixed --out x").err
     doubtful = saffu("train own.txt --base general --dev general.txt --out doubtful --split line")
     assert "saffu: general has counted " in doubtful.err and doubtful.err.count("has counted") == 1
+
+
+def test_a_model_with_a_network_is_called_by_what_made_it(saffu, tmp_path, monkeypatch):
+    """Its preset has a name of its own, which nobody chooses."""
+    monkeypatch.chdir(tmp_path)
+    golden = Path(__file__).parents[1] / "golden" / "0.3.0"
+    (tmp_path / "own.txt").write_text("\n".join(letters(2, 80)) + "\n")
+    refused = [
+        saffu(f"train own.txt --base {golden / 'companion'} --out x"),
+        saffu(f"mix {golden / 'calibrated'} {golden / 'companion'} --dev own.txt --out x"),
+        saffu(f"merge {golden / 'calibrated'} {golden / 'companion'} --out x"),
+    ]
+    for result in refused:
+        message = result.err.replace(str(golden / "companion"), "X")
+        assert result.status == 2 and "counted, with a network" in message and "companion" not in message, message
 
 
 def test_what_is_not_mixed_yet_is_not_saved(saffu, tmp_path, monkeypatch):

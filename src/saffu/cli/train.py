@@ -191,7 +191,7 @@ def run(options: argparse.Namespace) -> None:
 def base_settings(options: argparse.Namespace, config: Settings) -> Settings:
     """The settings of the model that --base names. Fails if what else was asked for does not go with it."""
     from saffu.files import read_manifest
-    from saffu.model.solutions import solution
+    from saffu.model.solutions import described, solution
 
     if options.encoder or options.tokenizer or given_settings(options, type(config)):
         raise SaffuError(
@@ -205,7 +205,10 @@ def base_settings(options: argparse.Namespace, config: Settings) -> Settings:
         raise SaffuError("--base needs held-out text, to fit the weights; pass --dev FILE or --hold-out N")
     manifest = read_manifest(options.base)
     if not solution(manifest["preset"]).mixes:
-        raise SaffuError(f"{options.base} has the preset {manifest['preset']}; pass a counted model to --base")
+        raise SaffuError(
+            f"{options.base} has the preset {described(manifest['preset'])}; pass a counted model, without a network, "
+            "to --base"
+        )
     return config.from_dict(manifest["settings"])
 
 

@@ -38,7 +38,7 @@ from saffu.interface import Stage
 from saffu.model.language_model import SaffuLM
 from saffu.model.living import fingerprints
 from saffu.model.recipe import Recipe
-from saffu.model.solutions import solution
+from saffu.model.solutions import described, solution
 from saffu.text.corpus import TokenCorpus
 from saffu.text.selection import TrainingText, warn_of_bad_files
 from saffu.text.sources import Source
@@ -56,7 +56,8 @@ def on_cluster(address: str, recipe: Recipe, text: TrainingText, limit: int | No
     """
     encoder = recipe.encoder
     if encoder and not solution(encoder.config.preset).scales:
-        raise SaffuError(f"--ray counts only, but the encoder has the preset {encoder.config.preset}; remove --ray")
+        preset = described(encoder.config.preset)
+        raise SaffuError(f"--ray counts only, but the encoder has the preset {preset}; remove --ray")
     require_usable(address)
     known = recipe.tokenizer if isinstance(recipe.tokenizer, Tokenizer) else None
     job = {

@@ -31,7 +31,7 @@ from saffu.interface import Model
 from saffu.model.folder import Statistics, verify_and_load
 from saffu.model.ledger import DAMAGED, PAGES, Ledger
 from saffu.model.matching import UNCHANGED, Matches
-from saffu.model.solutions import check, shown_name
+from saffu.model.solutions import check, described
 from saffu.text.corpus import BEGINS, HELD_OUT, Line, TokenCorpus
 from saffu.text.documents import documents_from
 from saffu.text.tokenizer import EOD, Tokenizer, TokenizerConfig
@@ -240,7 +240,7 @@ def difference(one: SaffuLM, other: SaffuLM) -> str:
     if one.tokenizer_.to_json() != other.tokenizer_.to_json():
         return "their tokenizers differ; fit one with the encoder of the other"
     if one.config.preset != other.config.preset:
-        presets = f"one is {shown_name(one.config.preset)}, the other {shown_name(other.config.preset)}"
+        presets = f"one is {described(one.config.preset)}, the other {described(other.config.preset)}"
         return f"{presets}; merge models of one preset, and train a network afterward"
     settings = one.config.to_dict()
     others = other.config.to_dict()

@@ -11,7 +11,7 @@ from saffu.errors import SaffuError
 from saffu.model.ledger import PAGES
 from saffu.model.living import one_at_a_time, require_changeable
 from saffu.model.matching import warn_if_counted
-from saffu.model.solutions import check, solution
+from saffu.model.solutions import check, described, solution
 from saffu.tools.evaluate import dev_facts, evaluate
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def mix(models: Sequence[SaffuLM], dev: Text, names: Sequence[str] = ()) -> Saff
 def obstacle(first: SaffuLM, other: SaffuLM) -> str:
     """Why a model cannot be mixed with the first; empty if it can."""
     if not solution(other.config.preset).mixes:
-        return f"it has the preset {other.config.preset}; mix counted models, without a network"
+        return f"it has the preset {described(other.config.preset)}; mix counted models, without a network"
     if first.tokenizer_.to_json() != other.tokenizer_.to_json():
         return "its tokenizer is another one; train it with --tokenizer or --base"
     settings = first.config.to_dict()

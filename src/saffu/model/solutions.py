@@ -240,6 +240,16 @@ def offered_as(name: str) -> str:
     return shown_name(next((other for other, solution in PRESETS.items() if solution.trained_as == name), name))
 
 
+def described(name: str) -> str:
+    """The preset of a model as `saffu train` names it: a network next to counts is an option of the counted one.
+
+    >>> described("companion"), described("mixture")
+    ('counted, with a network', 'mixture')
+    """
+    offered = offered_as(name)
+    return offered if offered == shown_name(name) else f"{offered}, with a network"
+
+
 def preset(name: str, **changes: Any) -> Settings:
     """Return the settings of a preset, with some of them changed.
 
