@@ -207,7 +207,7 @@ def spoil(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("train nowhere.txt --out m", "no such file"),
+        ("train nowhere.txt --out m", "no such file or folder: nowhere.txt; check"),
         ("train *.none --out m", "no file matches"),
         ("train folder --out m", "no text in the folder"),
         ("train '' --out m", "empty file name"),

@@ -81,3 +81,22 @@ def test_a_checkpoint_does_not_say_where_on_the_disk_the_text_lies(selection, tm
     assert [Path(name).parent.name for name in moved.text] == ["elsewhere"]
     corpus, _ = stored_text(tmp_path / "elsewhere" / "network", moved)
     assert corpus.fingerprint() == corpora.train.fingerprint()
+
+
+def test_relative_names_are_found_from_another_folder(tmp_path, monkeypatch):
+    """Messages show them as they were typed, and their files are read in one order, wherever a run is resumed."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "z.txt").write_text("\n".join(sentences(1, 60)) + "\n")
+    (tmp_path / "here" / "a.txt").write_text("\n".join(sentences(2, 60)) + "\n")
+    monkeypatch.chdir(tmp_path / "here")
+    selection = TextSelection.of(["../z.txt", "a.txt"], [], 5, None, Reading("line"))
+    training = TrainingConfig(max_folds=1)
+    recipe = Recipe(selection, PAPER, TokenizerConfig(bpe_count="types"), Path("network"), training=training)
+    lm, corpora, _ = counted(recipe)
+    recipe.train(lm, corpora, lambda row: None)
+    with TrainingText(selection) as text:
+        assert [source.name for source in text.text.sources] == ["a.txt", "../z.txt"]
+    monkeypatch.chdir(tmp_path)
+    _, found = stored_run(Path("here/network"), [], [])
+    corpus, _ = stored_text(Path("here/network"), found)
+    assert corpus.fingerprint() == corpora.train.fingerprint()

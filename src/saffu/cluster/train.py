@@ -61,7 +61,7 @@ def on_cluster(address: str, recipe: Recipe, text: TrainingText, limit: int | No
     require_usable(address)
     known = recipe.tokenizer if isinstance(recipe.tokenizer, Tokenizer) else None
     job = {
-        **recipe.selection.to_dict(),
+        **recipe.selection.seen_from(recipe.folder).to_dict(),
         "config": recipe.config.to_dict(),
         "tokenizer": None if isinstance(recipe.tokenizer, Tokenizer) else recipe.tokenizer.to_dict(),
         "known": known and known.to_json(),

@@ -109,8 +109,8 @@ class TextSelection:
     def of(
         cls, text: Sequence[str], dev: Sequence[str], hold_out: int, max_tokens: int | None, reading: Reading
     ) -> TextSelection:
-        """Text named by files, folders, and globs, which are found again from another folder."""
-        return cls(absolute(text), absolute(dev), 0 if dev else hold_out, max_tokens, reading)
+        """Text named by files, folders, and globs; nothing is held out of it if `dev` names any."""
+        return cls(tuple(text), tuple(dev), 0 if dev else hold_out, max_tokens, reading)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -135,23 +135,18 @@ class TextSelection:
 
     def instead(self, text: Sequence[str], dev: Sequence[str]) -> TextSelection:
         """The same text in another place."""
-        moved = replace(self, text=absolute(text) or self.text, dev=absolute(dev) or self.dev)
+        moved = replace(self, text=tuple(text) or self.text, dev=tuple(dev) or self.dev)
         if STDIN in (*moved.text, *moved.dev) and STDIN not in (*text, *dev):
             raise SaffuError("this run read standard input; pass the same text again, in front of `resume`")
         return moved
 
 
-def absolute(names: Sequence[str]) -> tuple[str, ...]:
-    """Names that stay valid elsewhere; "-" and the empty name, which is an error later, stay as they are."""
-    return tuple(name if name in (STDIN, "") else str(Path(name).absolute()) for name in names)
-
-
 def relative(name: str, folder: Path) -> str:
-    """A name as seen from a folder; on Windows, one on another drive stays as it is."""
+    """A name as seen from a folder; on Windows, one on another drive is absolute."""
     try:
         return Path(os.path.relpath(name, folder.resolve())).as_posix()
     except ValueError:
-        return name
+        return str(Path(name).absolute())
 
 
 class TrainingText:

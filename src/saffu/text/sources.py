@@ -13,6 +13,7 @@ import importlib
 import io
 import json
 import lzma
+import os
 import shutil
 import stat
 import sys
@@ -149,7 +150,12 @@ def find_files(patterns: Sequence[str | Path]) -> list[Path]:
         paths = [path for pattern in patterns for path in _matches(str(pattern))]
     except OSError as error:
         raise SaffuError(f"cannot look up {error.filename}: {error.strerror}; check the path") from None
-    return sorted({path.resolve(): path for path in paths}.values())
+    return sorted({path.resolve(): path for path in paths}.values(), key=_absolute)
+
+
+def _absolute(path: Path) -> Path:
+    """A path by which files have the same order in whatever folder a run is resumed."""
+    return Path(os.path.normpath(path.absolute()))
 
 
 def other_files(patterns: Sequence[str | Path]) -> list[Path]:
