@@ -163,6 +163,14 @@ def test_misuse_is_one_line(fitted, tmp_path, monkeypatch, misuse):
     assert Path.cwd() == tmp_path
 
 
+@pytest.mark.parametrize("kind", ["calibrated", "paper"])
+@pytest.mark.parametrize("token", [10**6, -1])
+def test_a_step_to_a_token_that_does_not_exist(fitted, kind, token):
+    lm = fitted(kind)
+    with pytest.raises(SaffuError, match=f"token {token} is outside .*; encode text with this tokenizer"):
+        lm.step(lm.start("the"), token)
+
+
 def test_nothing_is_changed_by_misuse(fitted, dev_text):
     lm = copy.copy(fitted("calibrated"))
     before = lm.perplexity(dev_text)

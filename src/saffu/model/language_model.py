@@ -403,7 +403,8 @@ class SaffuLM:
 
     def step(self, state: State, token: int) -> tuple[float, State]:
         """Return ln p of a token after a state, and the state after that token."""
-        return float(self.next(state)[token]), self.model_.advance(state, token)
+        after = self.model_.advance(state, token)  # first, because it refuses unknown tokens
+        return float(self.next(state)[token]), after
 
     def next(self, state: State) -> Array:
         """Return ln p of every token after a state, (N,) float32."""

@@ -166,6 +166,8 @@ class PaperModel(Capabilities):
         return reduce(self.advance, context, empty)
 
     def advance(self, state: State, token: int) -> PaperState:
+        if not 0 <= token < self.vocabulary:
+            raise SaffuError(f"token {token} is outside 0 to {self.vocabulary - 1}; encode text with this tokenizer")
         tail, position, total = cast(PaperState, state)
         E = self._document_embeddings
         if E is not None:
