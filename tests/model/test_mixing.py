@@ -210,6 +210,19 @@ def test_the_commands(saffu, tmp_path, monkeypatch):
     assert "saffu: general has counted " in doubtful.err and doubtful.err.count("has counted") == 1
 
 
+def test_held_out_lines_that_are_also_counted(saffu, tmp_path, monkeypatch):
+    """A text that repeats itself holds out lines that its own model has counted, which the mixture then overrates."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "general.txt").write_text("\n".join(sentences(1, 300)) + "\n")
+    (tmp_path / "own.txt").write_text("\n".join(letters(2, 10) * 20) + "\n")
+    assert saffu("train general.txt --out general --split line --quiet --order 3 --slots 3").status == 0
+    warned = saffu("train own.txt --base general --out based --split line --quiet")
+    assert warned.status == 0 and warned.err == (
+        "saffu: the model of your text has counted 100% of the held-out text, so the mixture relies on it more than "
+        "new text would warrant; hold out text that it has not counted\n"
+    )
+
+
 def test_a_model_with_a_network_is_called_by_what_made_it(saffu, tmp_path, monkeypatch):
     """Its preset has a name of its own, which nobody chooses."""
     monkeypatch.chdir(tmp_path)

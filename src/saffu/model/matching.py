@@ -243,12 +243,17 @@ class Matches:
         return where + (f"; phrases in {_shown(lines)} were never counted" if lines != match.unknown else "")
 
 
-def warn_if_counted(corpus: TokenCorpus, ledger: Ledger | None, model: str = "the model") -> None:
+def warn_if_counted(
+    corpus: TokenCorpus,
+    ledger: Ledger | None,
+    model: str = "the model",
+    text: str = "this text",
+    effect: str = "it predicts it better than it would predict new text; pass text that it has not counted",
+) -> None:
     """Warn if most of a text that should be new to a model is counted."""
     share = counted_share(corpus, ledger) if ledger else 0.0
     if share > 0.5:
-        predicts = "predicts it better than it would predict new text; pass text that it has not counted"
-        warn(f"{model} has counted {share:.0%} of this text, so it {predicts}")
+        warn(f"{model} has counted {share:.0%} of {text}, so {effect}")
 
 
 def counted_share(corpus: TokenCorpus, ledger: Ledger) -> float:

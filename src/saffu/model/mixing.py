@@ -39,7 +39,8 @@ def mix(models: Sequence[SaffuLM], dev: Text, names: Sequence[str] = ()) -> Saff
     corpus = first.tokenize(dev)
     corpus.require_text("fit the weights on")
     for name, ledger in zip(names, ledgers, strict=True):
-        warn_if_counted(corpus, ledger, name)
+        effect = "the mixture relies on it more than new text would warrant; hold out text that it has not counted"
+        warn_if_counted(corpus, ledger, name, "the held-out text", effect)
     mixed = copy.copy(first)
     mixed.encoder = None
     model = fitted_mixture([lm.model_.counted_part for lm in models], corpus)

@@ -114,7 +114,7 @@ class Recipe:
 
     def mix(self, lm: SaffuLM, base: Path, corpora: Corpora, on_row: OnRow) -> SaffuLM:
         """Mix a fitted model with one of much other text, and save the mixture."""
-        mixed = mixing.mix([lm, SaffuLM.load(base, check=True)], corpora.dev, ["the model", str(base)])
+        mixed = mixing.mix([lm, SaffuLM.load(base, check=True)], corpora.dev, ["the model of your text", str(base)])
         mixed.save(self.folder)
         on_row(mixed.log_[-1])
         return mixed
