@@ -45,7 +45,7 @@ LARGEST_ARRAY = 1 << 47  # numbers, empty dimensions counted as one: as many as 
 CHUNK = 1 << 22
 RESTORE = "restore it or train again"
 
-FORMAT = 6  # of a model folder; raised when the files change their meaning (see saffu.model.formats)
+FORMAT = 7  # of a model folder; raised when the files change their meaning (see saffu.model.formats)
 OLDEST_FORMAT = 2  # that can be read
 MANIFEST = "config.json"
 LARGEST_MANIFEST = 100_000_000  # bytes

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import corpus_of
-from saffu.companion.gate import Gates, averaged, mixed
+from saffu.companion.gate import SHUT, Gates, averaged, mixed
 from saffu.companion.network import NetworkStack, causal_bias
 from saffu.companion.optimizer import Muon, Optimizer
 from saffu.companion.rows import scoring_rows, training_rows, window_start
+from saffu.companion.weights import CERTAINTIES
 from saffu.text.tokenizer import EOD
 
 VOCABULARY, CONTEXT = 30, 16
@@ -63,15 +64,35 @@ def test_networks_side_by_side_share_nothing(classes):
     log_p = stack.target_log_probabilities(hidden, targets)
     gates = Gates(stack.width, 2)
     torch.nn.init.normal_(gates.weight)
-    certainty = torch.randn(2, targets.shape[1], 3)
+    certainty = torch.randn(2, targets.shape[1], CERTAINTIES)
     logits = gates(hidden, certainty)
     for place, single in enumerate(singles):
         alone = single.hidden(inputs[place], documents[place])
         assert torch.allclose(alone[0], hidden[place], atol=1e-5)
         assert torch.allclose(single.target_log_probabilities(alone, targets[place])[0], log_p[place], atol=1e-5)
-        of_state = alone[0] @ gates.weight[place, :-3] + certainty[place] @ gates.weight[place, -3:]
+        of_state = alone[0] @ gates.weight[place, :-CERTAINTIES] + certainty[place] @ gates.weight[place, -CERTAINTIES:]
         assert torch.allclose(of_state + gates.bias[place], logits[place], atol=1e-5)
     assert not torch.allclose(log_p[0], log_p[1], atol=0.1)
+
+
+def test_calibrated_gates_lean_toward_the_networks_where_a_document_begins():
+    torch.manual_seed(0)
+    gates, states = Gates(64, 2), torch.randn(2, 400, 64)
+    torch.nn.init.normal_(gates.weight, std=0.01)
+    youth = (torch.arange(400) % 100 < 50).float()
+    seen = torch.cat([torch.randn(400, CERTAINTIES - 1), youth[:, None]], 1)
+    trained = torch.tensor([0.9, 0.1]).repeat(2, 200).log()
+    counted = torch.where(youth > 0, 0.01, 0.5).log()  # of no use at first
+    found = gates.calibrate(gates(states, seen).detach(), trained, counted, youth)
+    assert torch.allclose(gates(states, seen), found, atol=1e-4)
+    assert found[:, youth > 0].min() > 10 > 2 > found[:, youth == 0].max()
+
+
+def test_gates_that_are_shut_do_not_lean():
+    gates, seen = Gates(64), torch.ones(400, CERTAINTIES)
+    logit = gates(torch.zeros(1, 400, 64), seen).detach()
+    found = gates.calibrate(logit, torch.full((1, 400), 0.1).log(), torch.full((400,), 0.5).log(), seen[:, -1])
+    assert (found == SHUT).all()
 
 
 def test_no_position_sees_its_future():
@@ -157,7 +178,7 @@ def test_the_state_of_an_optimizer_is_restored(kind):
             optimizer.set_rate(0.5)
             hidden = made.hidden(inputs, torch.zeros_like(inputs))
             trained = made.target_log_probabilities(hidden, inputs.flatten())
-            (gates(hidden, hidden[:, :, :3]) - trained).mean().backward()
+            (gates(hidden, hidden[:, :, :CERTAINTIES]) - trained).mean().backward()
             optimizer.step()
         return [weight.detach() for weight in made.parameters()]
 

@@ -12,7 +12,7 @@ from saffu.calibrated.kneser_ney import Ranks
 from saffu.companion import neural_cache
 from saffu.companion.networks import Networks
 from saffu.companion.rows import inputs_of
-from saffu.companion.weights import stored
+from saffu.companion.weights import CERTAINTIES, stored
 
 
 def test_documents_are_scored_as_defined(monkeypatch):
@@ -26,7 +26,7 @@ def test_documents_are_scored_as_defined(monkeypatch):
     rng = np.random.default_rng(0)
     corpus = corpus_of([rng.integers(4, 8, number).tolist() for number in (30, 2, 17)])
     counted = np.full(corpus.targets, np.log(0.1))
-    certainty = np.zeros((corpus.targets, 3), dtype=np.float32)
+    certainty = np.zeros((corpus.targets, CERTAINTIES), dtype=np.float32)
     plain = networks.score(corpus, counted, certainty)
     cached = networks.score(corpus, counted, certainty, neural_cache=True)
     np.testing.assert_array_equal(plain.trained, cached.trained)

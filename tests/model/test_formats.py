@@ -95,3 +95,10 @@ def test_format_5_ignores_a_match_that_format_4_does_not_know(fitted):
     expected = exponents.copy()
     expected[:, match] = 0
     assert found.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(("written", "added"), [(6, 1), (2, 2)])
+def test_a_gate_ignores_what_its_format_did_not_show_it(written, added):
+    weights = np.arange(6, dtype=np.float32).reshape(2, 3)
+    found = formats.migrated_arrays({"format": written, "settings": {}}, {"trained.gate.weight": weights})
+    assert found["trained.gate.weight"].tolist() == np.pad(weights, [(0, 0), (0, added)]).tolist()

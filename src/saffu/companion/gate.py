@@ -1,12 +1,12 @@
 """The gates: how much of a prediction comes from the networks.
 
     p   = mean over networks k of g_k·p_k + (1 − g_k)·p_counted
-    g_k = σ(w_k · [h_k, entropy, largest log-probability, ln(1 + age)] + a_k)
+    g_k = σ(w_k · [h_k, entropy, largest log-probability, ln(1 + age), exp(−age / 32)] + a_k)
 
 where h_k is the network's state, the next two numbers measure how certain the counted model is, for any target, and the
-last says how much of the document it remembers. A gate starts at w = 0 and the constant that fits the untrained network
-best (`constant_gate`). The loss of each network is −log(g_k·p_k + (1 − g_k)·p_counted) − w log p_k: the second term
-keeps it learning where the counted model is already right. Networks are trained as if each were alone; only their
+last two say how much of the document it remembers. A gate starts at w = 0 and the constant that fits the untrained
+network best (`constant_gate`). The loss of each network is −log(g_k·p_k + (1 − g_k)·p_counted) − w log p_k: the second
+term keeps it learning where the counted model is already right. Networks are trained as if each were alone; only their
 predictions are averaged. Without torch, `networks.py` mixes in the same way.
 """
 
@@ -23,6 +23,8 @@ from saffu.companion.weights import CERTAINTIES
 LEAST = 0.005  # weight of either side at the start
 SHUT = -20.0  # logit of a gate that uses only the counts
 CLEAR = 2.0  # standard errors above which a gain counts as real
+LEANS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)  # of gates toward the networks at the start of a document
+LEAN_COST = 0.0025  # of the nats of what a document begins with: how much a lean may cost
 OWN_WEIGHT = {"cpu": 0.5, "cuda": 2.0}  # of the network's own loss: a small one had better learn what the counts lack
 
 
@@ -35,22 +37,25 @@ class Gates(nn.Module):
         self.bias = nn.Parameter(torch.full((number,), -2.0))
 
     def forward(self, hidden: Tensor, certainty: Tensor) -> Tensor:
-        """The logits (K, n) from states (K, n, d) and certainties (K, n, 3), or (n, 3) for all networks."""
+        """The logits (K, n) from states (K, n, d) and certainties (K, n, 4), or (n, 4) for all networks."""
         width = hidden.shape[-1]
         of_states = hidden.float() @ self.weight[:, :width, None]  # (K, n, 1)
         of_certainty = certainty @ self.weight[:, width:, None]
         return (of_states + of_certainty).squeeze(-1) + self.bias[:, None]
 
     @torch.no_grad()
-    def calibrate(self, logit: Tensor, trained: Tensor, counted: Tensor) -> tuple[float, float]:
-        """Change the gates, which gave `logit` (K, n), to a·logit + b, the best for targets not trained on.
+    def calibrate(self, logit: Tensor, trained: Tensor, counted: Tensor, youth: Tensor) -> Tensor:
+        """Change the gates, which gave `logit` (K, n), to those that are best for targets not trained on.
 
-        Returns a and b.
+        `youth` (n,) is that of the targets' documents. Returns the new logits.
         """
         scale, constant = calibration(logit, trained, counted)
+        logit = scale * logit + constant
+        lean = 0.0 if constant == SHUT else lean_of(logit, trained, counted, youth)
         self.weight.mul_(scale)
+        self.weight[:, -1] += lean
         self.bias.mul_(scale).add_(constant)
-        return scale, constant
+        return logit + lean * youth
 
 
 def mixed(logit: Tensor, trained: Tensor, counted: Tensor) -> Tensor:
@@ -127,6 +132,22 @@ def calibration(logit: Tensor, trained: Tensor, counted: Tensor) -> tuple[float,
         fitted = (1.0, 0.0)
         gain = as_it_is
     return fitted if is_clear(gain) else (0.0, SHUT)
+
+
+def lean_of(logit: Tensor, trained: Tensor, counted: Tensor, youth: Tensor) -> float:
+    """The largest lean toward the networks, lean·youth added to `logit` (K, n), that costs next to nothing.
+
+    Counts prefer frequent phrases, whether or not a sentence is grammatical, so where a document begins, they should
+    have a say only if their predictions are worth more than `LEAN_COST`.
+
+    >>> half, tenth, youth = torch.tensor([[0.5] * 10]).log(), torch.tensor([0.1] * 10).log(), torch.ones(10)
+    >>> lean_of(half * 0, half, tenth, youth), lean_of(half * 0, tenth[None], half[0], youth)
+    (16.0, 0.0)
+    """
+    log_p = {lean: averaged(mixed(logit + lean * youth, trained, counted)) for lean in LEANS}
+    best = max(log_p.values(), key=lambda found: found.sum().item())
+    least = best.sum() + LEAN_COST * (youth * best).sum()
+    return max(lean for lean, found in log_p.items() if found is best or found.sum() >= least)
 
 
 def is_clear(gains: Tensor) -> bool:

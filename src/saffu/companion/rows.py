@@ -11,6 +11,7 @@ from saffu.text.tokenizer import EOD
 
 Integers = npt.NDArray[np.int64]
 OLD = 2048  # tokens: a document of this age, or any greater one, has a memory as good as it gets
+YOUNG = 32  # tokens: the scale on which a document stops being a sentence without context
 PIECES = 8  # held-out pieces: few and long, so that they are like new text
 TYPICAL_FROM = 200  # tokens of a piece, from which on typical ones are chosen
 
@@ -41,13 +42,16 @@ def ages_of(corpus: TokenCorpus) -> Integers:
 
 
 def gate_inputs(certainty: Array, ages: npt.ArrayLike) -> Array:
-    """What a gate sees besides a network's state, (n, 3): the counts' certainty (n, 2) and ln(1 + age of the document).
+    """What a gate sees besides a network's state, (n, 4): the counts' certainty (n, 2), and a document's age and youth.
 
-    >>> gate_inputs(np.ones((2, 2), np.float32), [0, 9999]).round(2).tolist()
-    [[1.0, 1.0, 0.0], [1.0, 1.0, 7.630000114440918]]
+    The age is ln(1 + a) after a tokens, the youth exp(−a / YOUNG).
+
+    >>> gate_inputs(np.ones((3, 2), np.float32), [0, 32, 9999]).round(1).tolist()
+    [[1.0, 1.0, 0.0, 1.0], [1.0, 1.0, 3.5, 0.4000000059604645], [1.0, 1.0, 7.599999904632568, 0.0]]
     """
-    log_ages = np.log1p(np.minimum(ages, OLD)).astype(np.float32)
-    return np.concatenate([certainty, log_ages[:, None]], axis=1)
+    ages = np.minimum(ages, OLD)
+    seen = [certainty, np.log1p(ages)[:, None], np.exp(-ages / YOUNG)[:, None]]
+    return np.concatenate(seen, axis=1).astype(np.float32)
 
 
 def training_rows(targets: int, length: int, rng: np.random.Generator) -> Integers:

@@ -37,6 +37,7 @@ class DeviceCorpus:
         self.documents = put(documents_of(corpus), torch.int32)
         self.counted = put(counted, torch.float32)
         self.certainty = put(certainty, torch.float32)
+        self.youth = self.certainty[:, -1]
 
     def forward(self, networks: NetworkStack, gates: Gates, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The gates' logits, trained and counted log-probabilities (K, n) of targets at positions (K, rows, T).
@@ -147,6 +148,6 @@ class Division:
         networks.stack.soften(temperature)
         scores = score(networks.stack, networks.gates, self.gate_text, self.gate_flat, group=group)
         logit, trained = (torch.from_numpy(values[:, self.gate_targets]) for values in (scores.logit, scores.trained))
-        counted = self.gate_flat.counted.cpu()[self.gate_targets]
-        scale, constant = networks.gates.calibrate(logit, trained, counted)
-        return networks, averaged(mixed(scale * logit + constant, trained, counted)) - counted
+        counted, youth = (values.cpu()[self.gate_targets] for values in (self.gate_flat.counted, self.gate_flat.youth))
+        logit = networks.gates.calibrate(logit, trained, counted, youth)
+        return networks, averaged(mixed(logit, trained, counted)) - counted

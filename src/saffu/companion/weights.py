@@ -21,7 +21,7 @@ from saffu.text.tokenizer import EOD
 
 PREFIX = "trained."
 HEAD = 64  # dimensions of a head
-CERTAINTIES = 3  # what a gate sees of the counted model, see `gate_inputs` in rows.py
+CERTAINTIES = 4  # what a gate sees besides the state, see `gate_inputs` in rows.py
 ROUNDED = ("embedding", "attention", "mlp")  # what can be int8
 
 

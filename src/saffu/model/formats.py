@@ -22,6 +22,8 @@ from saffu.interface import Array
 Manifest = dict[str, Any]
 Arrays = dict[str, Array]
 
+GATE = "trained.gate.weight"
+
 
 @dataclass(frozen=True)
 class Migration:
@@ -43,13 +45,19 @@ def with_document_memory(manifest: Manifest, arrays: Arrays) -> Arrays:
     """Format 3: the recency cache of 0.2.0 became the memory of a document; its exponents have to be learned."""
     old = [name for name in arrays if name.endswith(("encoder.cached", "encoder.trust"))]
     kept = {name: array for name, array in arrays.items() if name not in old}
-    gate = "trained.gate.weight"  # it sees the age of a document, too
-    if gate in kept:
-        kept[gate] = np.append(kept[gate], np.float32(0))
+    kept = with_gate_input(kept)  # the age of a document
     if not old:
         return kept
     config = CalibratedConfig(word_classes=manifest["settings"]["word_classes"])
     return kept | {old[0].rpartition(".")[0] + ".memory": unfitted_exponents(config)}
+
+
+def with_gate_input(arrays: Arrays) -> Arrays:
+    """Arrays whose gates, if there are any, see something more, with a weight of zero."""
+    if GATE not in arrays:
+        return arrays
+    weights = arrays[GATE]  # ([K,] inputs)
+    return arrays | {GATE: np.concatenate([weights, np.zeros_like(weights[..., :1])], axis=-1)}
 
 
 def with_views(manifest: Manifest, arrays: Arrays) -> Arrays:
@@ -96,6 +104,11 @@ def with_ngram_names(manifest: Manifest, arrays: Arrays) -> Arrays:
     return arrays | {name: np.frombuffer(stored, dtype=np.uint8) for name, stored in renamed.items()}
 
 
+def with_youth(manifest: Manifest, arrays: Arrays) -> Arrays:
+    """Format 7: gates see whether a document has only begun."""
+    return with_gate_input(arrays)
+
+
 def with_ngrams_in_json(text: str) -> str:
     """JSON in which the views have these names; quotes within texts, which are escaped, are left alone.
 
@@ -111,6 +124,7 @@ MIGRATIONS: dict[int, Migration] = {  # by the format they read
     3: Migration(dict, with_views),
     4: Migration(dict, with_longest_match),
     5: Migration(dict, with_ngram_names),
+    6: Migration(dict, with_youth),
 }
 
 
