@@ -51,7 +51,7 @@ MOST_EPOCHS = {"cpu": 16.0, "cuda": 30.0}  # of each network; more does not help
 MANY_EPOCHS = 8  # after which weight decay keeps a text from being memorized
 MIN_TOKENS = {6: 15e6, 8: 60e6}  # read in a run, for this many layers to pay off on a GPU …
 LONG_TEXT = 5e6  # … eight for a text of this many tokens, or if there is time for several networks
-MIN_EPOCHS, MIN_STEPS = 12, 3000  # of each network, for several to pay off …
+MIN_EPOCHS, MIN_STEPS = 10, 3000  # of each network, for several to pay off …
 SEVERAL, MIN_EPOCHS_OF_MANY = 4, 24  # … and for more than four, or for these to have eight layers
 MOST_NETWORKS = 8
 BATCH_TOKENS = {"cpu": 4096, "cuda": 8192}
@@ -66,7 +66,7 @@ def resolved(config: CompanionConfig, tokens: int, device: str) -> CompanionConf
     """The settings, with everything chosen that follows from text, time, and device.
 
     On a CPU there is one network of 2 layers. On a GPU, a network has 6 layers, fewer if the time is too short, more if
-    the text is long or there is time for four networks; time for more than 12 epochs and 3,000 steps goes into more
+    the text is long or there is time for four networks; time for more than 10 epochs and 3,000 steps goes into more
     networks, up to four, and up to eight if each gets 24 epochs. Learning rates fall with the width and slowly with the
     number of steps. What keeps a text from being memorized, dropout and weight decay, follows from how often it is read
     and how long it is. Measured in docs/companion.md.
