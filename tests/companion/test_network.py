@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import corpus_of
-from saffu.companion.gate import SHUT, Gates, averaged, mixed
+from saffu.companion.gate import SHUT, Gates, averaged, lean_of, mixed
 from saffu.companion.network import NetworkStack, causal_bias
 from saffu.companion.optimizer import Muon, Optimizer
 from saffu.companion.rows import scoring_rows, training_rows, window_start
@@ -86,6 +86,15 @@ def test_calibrated_gates_lean_toward_the_networks_where_a_document_begins():
     found = gates.calibrate(gates(states, seen).detach(), trained, counted, youth)
     assert torch.allclose(gates(states, seen), found, atol=1e-4)
     assert found[:, youth > 0].min() > 10 > 2 > found[:, youth == 0].max()
+
+
+def test_a_lean_does_not_cost_what_was_gained_over_the_counts():
+    youth, counted = torch.ones(400), torch.tensor([0.5, 0.48] * 200).log()
+    trained = torch.tensor([[0.48, 0.5] * 200]).log()
+    gains = [averaged(mixed(torch.full((1, 400), logit), trained, counted)) - counted for logit in (0.0, 16.0)]
+    assert gains[0].mean() > 0.0001 > gains[1].mean()  # less than half a percent apart
+    assert lean_of(torch.zeros(1, 400), trained, counted, youth) == 0
+    assert lean_of(torch.zeros(1, 400), trained, counted - 0.01, youth) == 16  # the network is better
 
 
 def test_gates_that_are_shut_do_not_lean():
