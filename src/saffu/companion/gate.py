@@ -24,7 +24,7 @@ LEAST = 0.005  # weight of either side at the start
 SHUT = -20.0  # logit of a gate that uses only the counts
 CLEAR = 2.0  # standard errors above which a gain counts as real
 LEANS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)  # of gates toward the networks at the start of a document
-LEAN_COST = 0.005  # of the nats of what a document begins with: how much a lean may cost
+LEAN_COST = 0.02  # of what networks gain there over the counts: how much a lean may cost
 OWN_WEIGHT = {"cpu": 0.5, "cuda": 2.0}  # of the network's own loss: a small one had better learn what the counts lack
 
 
@@ -138,7 +138,7 @@ def lean_of(logit: Tensor, trained: Tensor, counted: Tensor, youth: Tensor) -> f
     """The largest lean toward the networks, lean·youth added to `logit` (K, n), that costs next to nothing.
 
     Counts prefer frequent phrases, whether or not a sentence is grammatical, so where a document begins, they should
-    have a say only if their predictions are worth more than `LEAN_COST`. The mixture stays clearly better than counts.
+    have a say only if that is worth more than a small share of what the networks gain.
 
     >>> half, tenth, youth = torch.tensor([[0.5] * 10]).log(), torch.tensor([0.1] * 10).log(), torch.ones(10)
     >>> lean_of(half * 0, half, tenth, youth), lean_of(half * 0, tenth[None], half[0], youth)
@@ -146,9 +146,8 @@ def lean_of(logit: Tensor, trained: Tensor, counted: Tensor, youth: Tensor) -> f
     """
     log_p = {lean: averaged(mixed(logit + lean * youth, trained, counted)) for lean in LEANS}
     best = max(log_p.values(), key=lambda found: found.sum().item())
-    least = best.sum() + LEAN_COST * (youth * best).sum()
-    cheap = {lean for lean, found in log_p.items() if found.sum() >= least and is_clear(found - counted)}
-    return max(cheap, default=0.0)
+    least = best.sum() - LEAN_COST * (youth * (best - counted)).sum()
+    return max(lean for lean, found in log_p.items() if found is best or found.sum() >= least)
 
 
 def is_clear(gains: Tensor) -> bool:
