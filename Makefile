@@ -21,6 +21,7 @@ demo: setup
 	$(BIN)/saffu train --out demo-model --force
 	$(BIN)/saffu eval demo-model
 	$(BIN)/saffu generate demo-model --samples 3 --seed 1
+	$(BIN)/saffu explain demo-model "Return the name of the"
 
 test: setup
 	$(BIN)/ruff check src reference tests lab benchmarks docs/*.py hatch_build.py

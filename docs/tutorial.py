@@ -4,7 +4,7 @@
 # Ten minutes with saffu, from text to a model that explains itself, changes exactly, and gets better with training.
 # Paste the code into Python, or, in a checkout, open `docs/tutorial.ipynb` or run `python docs/tutorial.py`. It writes
 # only into a temporary folder. Numbers depend on your version of Python, whose documentation is the text. The last two
-# sections need PyTorch (`pip install 'saffu[torch]'`).
+# sections need PyTorch (`pip install '.[torch]'`).
 #
 # ## Text
 # A text is any iterable of strings, one per document. Here, we use part of the English text that ships with
