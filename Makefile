@@ -14,7 +14,6 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard src/saffu/cal
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "saffu needs Python 3.10 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(INSTALL) --editable '.[dev]'
-	$(BIN)/python $(INSTALL) --no-deps pyctcdecode pygtrie  # which asks for an older NumPy than it needs
 	@touch $@
 
 demo: setup

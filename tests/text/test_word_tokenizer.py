@@ -1,8 +1,7 @@
-"""Words as tokens: a closed vocabulary with `<unk>`, from text to ARPA and pyctcdecode's own decoder."""
+"""Words as tokens: a closed vocabulary with `<unk>`, from text to ARPA."""
 
 import math
 
-import numpy as np
 import pytest
 
 from conftest import sentences
@@ -77,22 +76,6 @@ def test_word_level_arpa(lm, tmp_path):
     for line in ("the old king saw the sea .", "a dog", "rara avis"):
         expected = KneserNey(lm.references_).log_probabilities(lm.tokenize([line])) / math.log(10)
         assert [score for score, _, _ in loaded.full_scores(line)] == pytest.approx(expected.tolist(), abs=1e-5)
-
-
-def test_pyctcdecode_reads_the_arpa_file(lm, tmp_path):
-    """pyctcdecode's own decoder, with KenLM: "sea" wins over letters that sound better."""
-    pytest.importorskip("kenlm", reason="pip install kenlm, which needs a compiler")
-    pyctcdecode = pytest.importorskip("pyctcdecode", reason="pip install pyctcdecode")
-    write_arpa(lm.references_, lm.tokenizer_, tmp_path / "words.arpa")
-    labels, said = ["", *" abcdefghijklmnopqrstuvwxyz"], "the old king saw the sex"
-    log_p = np.full((2 * len(said), len(labels)), math.log(1e-4))
-    for place, letter in enumerate(said):
-        log_p[2 * place, labels.index(letter)] = log_p[2 * place + 1, 0] = math.log(0.9)
-    for letter, p in (("a", 0.3), ("t", 0.35), ("x", 0.35)):
-        log_p[-2, labels.index(letter)] = math.log(p)
-    words = [lm.tokenizer_.name(id) for id in range(UNKNOWN + 1, len(lm.tokenizer_))]
-    decoder = pyctcdecode.build_ctcdecoder(labels, str(tmp_path / "words.arpa"), unigrams=words)
-    assert decoder.decode(log_p) == "the old king saw the sea"
 
 
 def test_the_command(saffu, monkeypatch, tmp_path):

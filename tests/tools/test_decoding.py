@@ -1,7 +1,6 @@
-"""Decoding: states, pyctcdecode's interface, and unfinished words."""
+"""States, and unfinished words."""
 
 import copy
-import math
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 
 from saffu import SaffuLM
 from saffu.text.tokenizer import EOD
-from saffu.tools.decoding import CtcLanguageModel, Spelling
+from saffu.tools.decoding import Spelling
 
 
 def test_steps_add_up_to_a_score(lm):
@@ -40,42 +39,6 @@ def test_threads_may_share_a_model(fitted):
         rows = list(pool.map(lambda prompt: lm.next(lm.start(prompt)), prompts))
     for prompt, row in zip(prompts, rows, strict=True):
         assert np.array_equal(row, lm.next(lm.start(prompt)))
-
-
-def test_words_of_a_beam_add_up_to_a_line(lm):
-    words = CtcLanguageModel(lm.scorer_, alpha=1.0, beta=0.0)
-    for line in ("the dog saw a house .", "a", "unheard of"):
-        state, total, *rest = words.get_start_state(), 0.0, *line.split()
-        for word in rest:
-            last, (score, state) = state, words.score(state, word)
-            total += score
-        ended, _ = words.score(last, rest[-1], is_last_word=True)
-        assert total - score + ended == pytest.approx(lm.score([line]).nll * -1, rel=1e-5)
-        rows = lm.surprisals(line, memory=True)
-        assert score == pytest.approx(-rows[-2].bits * math.log(2), rel=1e-4)
-        assert words.score(state, "")[1] == state
-    scaled = CtcLanguageModel(lm.scorer_, alpha=0.5, beta=2.0)
-    assert scaled.score(last, rest[-1])[0] == pytest.approx(0.5 * score + 2)
-    scaled.reset_params(alpha=1.0, beta=0.0)
-    assert scaled.score(last, rest[-1])[0] == pytest.approx(score)
-
-
-def test_pyctcdecode(fitted):
-    """The real decoder: acoustics that cannot tell "sea" from "see" are decided by the language model."""
-    pyctcdecode = pytest.importorskip("pyctcdecode", reason="pip install pyctcdecode")
-    labels = ["", *" abcdefghijklmnopqrstuvwxyz"]
-    said = "the old king saw the sex"
-    log_p = np.full((2 * len(said), len(labels)), math.log(1e-4))
-    for place, letter in enumerate(said):
-        log_p[2 * place, labels.index(letter)] = math.log(0.9)
-        log_p[2 * place + 1, 0] = math.log(0.9)  # the blank of CTC
-    for letter, p in (("a", 0.3), ("t", 0.35), ("x", 0.35)):
-        log_p[-2, labels.index(letter)] = math.log(p)
-    alphabet = pyctcdecode.Alphabet.build_alphabet(labels)
-    alone = pyctcdecode.BeamSearchDecoderCTC(alphabet).decode(log_p)
-    helped = pyctcdecode.BeamSearchDecoderCTC(alphabet, CtcLanguageModel(fitted("calibrated").scorer_)).decode(log_p)
-    assert alone in ("the old king saw the set", said)
-    assert helped == "the old king saw the sea"
 
 
 @pytest.mark.parametrize(

@@ -326,7 +326,7 @@ def broken(place: Path) -> str:
     return ""
 
 
-NOT_USED = ("saffu.cluster", "saffu.model.transformers", "saffu.pipelines", "saffu.__main__")  # by these commands
+NOT_USED = ("saffu.cluster", "saffu.model.transformers", "saffu.__main__")  # by these commands
 USED = ("torch._dynamo", "matplotlib.pyplot", "matplotlib.backends.backend_svg", "matplotlib.backends.backend_agg")
 
 

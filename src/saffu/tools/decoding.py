@@ -1,4 +1,4 @@
-"""Models in decoders: word scores for beam search over speech or handwriting, and completion of unfinished words."""
+"""Completion of unfinished words, whatever tokens they are spelled with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush, nlargest
 from itertools import count
-from typing import Any
 from unicodedata import category
 
 import numpy as np
@@ -20,75 +19,12 @@ from saffu.errors import SaffuError
 from saffu.interface import Array, Model, State
 from saffu.text.tokenizer import EOD, Tokenizer, WordTokenizer, is_spaceless
 from saffu.tools.generate import Joints, encode_prompt, require_text, uncounted
-from saffu.tools.scores import Scorer
 from saffu.tools.segments import segments
-from saffu.tools.words import WHITE_SPACE, log_boundary
+from saffu.tools.words import WHITE_SPACE
 
-WORDS_BACK = 10  # preceding words that distinguish histories in a beam search
 LEAST_SHARE = 1e-4  # of all completions: less likely beginnings of words are not followed further
 MOST_STEPS, MOST_TOKENS = 500, 200  # distributions computed for one completion, and tokens followed from each
 _UNFINISHED = re.compile(r"[ \t\r\x0b\x0c]?[^ \t\n\r\x0b\x0c]*\Z")  # what follows the last word, its space included
-
-
-@dataclass(frozen=True)
-class WordState:
-    """The state of a line between two words."""
-
-    state: State
-    log_ended: float | None = None  # ln p(B): the last word ends here; None at the start of a line
-
-
-class CtcLanguageModel:
-    """A language model for pyctcdecode: `BeamSearchDecoderCTC(alphabet, CtcLanguageModel(lm.scorer_))`.
-
-    A word counts as alpha · ln p(word and its ending | all words before it) + beta, by the formula of
-    `saffu.tools.words`. No word is unknown, because every word can be spelled with shorter tokens.
-    """
-
-    def __init__(self, scorer: Scorer, alpha: float = 0.5, beta: float = 1.5):
-        self.model = scorer.model
-        self.tokenizer = scorer.tokenizer
-        self.start = scorer.start
-        self.alpha = alpha
-        self.beta = beta
-
-    @property
-    def order(self) -> int:
-        """Beams that differ only before this many words are merged."""
-        return WORDS_BACK
-
-    def get_start_state(self) -> WordState:
-        """The state before the first word."""
-        return WordState(self.start())
-
-    def score_partial_token(self, partial_token: str) -> float:
-        """An unfinished word is not scored until it ends."""
-        return 0.0
-
-    def score(self, prev_state: WordState, word: str, is_last_word: bool = False) -> tuple[float, WordState]:
-        """Score a word, and the end of the line after the last one; return the state after the word too."""
-        nats, after = self.log_probability(prev_state, word)
-        if is_last_word:
-            log_p = self.model.next_log_probabilities([after.state])[0, EOD]
-            nats += float(log_p) - (after.log_ended or 0.0)
-        return self.alpha * nats + self.beta, after
-
-    def log_probability(self, before: WordState, word: str) -> tuple[float, WordState]:
-        """ln p(word and its ending | before), and the state after it."""
-        if not word:
-            return 0.0, before
-        state = before.state
-        nats = 0.0
-        for token in self.tokenizer.encode(word if before.log_ended is None else f" {word}"):
-            nats += float(self.model.next_log_probabilities([state])[0, token])
-            state = self.model.advance(state, token)
-        ended = float(log_boundary(self.model, self.tokenizer, [state])[0])
-        return nats + ended - (before.log_ended or 0.0), WordState(state, ended)
-
-    def reset_params(self, **params: Any) -> None:
-        """Change `alpha` or `beta`."""
-        self.alpha = params.get("alpha", self.alpha)
-        self.beta = params.get("beta", self.beta)
 
 
 @dataclass(frozen=True, eq=False)
