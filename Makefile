@@ -1,4 +1,4 @@
-# make setup | demo | test | test-hf | test-cluster | test-web | portable | torture | faults | bench | numbers | docs | format | clean.   Needs Python >= 3.10 and make; everything else goes into .venv.
+# make setup | demo | test | test-hf | test-cluster | test-web | portable | torture | faults | bench | size | numbers | docs | format | clean.   Needs Python >= 3.10 and make; everything else goes into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 HF := .venv-hf
 
-.PHONY: setup demo test test-hf test-cluster test-web test-sanitized portable torture faults bench numbers docs format clean
+.PHONY: setup demo test test-hf test-cluster test-web test-sanitized portable torture faults bench size numbers docs format clean
 
 setup: $(STAMP)
 
@@ -77,6 +77,10 @@ faults: setup
 
 bench: setup
 	$(BIN)/python benchmarks/bench.py $(BENCH)
+
+# Tokens and lines of code, commands, options, and classes; an error if src is over the budget in pyproject.toml.
+size: setup
+	$(BIN)/python -m lab size
 
 # Numbers, tables, and figures of README.md and docs/, from docs/results.
 numbers: setup

@@ -17,6 +17,7 @@ from lab import (
     readings,
     recorded_runs,
     search,
+    size,
     texts,
     tunings,
     warm_starts,
@@ -37,6 +38,7 @@ COMMANDS = {
     "golden-folders": golden_folders,
     "journeys": journeys,
     "recorded-runs": recorded_runs,
+    "size": size,
 }
 
 
