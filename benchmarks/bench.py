@@ -36,6 +36,7 @@ COMPARED = {
     "load_and_score_a_line_s": "load and score a line, s",
     "folder_mb": "on disk, MB",
 }
+LINES = 500  # scored one by one
 GENERATED = 20_000  # tokens written, one document after another
 
 
@@ -121,6 +122,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             plain.__dict__.update(lm.__dict__)
             plain.model_ = lm.model_.without_memory()
             score(facts, "without_cache_", plain, held_out)
+        score_lines(facts, lm, [text for _, text in dev() if text][:LINES])
         facts["generate_tokens_per_s"] = generation_speed(lm)
         for name, reference in lm.reference_scores(held_out).items():
             facts[f"{name}_bits_per_byte"] = reference.bits_per_byte
@@ -161,6 +163,21 @@ def score(facts: dict[str, Any], prefix: str, lm: Any, corpus: Any) -> None:
     facts[f"{prefix}score_tokens_per_s"] = corpus.targets / (time.perf_counter() - began)
     facts[f"{prefix}score_tokens_per_core_s"] = corpus.targets / (time.process_time() - busy)
     facts[f"{prefix}bits_per_byte"] = found.nll / math.log(2) / found.bytes
+
+
+def score_lines(facts: dict[str, Any], lm: Any, texts: list[str]) -> None:
+    """What a line costs on its own, and as one of a batch."""
+    work: dict[str, Callable[[], object]] = {
+        "score_line": lambda: [lm.score_lines([text]) for text in texts],
+        "score_line_in_batch": lambda: lm.score_lines(texts),
+        "surprisals_of_line": lambda: [lm.surprisals(text) for text in texts],
+        "surprisals_of_line_in_batch": lambda: lm.surprisals_batch(texts),
+    }
+    for name, call in work.items():
+        call()  # what all lines share is made when it is first used
+        busy = time.process_time()
+        call()
+        facts[f"{name}_ms"] = 1e3 * (time.process_time() - busy) / len(texts)
 
 
 def generation_speed(lm: Any) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -97,14 +97,38 @@ def hide_progress(hidden: bool = True) -> None:
     _hidden = hidden
 
 
-def progress_bar(title: str | None, total: int | None = None, unit: str = " tokens", **options: Any) -> tqdm[Any]:
+class NoBar:
+    """A bar that is not shown, and costs nothing."""
+
+    n = 0
+
+    def __init__(self, iterable: Iterable[Any] = ()) -> None:
+        self.iterable = iterable
+
+    def __enter__(self) -> NoBar:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.iterable)
+
+    def update(self, n: int = 1) -> None: ...
+
+    def set_postfix_str(self, text: str, refresh: bool = True) -> None: ...
+
+
+def progress_bar(
+    title: str | None, total: int | None = None, unit: str = " tokens", **options: Any
+) -> tqdm[Any] | NoBar:
     """A bar that disappears when it is done; none at all without a title, or unless standard error is a terminal.
 
     >>> with progress_bar(None, total=2) as bar:
-    ...     _ = bar.update(2)
+    ...     bar.update(2)
     """
+    if title is None or _hidden:
+        return NoBar(options.get("iterable", ()))
     from tqdm.auto import tqdm
 
     tqdm.monitor_interval = 0  # no monitoring thread, which would outlive the bars
-    disable = True if title is None or _hidden else None
-    return tqdm(desc=title, total=total, unit=unit, unit_scale=True, leave=False, disable=disable, **options)
+    return tqdm(desc=title, total=total, unit=unit, unit_scale=True, leave=False, disable=None, **options)

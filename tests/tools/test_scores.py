@@ -1,13 +1,16 @@
 """Scores by line, word, and token from Python; conditions and histograms."""
 
+import copy
 import itertools
 import math
+import pickle
 import threading
 
 import pytest
 
-from conftest import sentences
-from saffu import SaffuError, SaffuLM
+from conftest import CONFIGS, sentences
+from saffu import CalibratedConfig, SaffuError, SaffuLM
+from saffu.calibrated.reading import NativeModel
 from saffu.tools.scores import BATCH_CHARACTERS, FIRST_BATCH, LARGEST_BATCH, Arrivals, Condition, batches
 from toy_model import ToyConfig
 
@@ -34,6 +37,36 @@ def test_a_text_of_several_lines_is_one_row(fitted, dev_text):
     assert math.fsum(word.bits for word in words) == pytest.approx(row.bits, rel=1e-9)
 
 
+def test_texts_that_come_one_by_one_share_what_is_made_for_them(train_text, dev_text, monkeypatch):
+    lm = SaffuLM(CONFIGS["calibrated"]()).fit(train_text)
+    laid_out = []
+    monkeypatch.setattr("saffu.calibrated.model.NativeModel", lambda *parts: laid_out.append(0) or NativeModel(*parts))
+    one_by_one = [lm.score_lines([text])[0] for text in dev_text]
+    assert one_by_one == lm.score_lines(dev_text)
+    assert [lm.surprisals(text) for text in dev_text[:9]] == lm.surprisals_batch(dev_text[:9])
+    assert len(laid_out) == 1
+
+
+def test_scores_without_memory_follow_every_change(train_text, dev_text, tmp_path):
+    def bits(model):
+        return [row.bits for row in model.score_lines(dev_text)]
+
+    def as_saved(model):
+        model.save(tmp_path / "model")
+        return SaffuLM.load(tmp_path / "model")
+
+    lm = SaffuLM(CONFIGS["calibrated"]()).fit(train_text)
+    before = bits(lm)
+    other = copy.copy(lm)
+    other.update(sentences(3, 200))
+    assert bits(other) == bits(as_saved(other)) != before
+    assert bits(lm) == bits(pickle.loads(pickle.dumps(lm))) == before
+    other.forget(sentences(3, 200))
+    assert bits(other) == before
+    other.set_params(config=CalibratedConfig(order=2, slots=0, word_classes=0)).fit(train_text)
+    assert bits(other) == bits(as_saved(other)) != before
+
+
 def test_blank_texts_keep_their_place(fitted, dev_text):
     first, blank, last = fitted("toy").score_lines([dev_text[0], " \n", dev_text[1]])
     assert (str(blank.bits), blank.tokens, blank.bytes) == ("0.0", 0, 0) and math.isnan(blank.bits_per_byte)
@@ -44,6 +77,8 @@ def test_blank_texts_keep_their_place(fitted, dev_text):
 def test_texts_are_strings(fitted):
     with pytest.raises(SaffuError, match=r"such as \[text\]"):
         fitted("toy").score_lines("a text")
+    with pytest.raises(SaffuError):
+        fitted("toy").surprisals_batch("a text")
     with pytest.raises(SaffuError, match="text 2 is not a string"):
         fitted("toy").score_lines(["a", None])
 

@@ -316,6 +316,11 @@ class CalibratedModel(Capabilities):
         return token, (age + 1, self._tail(longer, age + 1), after.tobytes())
 
     def without_memory(self) -> CalibratedModel:
+        return self._bare if self.config.cache else self
+
+    @cached_property
+    def _bare(self) -> CalibratedModel:
+        """The same model without a memory, made once: it has kernels of its own, which take time to lay out."""
         config = replace(self.config, cache=0)
         return CalibratedModel(config, self.encoder, self.tables, self.frequencies, self.counts, self._sums)
 

@@ -31,7 +31,7 @@ from saffu.text.corpus import Line, TokenCorpus
 from saffu.text.documents import documents_from
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
 from saffu.tools import decoding, evaluate, generate
-from saffu.tools.scores import LineScore, Scorer, checked, score_texts
+from saffu.tools.scores import LineScore, Scorer, batches, checked, score_texts
 from saffu.tools.word_vectors import WordVectors
 from saffu.tools.words import WordScore
 from saffu.workers import SINGLE, ProcessGroup
@@ -357,7 +357,12 @@ class SaffuLM:
 
         With `memory`, words that the text has used before are less surprising.
         """
-        return self._scorer(memory).words([*checked([text])])[0]
+        return self.surprisals_batch([text], memory)[0]
+
+    def surprisals_batch(self, texts: Iterable[str], memory: bool = False) -> list[list[WordScore]]:
+        """Return the surprisals of the words of each text, each text on its own: see `surprisals`."""
+        scorer = self._scorer(memory)
+        return [words for batch in batches(checked(texts), len) for words in scorer.words(batch)]
 
     def _scorer(self, memory: bool) -> Scorer:
         return self.scorer_ if memory else self.scorer_.without_memory()

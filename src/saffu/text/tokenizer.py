@@ -164,7 +164,8 @@ class Tokenizer:
         try:
             chunks = [(_ASCII_WORD if str.isascii(text) else _CHUNK).findall(text) for text in texts]
             new = [chunk for chunk in dict.fromkeys(chain.from_iterable(chunks)) if chunk not in known]
-            known.update(zip(new, [encoding.ids for encoding in self._backend.encode_batch_fast(new)], strict=True))
+            if new:
+                known.update(zip(new, [encoding.ids for encoding in self._backend.encode_batch_fast(new)], strict=True))
         except TypeError:  # the library's answer to lone surrogates
             raise SaffuError("the text is not valid Unicode; decode it with errors='replace'") from None
         self._known_characters += sum(map(len, new))
