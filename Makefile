@@ -10,7 +10,7 @@ HF := .venv-hf
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard src/saffu/calibrated/native/*.*pp src/saffu/calibrated/native/*.h)
+$(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard src/saffu/native/*.* src/saffu/native/*/*.*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "saffu needs Python 3.10 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(INSTALL) --editable '.[dev]'

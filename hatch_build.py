@@ -1,4 +1,4 @@
-"""Compiles the kernels of the calibrated model into a shared library next to their sources.
+"""Compiles the kernels into a shared library next to their sources.
 
 They are called through ctypes, so one wheel serves all Python versions of a platform. Where GitHub runs the build, the
 package's description also gets links that work on the package index.
@@ -21,12 +21,12 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-SOURCES = Path(__file__).parent / "src" / "saffu" / "calibrated" / "native"
+SOURCES = Path(__file__).parent / "src" / "saffu" / "native"
 LIBRARY = SOURCES / f"libsaffu.{ {'win32': 'dll', 'darwin': 'dylib'}.get(sys.platform, 'so') }"
 FLAGS = ["-O3", "-std=c++17", "-shared", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math"]
 MICROSOFT_FLAGS = ["/nologo", "/O2", "/std:c++17", "/EHsc", "/utf-8", "/LD"]
 WEB = Path(__file__).parent / "src" / "saffu" / "play" / "web" / "kernels.wasm"
-WEB_SOURCES = ("query.cpp", "rows.cpp", "tables.cpp", "storage.cpp")
+WEB_SOURCES = ("counted/query.cpp", "counts/rows.cpp", "counts/tables.cpp", "storage.cpp")
 WEB_FLAGS = ["--target=wasm32-wasi", "-msimd128", "-fno-exceptions", "-mexec-model=reactor", "-Wl,--strip-all"]
 WEB_EXPORTS = (
     "malloc free saffu_count_rows saffu_merge_rows saffu_regroup_rows saffu_build_levels saffu_class_rows saffu_reader "
@@ -113,7 +113,7 @@ def can_compile_for_browsers() -> bool:
 
 def command(compiler: list[str], library: Path) -> list[str]:
     """The command that compiles all kernels into a library; CXXFLAGS and LDFLAGS can add to it."""
-    sources = [str(path) for path in sorted(SOURCES.glob("*.cpp"))]
+    sources = [str(path) for path in sorted(SOURCES.rglob("*.cpp"))]
     more = [shlex.split(os.environ.get(name, "")) for name in ("CXXFLAGS", "LDFLAGS")]
     if Path(compiler[-1]).stem == "clang-cl":
         return [*compiler, *MICROSOFT_FLAGS, *more[0], *sources, f"/Fo{library.parent}{os.sep}", f"/Fe{library}"]

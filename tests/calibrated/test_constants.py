@@ -9,17 +9,17 @@ import pytest
 import saffu
 from saffu.calibrated import kernels, views
 
-NATIVE = Path(saffu.__file__).parent / "calibrated" / "native"
+NATIVE = Path(saffu.__file__).parent / "native"
 
 
 @pytest.mark.parametrize(
     ("header", "name", "value"),
     [
-        ("query.h", "MAX_LEVELS", kernels.MAX_LEVELS),
-        ("query.h", "MAX_VIEWS", views.MOST_VIEWS),
-        ("query.h", "EVIDENCE", kernels.EVIDENCE),
-        ("query.h", "MEMORY_EVIDENCE", views.MEMORY_EVIDENCE),
-        ("memory.h", "MAX_FOLLOWERS", views.MOST_FOLLOWERS),
+        ("counted/query.h", "MAX_LEVELS", kernels.MAX_LEVELS),
+        ("counted/query.h", "MAX_VIEWS", views.MOST_VIEWS),
+        ("counted/query.h", "EVIDENCE", kernels.EVIDENCE),
+        ("counted/query.h", "MEMORY_EVIDENCE", views.MEMORY_EVIDENCE),
+        ("counted/memory.h", "MAX_FOLLOWERS", views.MOST_FOLLOWERS),
     ],
 )
 def test_constants_agree(header, name, value):

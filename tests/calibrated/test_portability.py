@@ -14,7 +14,7 @@ from saffu.calibrated import kernels
 from saffu.errors import SaffuError
 
 ROOT = Path(__file__).parents[2]
-NATIVE = ROOT / "src" / "saffu" / "calibrated" / "native"
+NATIVE = ROOT / "src" / "saffu" / "native"
 STRICT = ["-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror"]
 COMPILERS = [name for name in ("g++", "clang++") if shutil.which(name)]
 # On Windows, `long` has 32 bits; Microsoft's compiler has none of the others. What a processor supports is asked only
@@ -23,14 +23,14 @@ COMPILERS = [name for name in ("g++", "clang++") if shutil.which(name)]
 FORBIDDEN = r"\b(long|ssize_t|__int128|__builtin_(?!cpu_supports|prefetch|trap)\w+|alloca|pragma pack)\b"
 
 
-@pytest.mark.parametrize("path", sorted([*NATIVE.glob("*.cpp"), *NATIVE.glob("*.h")]), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted([*NATIVE.rglob("*.cpp"), *NATIVE.rglob("*.h")]), ids=lambda path: path.name)
 def test_kernels_use_only_what_every_compiler_has(path):
     code = re.sub(r"//.*", "", path.read_text("utf-8"))
     assert not re.findall(FORBIDDEN, code)
 
 
 def test_every_kernel_is_exported():
-    for path in NATIVE.glob("*.cpp"):
+    for path in NATIVE.rglob("*.cpp"):
         _, _, interface = path.read_text("utf-8").partition('extern "C" {')
         names = re.findall(r"^(.*?)\bsaffu_\w+\(", interface, re.MULTILINE)
         assert [start for start in names if start and start[0].isalpha() and not start.startswith("EXPORT ")] == []
@@ -38,7 +38,7 @@ def test_every_kernel_is_exported():
 
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_kernels_compile_without_a_warning(compiler):
-    sources = map(str, NATIVE.glob("*.cpp"))
+    sources = map(str, NATIVE.rglob("*.cpp"))
     finished = subprocess.run(
         [compiler, *STRICT, "-fsyntax-only", *sources], capture_output=True, text=True, check=False
     )

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NATIVE = HERE.parents[1] / "src" / "saffu" / "calibrated" / "native"
+NATIVE = HERE.parents[1] / "src" / "saffu" / "native"
 FLAGS = ["-O2", "-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror", f"-I{NATIVE}"]
 GCC = ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # which gcc 12 finds in its own headers of AVX-512
 WINE = shutil.which("wine64") or shutil.which("wine") or "/usr/lib/wine/wine64"  # where Debian keeps it
@@ -36,7 +36,7 @@ def main() -> int:
                 print(f"{name}: {compiler} is not installed")
                 continue
             program = Path(folder) / f"{compiler}.exe"
-            sources = [*map(str, sorted(NATIVE.glob("*.cpp"))), str(HERE / "smoke.cpp")]
+            sources = [*map(str, sorted(NATIVE.rglob("*.cpp"))), str(HERE / "smoke.cpp")]
             subprocess.run([compiler, *FLAGS, *flags, *sources, "-o", str(program)], check=True)
             if emulator and not shutil.which(emulator[0]):
                 print(f"{name}: compiled; {emulator[0]} is not installed")

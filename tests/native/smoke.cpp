@@ -1,6 +1,6 @@
 // Calls kernels without Python and prints what they return, so that machines and compilers can be compared: counts and
 // tables exactly, probabilities to four digits. `make portable` runs it under emulators.
-#include "query.h"
+#include "counted/query.h"
 
 #include <cinttypes>
 #include <cmath>

@@ -1,6 +1,6 @@
 // For each line "x.high x.low y.high y.low bits" of standard input, in hexadecimal but the last: x << bits, x >> bits,
 // x | y, and whether x == y, x < y, and x <= y.
-#include "wide.h"
+#include "counts/wide.h"
 
 #include <cinttypes>
 #include <cstdio>

@@ -19,11 +19,11 @@ from saffu.errors import SaffuError
 
 Array = npt.NDArray[Any]
 TOKEN = np.uint16  # an id, a rank, or a class; as Token in native/kernels.h. Keys of rows hold 16 bits per token.
-MAX_LEVELS, EVIDENCE = 9, 4  # as in native/query.h
+MAX_LEVELS, EVIDENCE = 9, 4  # as in native/counted/query.h
 OUT_OF_MEMORY, COUNT_TOO_LARGE = 1, 2  # as in native/kernels.h
 TOO_OFTEN = "an n-gram occurs more than four billion times, more than a count can hold; use less text"
 SUFFIX = {"win32": "dll", "darwin": "dylib"}.get(sys.platform, "so")
-LIBRARY = Path(__file__).parent / "native" / f"libsaffu.{SUFFIX}"
+LIBRARY = Path(__file__).parents[1] / "native" / f"libsaffu.{SUFFIX}"
 
 
 class Buffer(Structure):
@@ -46,7 +46,7 @@ def members(kind: Any, *names: str) -> list[tuple[str, Any]]:
 
 
 class Level(Structure):
-    """One level of a table: see native/query.h."""
+    """One level of a table: see native/counted/query.h."""
 
     _fields_ = [
         *members(c_void_p, "token", "child", "begin", "backoff", "follow", "mass", "heavy", "rows", "before"),
@@ -81,7 +81,7 @@ class MemoryShape(Structure):
 
 
 class Model(Structure):
-    """See native/query.h. It holds the arrays it points to, because calls may outlive whatever else holds them."""
+    """See counted/query.h. It holds the arrays it points to, because calls may outlive whatever else holds them."""
 
     kept: list[object]
     exponents: list[Array]

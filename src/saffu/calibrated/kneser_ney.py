@@ -8,7 +8,7 @@ predicted.
 
 Tables are solved from rows in two phases over ranges of buckets: first the statistics of every range, whose sum gives
 the discounts and the space that each range needs; then the levels, each range written to its own place. The masses and
-back-offs themselves are computed in native/tables.cpp.
+back-offs themselves are computed in native/counts/tables.cpp.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Draft:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A solved model: see native/tables.cpp. Followers are known by their rank."""
+    """A solved model: see native/counts/tables.cpp. Followers are known by their rank."""
 
     distances: tuple[int, ...]  # of the context tokens, nearest first
     levels: list[dict[str, Array]]  # from contexts of one token on

@@ -1,4 +1,4 @@
-"""A model as the kernels hold it, and reading with it: the readers of native/query.cpp, many threads for a corpus.
+"""A model as the kernels hold it, and reading with it: the readers of native/counted, many threads for a corpus.
 
 A document must be read in order, because the memory learns from it. But its tokens are known, so the shares of views,
 most of the work, can be computed in advance; and documents do not depend on each other.

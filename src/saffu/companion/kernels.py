@@ -1,4 +1,4 @@
-"""The kernels of the network (calibrated/native/network.cpp), called with NumPy arrays."""
+"""The kernels of the network (native/network/), called with NumPy arrays."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from saffu.calibrated.tempered import Prediction
 from saffu.companion.weights import HEAD, ROUNDED, Weights, require
 from saffu.interface import Array
 
-PANEL = 32  # as in native/network.h
+PANEL = 32  # as in native/network/network.h
 ROTARY_BASE = 10_000.0
 LAST = 16  # floats at the end of what is kept of a token: what its state adds to the gate's logit, and unused ones
 
 
 class NetworkStructure(Structure):
-    """See native/network.h."""
+    """See native/network/network.h."""
 
     _fields_ = [
         *((name, c_int32) for name in ("vocabulary", "layers", "width", "context", "classes")),

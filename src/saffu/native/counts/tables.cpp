@@ -4,7 +4,7 @@
 // from child[i] to child[i + 1] of level L + 1, sorted by that token. Its followers are follow[begin[i]] … , sorted,
 // with their discounted shares, mass; the discounts add up to backoff[i], the weight of the shorter context.
 // Level 1 has a context for every token, level 0 is the unigram distribution.
-#include "kernels.h"
+#include "../kernels.h"
 #include "wide.h"
 
 #include <algorithm>

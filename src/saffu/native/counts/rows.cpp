@@ -3,7 +3,7 @@
 // A row is a context, nearest token first, and the token that followed it: c1 c2 … t. Rows lie in buckets by c1; within
 // its bucket a row is a key, the digits c2 … t in base 2^16, so that sorting keys sorts rows. All functions work on a
 // range of buckets, so that several threads can share the work and memory stays bounded.
-#include "kernels.h"
+#include "../kernels.h"
 #include "wide.h"
 
 #include <algorithm>

@@ -6,7 +6,7 @@
 //
 // If weights are int8, each column of B is rounded, too: to whole numbers up to ±127, or up to 255 if none is negative.
 // Products of whole numbers are exact, with all sets of instructions.
-#include "fast_math.h"
+#include "../fast_math.h"
 #include "network.h"
 
 namespace {

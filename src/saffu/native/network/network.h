@@ -1,7 +1,7 @@
 // A trained network in memory, as Python lays it out (companion/kernels.py), and the arithmetic on it, which is compiled
-// once for each set of vector instructions (network_*.cpp) and chosen at run time (network.cpp).
+// once for each set of vector instructions (portable.cpp, avx2.cpp, …) and chosen at run time (network.cpp).
 #pragma once
-#include "kernels.h"
+#include "../kernels.h"
 
 constexpr int HEAD = 64;   // dimensions of a head, as in companion/weights.py
 constexpr int PANEL = 32;  // tokens computed together; their activations are (features, PANEL), so that vectors hold tokens
@@ -27,7 +27,7 @@ struct Network {
     const float *class_bias;
     const float *gate;                  // (width)
     const float *cosine, *sine;         // (context, HEAD / 2) of rotary positions
-    const Token *rank, *token_of_rank, *class_of_rank;  // as in query.h
+    const Token *rank, *token_of_rank, *class_of_rank;  // as in counted/query.h
     const int32_t *class_first;
 };
 

@@ -13,7 +13,7 @@
 #define VECTOR 32
 #define ROWS 4
 #define NAME avx2
-#include "network_arithmetic.h"
+#include "arithmetic.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #endif

@@ -1,5 +1,5 @@
 // For word classes: sparse products, for token vectors, and the exchange of tokens between classes.
-#include "kernels.h"
+#include "../kernels.h"
 
 #include <cmath>
 #include <vector>

@@ -1,6 +1,6 @@
 // A calibrated model in memory: tables, classes, and exponents, as Python lays them out (calibrated/reading.py).
 #pragma once
-#include "kernels.h"
+#include "../kernels.h"
 
 constexpr int MAX_LEVELS = 9, MAX_VIEWS = 32;
 constexpr int EVIDENCE = 4;  // a context's exponent depends on how many followers it has: up to 1, 8, 64, more

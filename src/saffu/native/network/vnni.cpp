@@ -15,7 +15,7 @@
 #define ROWS 8
 #define NAME vnni
 #define PRODUCTS_OF_BYTES
-#include "network_arithmetic.h"
+#include "arithmetic.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #endif

@@ -6,4 +6,4 @@
 #define ROWS 4
 #endif
 #define NAME portable
-#include "network_arithmetic.h"
+#include "arithmetic.h"

@@ -1,6 +1,6 @@
 // Loops over arrays of floats that compilers turn into vector instructions.
 #pragma once
-#include "fast_math.h"
+#include "../fast_math.h"
 
 // The newer levels have fused multiply-adds at every width of vectors. Without them at some width, how an element is
 // rounded depends on where arrays lie in memory.

@@ -13,7 +13,7 @@
 #define VECTOR 64
 #define ROWS 8
 #define NAME avx512
-#include "network_arithmetic.h"
+#include "arithmetic.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #endif
