@@ -14,23 +14,15 @@ from lab import (
     own_pairs,
     pages,
     protocol,
-    readings,
     recorded_runs,
-    search,
     size,
-    texts,
-    tunings,
     warm_starts,
 )
 from saffu.errors import SaffuError
 
 COMMANDS = {
-    "readings": readings,
     "claims": claims,
-    "text": texts,
-    "search": search,
     "warm-starts": warm_starts,
-    "tunings": tunings,
     "protocol": protocol,
     "companion-study": companion_study,
     "pages": pages,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import mean, median
 from typing import Any
 
 from saffu.experiments.grid import MODES, SIZES, cell_settings, reading_of
@@ -43,8 +43,6 @@ class Verdict:
     paper_effect: float | None = None  # the same computed from the printed tables
     reading: str = ""  # the settings under which it was computed
     tokens: int = 0  # counted
-    spread: float | None = None  # standard deviation of the effect over the seeds
-    seeds: int = 1  # random starts and orders, or random choices of documents
 
     @property
     def toy(self) -> bool:
@@ -74,30 +72,6 @@ def judge(cells: Iterable[Cell], base: Iterable[Cell], tokens: int) -> list[Verd
     return [
         replace(verdict, reading=reading, tokens=tokens) for verdict in sorted(verdicts, key=lambda found: found.number)
     ]
-
-
-def merged(verdicts: Sequence[Verdict]) -> Verdict:
-    """One verdict from those on several choices of documents; if they differ, the claim holds in part."""
-    decided = [verdict for verdict in verdicts if verdict.verdict != OPEN]
-    if len(decided) < 2:
-        return [*decided, *verdicts][0]
-    different = len({verdict.verdict for verdict in decided}) > 1
-    effects = [verdict.effect for verdict in decided if verdict.effect is not None]
-    evidence = decided[0].evidence
-    if different:
-        evidence += f" On {len(decided)} choices of documents: {', '.join(verdict.verdict for verdict in decided)}."
-    verdict = IN_PART if different else decided[0].verdict
-    return replace(decided[0], verdict=verdict, evidence=evidence, **over_seeds(effects))
-
-
-def over_seeds(effects: Sequence[float]) -> dict[str, Any]:
-    """The mean effect, its standard deviation, and the number of seeds, as fields of a verdict.
-
-    >>> over_seeds([1.0, 2.0, 3.0])
-    {'effect': 2.0, 'spread': 1.0, 'seeds': 3}
-    """
-    spread = stdev(effects) if len(effects) > 1 else None
-    return {"effect": mean(effects) if effects else None, "spread": spread, "seeds": len(effects)}
 
 
 def line(

@@ -1,6 +1,5 @@
 """Verdicts on the paper's claims, from cells with made-up perplexities."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from grid_data import paper_cells, scored
 from lab import claims
 from lab.__main__ import main
-from lab.claims import FAILS, HOLDS, IN_PART, OPEN, judge, merged
+from lab.claims import FAILS, HOLDS, IN_PART, OPEN, judge
 from saffu.experiments import tables
 from saffu.experiments.grid import grid
 from saffu.experiments.results import Cell, Results
@@ -90,18 +89,6 @@ def test_claims_that_a_grid_cannot_decide_stay_open():
     }
     assert all(verdict.evidence for verdict in found.values())
     assert found[1].reading == "smoothing 0.5"
-
-
-def test_verdicts_on_several_choices_of_documents_are_merged():
-    first, second = verdicts(paper_cells())[1], replace(verdicts(paper_cells())[1], effect=-0.1)
-    both = merged([first, second])
-    assert (both.verdict, both.seeds) == (HOLDS, 2)
-    assert both.effect == pytest.approx((first.effect - 0.1) / 2)
-    assert both.spread == pytest.approx(abs(first.effect + 0.1) / math.sqrt(2))
-    differing = merged([first, replace(second, verdict=FAILS)])
-    assert differing.verdict == IN_PART
-    assert differing.evidence.endswith("On 2 choices of documents: holds, does not hold.")
-    assert merged([first, replace(second, verdict=OPEN)]) == first
 
 
 def test_the_command_prints_a_verdict_on_each_claim(tmp_path, capsys):
