@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ATTACKS = {
+    "changes": 3,
     "kills": 3,
     "faults": 3,
     "interrupts": 1,
