@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from saffu.errors import SaffuError
-from saffu.interface import Capabilities, Explanation, Stage, Term
+from saffu.interface import Capabilities, Explanation, Stage, State, Term, document_of
 from saffu.model.solutions import Solution
 from saffu.settings import Settings, setting
 from saffu.text.corpus import TokenCorpus
@@ -73,17 +73,18 @@ class ToyModel(Capabilities):
     def log_probabilities(self, corpus: TokenCorpus, progress: str | None = None) -> np.ndarray:
         return self.table[previous_tokens(corpus), corpus.ids]
 
-    def start(self, context: Iterable[int] = ()) -> int:
-        return [SOD, *context][-1]
+    def start(self, context: Iterable[int] = ()) -> State:
+        return State(self, [SOD, *context][-1])
 
-    def advance(self, state: int, token: int) -> int:
-        return token
+    def advance(self, state: State, token: int) -> State:
+        return State(self, token)
 
-    def next_log_probabilities(self, states: Sequence[int]) -> np.ndarray:
-        return self.table[list(states)].astype(np.float32)
+    def next_log_probabilities(self, states: Sequence[State]) -> np.ndarray:
+        return self.table[[document_of(self, state) for state in states]].astype(np.float32)
 
     def explain(self, context: Sequence[int]) -> Explanation:
-        last, log_p = self.start(context), self.table[self.start(context)]
+        last = self.start(context).document
+        log_p = self.table[last]
         with np.errstate(divide="ignore", invalid="ignore"):
             prior = np.log(self.prior)
             terms = [Term("prior", prior, weight=1.0), Term("previous token", log_p - prior, (last,))]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -28,10 +28,26 @@ from saffu.text.corpus import TokenCorpus
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Arrays = Mapping[str, Array]
-State = Any
-"""Where a document stands: all that a model remembers of its tokens so far. Hashable; never changed in place."""
-
 S = TypeVar("S", bound="Sums")
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a document stands: all that a model remembers of its tokens so far. Hashable; never changed in place."""
+
+    model: Model = field(repr=False)  # that made it; no other can read it
+    document: Any  # hashable
+
+    def __deepcopy__(self, _: object) -> State:
+        """Return the state itself, because a copy would not belong to the model."""
+        return self
+
+
+def document_of(model: Model, state: State) -> Any:
+    """Return what a state holds of its document. Raises SaffuError unless this very model has made the state."""
+    if not isinstance(state, State) or state.model is not model:
+        raise SaffuError("this is not a state of the model as it is now; begin with a state from `start` of this model")
+    return state.document
 
 
 class Sums(Protocol):

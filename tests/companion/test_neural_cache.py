@@ -1,5 +1,7 @@
 """The neural cache: its definition, and models that score with it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -53,8 +55,9 @@ def test_what_a_text_repeats_becomes_cheaper():
 def test_the_cache_stays_if_the_memory_is_left_out():
     lm = counted_model().backprop(texts(1, 300), texts(2, 60))
     repetitive = ["\n".join(texts(2, 4) * 40)]
-    plain = lm.scorer_.without_memory()
-    (bits,) = (score.bits for score in lm.scorer_.with_neural_cache().without_memory().lines(repetitive))
+    plain = replace(lm.scorer_, model=lm.model_.without_memory())
+    cached = lm.model_.with_neural_cache().without_memory()
+    (bits,) = (score.bits for score in replace(lm.scorer_, model=cached).lines(repetitive))
     assert bits == plain.with_neural_cache().lines(repetitive)[0].bits < plain.lines(repetitive)[0].bits
 
 

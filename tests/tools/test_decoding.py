@@ -1,12 +1,13 @@
 """States, and unfinished words."""
 
 import copy
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from saffu import SaffuLM
+from saffu import SaffuError, SaffuLM
 from saffu.text.tokenizer import EOD
 from saffu.tools.decoding import Spelling
 
@@ -30,6 +31,50 @@ def test_states_are_hashable_and_copyable(lm):
     assert lm.start("a line\nthe dog") == lm.model_.start(
         [*lm.tokenizer_.encode("a line"), EOD, *lm.tokenizer_.encode("the dog")]
     )
+
+
+def refused(lm, state):
+    """Whether a model refuses a state, whatever it is asked."""
+    token = EOD
+    for ask in (lm.next, lambda state: lm.step(state, token), lambda state: lm.model_.next_log_probabilities([state])):
+        with pytest.raises(SaffuError):
+            ask(state)
+    return True
+
+
+def test_a_state_belongs_to_its_model(lm, fitted):
+    """A kernel that reads the state of another model writes where it must not."""
+    other = SaffuLM(lm.config).fit(["another text with other words", "so its memory has another shape"])
+    assert refused(lm, other.start("another"))
+    assert refused(lm, fitted("toy" if lm is not fitted("toy") else "calibrated").start("the"))
+    assert refused(lm, "junk")
+    assert refused(lm, other.model_.start([EOD]).document)
+
+
+def test_a_state_belongs_to_its_model_as_it_was(fitted, train_text):
+    changed = copy.copy(fitted("calibrated"))
+    before = changed.start("the dog")
+    assert np.array_equal(changed.next(before), fitted("calibrated").next(before))  # a copy shares the model
+    changed.update(train_text[:2])
+    assert refused(changed, before)
+    assert np.isfinite(changed.next(changed.start("the dog"))[EOD])
+
+
+def test_a_state_knows_whether_it_remembers(lm):
+    """Steps add up to the score of a line, with memory and without."""
+    text = "the dog saw the dog saw the dog saw"
+    for memory in (True, False):
+        state, nats = lm.start(memory=memory), 0.0
+        for token in lm.encode(f"{text}\n"):
+            log_p, state = lm.step(state, token)
+            nats -= log_p
+        score = lm.score_lines([text], memory)[0]
+        assert nats / math.log(2) == pytest.approx(score.bits, rel=1e-5)
+    if bare := lm.model_.without_memory():
+        with pytest.raises(SaffuError):
+            lm.model_.next_log_probabilities([bare.start()])
+        with pytest.raises(SaffuError):
+            bare.next_log_probabilities([lm.model_.start()])
 
 
 def test_threads_may_share_a_model(fitted):

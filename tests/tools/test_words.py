@@ -1,6 +1,7 @@
 """Surprisal of words: against sums over all continuations, and as parts of lines."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -46,7 +47,7 @@ def test_punctuation_is_known_apart(fitted):
     assert plain.punctuation == 0 and end.punctuation == 0
     assert str(plain.punctuation) == "0.0", "not −0.0"
     assert alone.punctuation == pytest.approx(alone.bits)
-    (tokens,) = lm.scorer_.without_memory().tokens(["the dog, ."])
+    (tokens,) = replace(lm.scorer_, model=lm.model_.without_memory()).tokens(["the dog, ."])
     bits = dict(zip(["the", "dog", ",", ".", "<eod>"], (row.bits for row in tokens), strict=True))
     assert bits[","] < dotted.punctuation < dotted.bits, "the comma ends the word"
     for row in lm.surprisals('the dog , the " house . cat.', memory=True):
@@ -58,7 +59,7 @@ def test_punctuation_that_no_token_has_is_known_by_its_bytes(fitted):
     assert len(lm.tokenizer_.encode("„")) > 1
     text = "the „dog“ –"
     pieces = [lm.tokenizer_.decode_bytes([token]) for token in lm.tokenizer_.encode(text)]
-    (tokens,) = lm.scorer_.without_memory().tokens([text])
+    (tokens,) = replace(lm.scorer_, model=lm.model_.without_memory()).tokens([text])
     letters = [row.bits for row, piece in zip(tokens, pieces, strict=False) if piece in b"dog"]
     plain, quoted, dash, _ = lm.surprisals(text)
     assert plain.punctuation == 0 and dash.punctuation == pytest.approx(dash.bits)

@@ -101,7 +101,7 @@ def parts_of(model: CalibratedModel, context: Sequence[int]) -> tuple[Floats, Fl
     parts += 1 + len(memory_parts(model.config)) if model.config.cache else 0
     features = np.empty((parts, width), dtype=np.float32)
     exponents = np.empty((parts, 2), dtype=np.float32)
-    with model._readers.at(model.start(context)) as (reader, *document):
+    with model._readers.at(model.start(context).document) as (reader, *document):
         library.saffu_explain(reader.handle, *document, pointer(features, np.float32), pointer(exponents, np.float32))
     return features.astype(np.float64), exponents.astype(np.float64)
 

@@ -21,19 +21,18 @@ import numpy as np
 
 from saffu.calibrated.config import MixtureConfig
 from saffu.calibrated.kernels import Array
-from saffu.calibrated.model import CalibratedModel, DocumentState
+from saffu.calibrated.model import CalibratedModel
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.calibrated.views import CalibratedSums
 from saffu.errors import SaffuError
 from saffu.files import part_of, require
-from saffu.interface import Arrays, Capabilities, Explanation, Floats, Term
+from saffu.interface import Arrays, Capabilities, Explanation, Floats, State, Term, document_of
 from saffu.text.corpus import TokenCorpus
 
 ROUNDS = 40  # of fitting weights
 LEAST_GAIN = 1e-6  # nats per target, at which it ends
 LEAST_SHARE = 0.05  # of all targets that a member must have
 PULL = 1e-4  # of the squared weights, per target, toward zero
-MixtureState = tuple[DocumentState, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,8 +137,8 @@ class MixtureModel(Capabilities):
     def hidden_size(self) -> int:
         return self.whole.hidden_size
 
-    def hidden(self, states: Sequence[MixtureState]) -> Array:
-        return self.whole.hidden([state[-1] for state in states])
+    def hidden(self, states: Sequence[State]) -> Array:
+        return self.whole.hidden([document_of(self, state)[-1] for state in states])
 
     def hidden_vectors(self) -> Array:
         return self.vectors()["company"]
@@ -166,29 +165,30 @@ class MixtureModel(Capabilities):
     def log_probabilities(self, corpus: TokenCorpus, progress: str | None = None) -> Floats:
         return self.scores_by_part(corpus, progress)[""]
 
-    def start(self, context: Iterable[int] = ()) -> MixtureState:
+    def start(self, context: Iterable[int] = ()) -> State:
         tokens = list(context)
-        return tuple(member.start(tokens) for member in self.members)
+        return State(self, tuple(member.start(tokens) for member in self.members))
 
-    def advance(self, state: MixtureState, token: int) -> MixtureState:
-        return tuple(member.advance(own, token) for member, own in zip(self.members, state, strict=True))
+    def advance(self, state: State, token: int) -> State:
+        owned = zip(self.members, document_of(self, state), strict=True)
+        return State(self, tuple(member.advance(own, token) for member, own in owned))
 
-    def _distributions(self, states: Sequence[MixtureState]) -> tuple[Floats, Floats]:
+    def _distributions(self, states: Sequence[State]) -> tuple[Floats, Floats]:
         """After each state, ln of the weights (M, states), and ln p of every token by each member (M, states, N)."""
         own = [
-            member.next_log_probabilities_and_certainty([state[m] for state in states])
+            member.next_log_probabilities_and_certainty([document_of(self, state)[m] for state in states])
             for m, member in enumerate(self.members)
         ]
         log_p = np.stack([log_p for log_p, _ in own]).astype(np.float64)
         return self.log_weights([certainty for _, certainty in own]), log_p
 
-    def next_log_probabilities(self, states: Sequence[MixtureState]) -> Array:
+    def next_log_probabilities(self, states: Sequence[State]) -> Array:
         log_w, log_p = self._distributions(states)
         return np.asarray(np.logaddexp.reduce(log_w[:, :, None] + log_p, axis=0), dtype=np.float32)
 
     def sample(
-        self, state: MixtureState, rng: np.random.Generator, temperature: float = 1.0, top_k: int = 0
-    ) -> tuple[int, MixtureState]:
+        self, state: State, rng: np.random.Generator, temperature: float = 1.0, top_k: int = 0
+    ) -> tuple[int, State]:
         """A token drawn from one of the members, each as often as it has a say, and the state after it."""
         if temperature != 1 or top_k:
             p = np.exp(self.next_log_probabilities([state])[0].astype(np.float64) / temperature)
@@ -196,12 +196,13 @@ class MixtureModel(Capabilities):
                 p[p < np.partition(p, -min(top_k, len(p)))[-min(top_k, len(p))]] = 0
             token = int(rng.choice(len(p), p=p / p.sum()))
             return token, self.advance(state, token)
-        certainty = [member.certainty(own)[None] for member, own in zip(self.members, state, strict=True)]
+        document = document_of(self, state)
+        certainty = [member.certainty(own)[None] for member, own in zip(self.members, document, strict=True)]
         shares = np.exp(self.log_weights(certainty)[:, 0]).cumsum()
         number = int(np.searchsorted(shares, rng.random() * shares[-1], side="right"))
-        token, after = self.members[number].sample(state[number], rng)
-        states = [after if m == number else member.advance(state[m], token) for m, member in enumerate(self.members)]
-        return token, tuple(states)
+        token, after = self.members[number].sample(document[number], rng)
+        states = [after if m == number else member.advance(document[m], token) for m, member in enumerate(self.members)]
+        return token, State(self, tuple(states))
 
     def explain(self, context: Sequence[int]) -> Explanation:
         """The terms of the member of all text, and what the mixture adds to them; they add up exactly."""

@@ -48,14 +48,14 @@ from saffu.calibrated.views import (
 )
 from saffu.errors import SaffuError
 from saffu.files import are_counts, part_of, require
-from saffu.interface import Arrays, Capabilities, Explanation, Floats
+from saffu.interface import Arrays, Capabilities, Explanation, Floats, State, document_of
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 from saffu.workers import in_parallel
 
 LARGEST_WEIGHT = 1e3  # of an exponent or a log-odds, by magnitude; larger ones would overflow in single precision
 TRIES = 4  # of drawing one of the most likely tokens in one call of the kernel
-DocumentState = tuple[int, bytes, bytes]
+Document = tuple[int, bytes, bytes]
 """How many tokens a document has so far; the last of them, as two bytes each; what was learned from it."""
 
 
@@ -159,7 +159,7 @@ class CalibratedModel(Capabilities):
     def hidden_size(self) -> int:
         return self.ranks.number
 
-    def hidden(self, states: Sequence[DocumentState]) -> Array:
+    def hidden(self, states: Sequence[State]) -> Array:
         """max(0, log(p(k | context) / f_k)) for each class k of the next token."""
         order = self.ranks.tokens[: self.ranks.predicted]
         prior = self.ranks.by_class(self.frequencies[order] + 1.0)  # a class may have no counts
@@ -216,7 +216,7 @@ class CalibratedModel(Capabilities):
     def _readers(self) -> Readers:
         return Readers(self.native)
 
-    def start(self, context: Iterable[int] = ()) -> DocumentState:
+    def start(self, context: Iterable[int] = ()) -> State:
         tokens = np.array(list(context), dtype=np.int64)
         if len(tokens) and not EOD <= tokens.min() <= tokens.max() < self.vocabulary:
             raise SaffuError(
@@ -225,16 +225,16 @@ class CalibratedModel(Capabilities):
         learned = initial_learning(self.encoder.memory) if self.config.cache else np.zeros(0, dtype=np.float32)
         return self._read((0, b"", learned.tobytes()), tokens.astype(TOKEN))
 
-    def advance(self, state: DocumentState, token: int) -> DocumentState:
+    def advance(self, state: State, token: int) -> State:
         if not EOD <= token < self.vocabulary:
             raise SaffuError(
                 f"token {token} is outside {EOD} to {self.vocabulary - 1}; encode text with this tokenizer"
             )
-        return self._read(state, np.array([token], dtype=TOKEN))
+        return self._read(document_of(self, state), np.array([token], dtype=TOKEN))
 
-    def _read(self, state: DocumentState, tokens: Array) -> DocumentState:
-        """The state after more tokens."""
-        age, tail, learned = state
+    def _read(self, document: Document, tokens: Array) -> State:
+        """The state after more tokens of a document."""
+        age, tail, learned = document
         longer = np.frombuffer(tail + tokens.tobytes(), dtype=TOKEN)
         after = np.frombuffer(learned, np.float32).copy()
         if self.config.cache and len(tokens):
@@ -243,40 +243,40 @@ class CalibratedModel(Capabilities):
                     reader.handle, pointer(longer, TOKEN), len(longer), age + len(tokens),
                     len(longer) - len(tokens), pointer(after, np.float32),
                 )  # fmt: skip
-        return age + len(tokens), self._tail(longer, age + len(tokens)), after.tobytes()
+        return State(self, (age + len(tokens), self._tail(longer, age + len(tokens)), after.tobytes()))
 
     def _tail(self, tokens: Array, age: int) -> bytes:
         """Those of the last tokens of a document that can affect a prediction."""
         remembered = age - first_remembered(self.config.cache, age) if self.config.cache else 0
         return tokens[-max(remembered, self.lookback) :].tobytes()
 
-    def next_log_probabilities(self, states: Sequence[DocumentState]) -> Array:
+    def next_log_probabilities(self, states: Sequence[State]) -> Array:
         return self.next_log_probabilities_and_certainty(states)[0]
 
-    def next_log_probabilities_and_certainty(self, states: Sequence[DocumentState]) -> tuple[Array, Array]:
+    def next_log_probabilities_and_certainty(self, states: Sequence[State]) -> tuple[Array, Array]:
         """Also the model's certainty, (states, 2): entropy and largest ln p of the classes."""
         out = np.empty((len(states), self.vocabulary), dtype=np.float32)
         certainty = np.empty((len(states), 2), dtype=np.float32)
         for state, row, sure in zip(states, out, certainty, strict=True):
-            with self._readers.at(state) as (reader, *document):
+            with self._readers.at(document_of(self, state)) as (reader, *document):
                 library.saffu_distribution(
                     reader.handle, *document, pointer(row, np.float32), pointer(sure, np.float32)
                 )
         return out, certainty
 
-    def certainty(self, state: DocumentState) -> Array:
+    def certainty(self, state: State) -> Array:
         """The model's certainty after one state, (2,)."""
         out = np.empty(2, dtype=np.float32)
-        with self._readers.at(state) as (reader, *document):
+        with self._readers.at(document_of(self, state)) as (reader, *document):
             library.saffu_certainty(reader.handle, *document, pointer(out, np.float32), None)
         return out
 
     @contextmanager
-    def prediction(self, state: DocumentState) -> Iterator[tuple[Prediction, Array]]:
+    def prediction(self, state: State) -> Iterator[tuple[Prediction, Array]]:
         """The prediction after a state, class by class, and the model's certainty (2,)."""
         classes = np.empty(self.ranks.number, dtype=np.float32)
         certainty = np.empty(2, dtype=np.float32)
-        with self._readers.at(state) as (reader, *document):
+        with self._readers.at(document_of(self, state)) as (reader, *document):
             library.saffu_certainty(
                 reader.handle, *document, pointer(certainty, np.float32), pointer(classes, np.float32)
             )
@@ -294,13 +294,13 @@ class CalibratedModel(Capabilities):
         return int(self.ranks.tokens[self.ranks.first[k] + place])
 
     def sample(
-        self, state: DocumentState, rng: np.random.Generator, temperature: float = 1.0, top_k: int = 0
-    ) -> tuple[int, DocumentState]:
+        self, state: State, rng: np.random.Generator, temperature: float = 1.0, top_k: int = 0
+    ) -> tuple[int, State]:
         if temperature != 1:
             with self.prediction(state) as (prediction, _):
                 drawn = self.sampled_at(temperature, top_k, prediction, rng)
             return drawn, self.advance(state, drawn)
-        age, tail, learned = state
+        age, tail, learned = document_of(self, state)
         tokens = np.frombuffer(tail, TOKEN)
         after = np.frombuffer(learned, np.float32).copy()
         tries = TRIES if top_k else 1
@@ -313,16 +313,16 @@ class CalibratedModel(Capabilities):
                     pointer(uniform, np.float64), tries, top_k,
                 )  # fmt: skip
         longer = np.frombuffer(tail + TOKEN(token).tobytes(), TOKEN)
-        return token, (age + 1, self._tail(longer, age + 1), after.tobytes())
+        return token, State(self, (age + 1, self._tail(longer, age + 1), after.tobytes()))
 
     def without_memory(self) -> CalibratedModel:
-        return self._bare if self.config.cache else self
-
-    @cached_property
-    def _bare(self) -> CalibratedModel:
         """The same model without a memory, made once: it has kernels of its own, which take time to lay out."""
+        if not self.config.cache:
+            return self
         config = replace(self.config, cache=0)
-        return CalibratedModel(config, self.encoder, self.tables, self.frequencies, self.counts, self._sums)
+        made = CalibratedModel(config, self.encoder, self.tables, self.frequencies, self.counts, self._sums)
+        bare: CalibratedModel = vars(self).setdefault("bare", made)  # in one step: all threads get the same
+        return bare
 
     def online(self) -> CalibratedModel:
         """The same model, which remembers all documents that it has scored, also those of earlier calls."""

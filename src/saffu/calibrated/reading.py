@@ -185,9 +185,9 @@ class Readers:
         self.give_back(reader)
 
     @contextmanager
-    def at(self, state: tuple[int, bytes, bytes]) -> Iterator[tuple[Any, ...]]:
-        """A reader, and a document's state as kernels take it."""
-        age, tail, learned = state
+    def at(self, document: tuple[int, bytes, bytes]) -> Iterator[tuple[Any, ...]]:
+        """A reader, and a document so far as kernels take it."""
+        age, tail, learned = document
         tokens = np.frombuffer(tail, dtype=TOKEN)
         weights = np.frombuffer(learned, dtype=np.float32)
         with self.reader() as reader:

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -60,10 +61,11 @@ def scorers_of(options: argparse.Namespace, load: Callable[[Path], Scorer]) -> l
         raise SaffuError("--repetition compares scores with and without memory; remove --memory and --no-memory")
     if options.online:
         return [scorer.online() for scorer in scorers]
+    bare = [replace(scorer, model=scorer.model.without_memory() or scorer.model) for scorer in scorers]
     if options.repetition:
-        return [scorers[0].without_memory(), scorers[0]]
+        return [bare[0], scorers[0]]
     memory = options.split == "file" if options.memory is None else options.memory
-    return scorers if memory else [scorer.without_memory() for scorer in scorers]
+    return scorers if memory else bare
 
 
 def measures_of(options: argparse.Namespace) -> Measures:

@@ -5,7 +5,6 @@ Nothing here needs torch, unless a model is on a GPU: there, torch scores text.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -25,10 +24,10 @@ from saffu.companion.weights import PREFIX
 from saffu.companion.window import Memory, Window, moved, read, window_of
 from saffu.errors import SaffuError
 from saffu.files import part_of
-from saffu.interface import Array, Arrays, Capabilities, Explanation, Floats, Model, Term
+from saffu.interface import Array, Arrays, Capabilities, Explanation, Floats, Model, State, Term, document_of
 from saffu.text.corpus import TokenCorpus
 
-CompanionState = tuple[Any, int, Window]
+Document = tuple[State, int, Window]
 """The counted model's state, the number of tokens of the document so far, and the network's window."""
 
 
@@ -62,17 +61,22 @@ class CompanionModel(Capabilities):
     """A counted model and, once trained, the network next to it; see `saffu.interface.Model`."""
 
     def __init__(
-        self, config: CompanionConfig, counted: CalibratedModel, networks: Networks | None, device: str = "cpu"
+        self,
+        config: CompanionConfig,
+        counted: CalibratedModel,
+        networks: Networks | None,
+        device: str = "cpu",
+        has_neural_cache: bool = False,
     ) -> None:
         """`device`: where a network is trained, and text scored."""
         self.config = config
         self.counted = counted
         self.networks = networks
         self.device = device
+        self.has_neural_cache = has_neural_cache
         self.vocabulary = counted.vocabulary
 
     can_sample = True
-    has_neural_cache = False
 
     @property
     def has_network(self) -> bool:
@@ -107,9 +111,8 @@ class CompanionModel(Capabilities):
 
     def with_parts(self, **parts: Any) -> CompanionModel:
         """The same model with another config, counted model, or networks."""
-        model = copy.copy(self)
-        vars(model).update(parts)
-        return model
+        names = ("config", "counted", "networks", "device", "has_neural_cache")
+        return CompanionModel(**{name: getattr(self, name) for name in names} | parts)
 
     def without_counts(self) -> CompanionModel:
         return self.with_parts(counted=self.counted.without_counts())
@@ -123,8 +126,12 @@ class CompanionModel(Capabilities):
         return None if self.networks is None else self.with_parts(networks=self.networks.rounded())
 
     def without_memory(self) -> CompanionModel:
-        """The same model, whose counted part has no memory of the document."""
-        return self.with_parts(config=replace(self.config, cache=0), counted=self.counted.without_memory())
+        """The same model, whose counted part has no memory of the document; made once, so that it knows its states."""
+        if not self.config.cache:
+            return self
+        made = self.with_parts(config=replace(self.config, cache=0), counted=self.counted.without_memory())
+        bare: CompanionModel = vars(self).setdefault("bare", made)  # in one step: all threads get the same
+        return bare
 
     def online(self) -> CompanionModel:
         """The same model, whose counted part remembers all documents that it has scored."""
@@ -152,73 +159,79 @@ class CompanionModel(Capabilities):
             scores = score_on_device(self, corpus, counted, certainty, progress)
         return {"": scores.mixture, "counted": counted, "network": scores.trained}
 
-    def start(self, context: Iterable[int] = ()) -> CompanionState:
+    def start(self, context: Iterable[int] = ()) -> State:
         """The state of a document that begins with these tokens."""
         tokens = [int(token) for token in context]
-        return self.counted.start(tokens), len(tokens), window_of(tokens, self.config.context)
+        return State(self, (self.counted.start(tokens), len(tokens), window_of(tokens, self.config.context)))
 
-    def advance(self, state: CompanionState, token: int) -> CompanionState:
+    def advance(self, state: State, token: int) -> State:
         """The state after one more token."""
-        counted, age, window = state
+        counted, age, window = document_of(self, state)
         window = moved(window, age, int(token), self.config.context)
-        return self.counted.advance(counted, token), age + 1, window
+        return State(self, (self.counted.advance(counted, token), age + 1, window))
 
-    def next_log_probabilities(self, states: Sequence[CompanionState]) -> Array:
+    def next_log_probabilities(self, states: Sequence[State]) -> Array:
         """ln p of every token after each state, (states, N) float32; −inf for the markers."""
+        documents = self._documents(states)
         if self.networks is None:
-            return self.counted.next_log_probabilities([state[0] for state in states])
-        return np.stack([mixture(log_share, log_p) for log_share, log_p in zip(*self._parts(states), strict=True)])
+            return self.counted.next_log_probabilities([counted for counted, _, _ in documents])
+        return np.stack([mixture(log_share, log_p) for log_share, log_p in zip(*self._parts(documents), strict=True)])
 
-    def hidden(self, states: Sequence[CompanionState]) -> Array:
+    def _documents(self, states: Iterable[State]) -> list[Document]:
+        return [document_of(self, state) for state in states]
+
+    def hidden(self, states: Sequence[State]) -> Array:
         """The networks' states after each document, side by side, (states, Σd) float32."""
+        documents = self._documents(states)
         if self.networks is None:
-            return self.counted.hidden([state[0] for state in states])
-        return np.stack([np.concatenate(memory.states) for memory in self._memories(states)])
+            return self.counted.hidden([counted for counted, _, _ in documents])
+        return np.stack([np.concatenate(memory.states) for memory in self._memories(documents)])
 
-    def _memories(self, states: Sequence[CompanionState]) -> list[Memory]:
+    def _memories(self, documents: Sequence[Document]) -> list[Memory]:
         assert self.networks is not None
-        return read(self.networks, (window for _, _, window in states))
+        return read(self.networks, (window for _, _, window in documents))
 
-    def _parts(self, states: Sequence[CompanionState]) -> tuple[Array, Array]:
-        """The mixture after each state: ln of the weights (states, 1 + K) and ln p (states, 1 + K, N), counts first."""
+    def _parts(self, documents: Sequence[Document]) -> tuple[Array, Array]:
+        """The mixture after documents: ln of the weights (n, 1 + K) and ln p (n, 1 + K, N), counts first."""
         assert self.networks is not None
-        counted, certainty = self.counted.next_log_probabilities_and_certainty([state[0] for state in states])
-        certainty = gate_inputs(certainty, [age for _, age, _ in states])
-        memories = self._memories(states)
+        counted, certainty = self.counted.next_log_probabilities_and_certainty([counted for counted, _, _ in documents])
+        certainty = gate_inputs(certainty, [age for _, age, _ in documents])
+        memories = self._memories(documents)
         logits = self.networks.gate_logits(np.stack([memory.logits for memory in memories], axis=1), certainty)
-        log_p = np.empty((len(states), 1 + len(self.networks.natives), self.vocabulary), dtype=np.float32)
+        log_p = np.empty((len(documents), 1 + len(self.networks.natives), self.vocabulary), dtype=np.float32)
         log_p[:, 0] = counted
         for k, native in enumerate(self.networks.natives):
             log_p[:, 1 + k] = native.log_probabilities(np.stack([memory.states[k] for memory in memories]))
         return np.ascontiguousarray(log_weights(logits).T), log_p
 
     def sample(
-        self, state: CompanionState, rng: np.random.Generator, temperature: float = 1.0, top_k: int = 0
-    ) -> tuple[int, CompanionState]:
+        self, state: State, rng: np.random.Generator, temperature: float = 1.0, top_k: int = 0
+    ) -> tuple[int, State]:
         """A token drawn from the distribution after a state, and the state after it."""
-        counted, age, window = state
+        counted, age, window = document = document_of(self, state)
         token = None
         if self.networks is not None:
-            token = self._sampled_with_network(self.networks, state, rng, temperature, top_k)
+            token = self._sampled_with_network(self.networks, document, rng, temperature, top_k)
         if token is None:
             token, after = self.counted.sample(counted, rng, temperature, top_k)
         else:
             after = self.counted.advance(counted, token)
-        return token, (after, age + 1, moved(window, age, token, self.config.context))
+        return token, State(self, (after, age + 1, moved(window, age, token, self.config.context)))
 
     def _sampled_with_network(
-        self, networks: Networks, state: CompanionState, rng: np.random.Generator, temperature: float, top_k: int
+        self, networks: Networks, document: Document, rng: np.random.Generator, temperature: float, top_k: int
     ) -> int | None:
         """A token; or None if the counts alone are to predict it, as often as they have a say."""
-        (memory,) = self._memories([state])
+        (memory,) = self._memories([document])
+        state, age, _ = document
         if temperature != 1 or top_k:
-            with self.counted.prediction(state[0]) as (counted, certainty):
-                seen = gate_inputs(certainty[None], [state[1]])
+            with self.counted.prediction(state) as (counted, certainty):
+                seen = gate_inputs(certainty[None], [age])
                 weights = np.exp(log_weights(networks.gate_logits(memory.logits[:, None], seen))[:, 0])
                 trained = [native.prediction(own) for native, own in zip(networks.natives, memory.states, strict=True)]
                 return self.counted.sampled_at(temperature, top_k, mixed(weights, [counted, *trained]), rng)
         k = int(rng.integers(len(networks.natives)))  # each mixture of a network and the counts is equally likely
-        certainty = gate_inputs(self.counted.certainty(state[0])[None], [state[1]])
+        certainty = gate_inputs(self.counted.certainty(state)[None], [age])
         logit = networks.gate_logits(memory.logits[:, None], certainty)[k, 0]
         if rng.random() > 0.5 + 0.5 * math.tanh(0.5 * logit):  # the logistic function, which cannot overflow
             return None
@@ -229,7 +242,7 @@ class CompanionModel(Capabilities):
         counted = self.counted.explain(context)
         if self.networks is None:
             return counted
-        (log_share,), (parts,) = self._parts([self.start(context)])  # (1 + K,), (1 + K, N)
+        (log_share,), (parts,) = self._parts([self.start(context).document])  # (1 + K,), (1 + K, N)
         log_p = np.logaddexp.reduce(log_share[:, None] + parts.astype(np.float64), axis=0)  # (N,)
         predicted = np.isfinite(log_p)
         added = np.zeros(self.vocabulary)

@@ -365,12 +365,16 @@ class SaffuLM:
         return [words for batch in batches(checked(texts), len) for words in scorer.words(batch)]
 
     def _scorer(self, memory: bool) -> Scorer:
-        return self.scorer_ if memory else self.scorer_.without_memory()
+        follows = self.trained_on_["lines"] > 2 * self.trained_on_["parts"]
+        return Scorer(self._model(memory), self.tokenizer_, follows)
+
+    def _model(self, memory: bool) -> Model:
+        return self.model_ if memory else self.model_.without_memory() or self.model_
 
     @property
     def scorer_(self) -> Scorer:
-        """Scores batches of texts by line, word, or token, with memory of each; see also its `without_memory()`."""
-        return Scorer(self.model_, self.tokenizer_, self.trained_on_["lines"] > 2 * self.trained_on_["parts"])
+        """Scores batches of texts by line, word, or token, with memory of each."""
+        return self._scorer(memory=True)
 
     def perplexity(self, documents: Text) -> float:
         """Return the perplexity per token. To compare vocabularies, use `score(...).bits_per_byte`."""
@@ -402,19 +406,27 @@ class SaffuLM:
         """Return the token ids of a text; a newline is `<eod>`. The end of the text is not encoded."""
         return generate.encode_prompt(self.tokenizer_, text)
 
-    def start(self, prompt: str = "") -> State:
-        """Return the state of a document that begins with a prompt. States are hashable and immutable."""
-        return self.model_.start(self.encode(prompt))
+    def start(self, prompt: str = "", memory: bool = True) -> State:
+        """Return the state of a document that begins with a prompt. States are hashable and immutable.
+
+        Without `memory`, what the document has said counts only as context. A state is refused once the model changes.
+        """
+        return self._model(memory).start(self.encode(prompt))
 
     def step(self, state: State, token: int) -> tuple[float, State]:
         """Return ln p of a token after a state, and the state after that token."""
-        after = self.model_.advance(state, token)  # first, because it refuses unknown tokens
+        after = self._owner(state).advance(state, token)  # first, because it refuses unknown tokens
         return float(self.next(state)[token]), after
 
     def next(self, state: State) -> Array:
         """Return ln p of every token after a state, (N,) float32."""
-        row: Array = self.model_.next_log_probabilities([state])[0]
+        row: Array = self._owner(state).next_log_probabilities([state])[0]
         return row
+
+    def _owner(self, state: State) -> Model:
+        """Return the model that is to read a state: without its memory if that made the state."""
+        bare = self._model(memory=False)
+        return bare if isinstance(state, State) and state.model is bare else self.model_
 
     def sample(self, seed: int | None = None) -> str:
         """Generate a few short documents, markers included, in the style of the paper's logs."""

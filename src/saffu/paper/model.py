@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ import torch
 from saffu.errors import SaffuError
 from saffu.files import are_counts
 from saffu.format import progress_bar
-from saffu.interface import Array, Arrays, Capabilities, Explanation, Floats, State
+from saffu.interface import Array, Arrays, Capabilities, Explanation, Floats, State, document_of
 from saffu.paper import explain
 from saffu.paper.config import PaperConfig
 from saffu.paper.counting import count_final, counting_network
@@ -30,7 +30,7 @@ from saffu.text.tokenizer import EOD, PAD
 NOISE = 1e-4  # relative rounding error of float32 counts; a difference below zero by more was never counted
 
 
-class PaperState(NamedTuple):
+class Document(NamedTuple):
     """Everything that predictions depend on, of a document so far."""
 
     tail: tuple[int, ...]  # the last tokens, as many as windows reach
@@ -160,27 +160,26 @@ class PaperModel(Capabilities):
             run_workers(work, workers)
         return result
 
-    def start(self, context: Iterable[int] = ()) -> PaperState:
+    def start(self, context: Iterable[int] = ()) -> State:
         E = self._document_embeddings
-        empty = PaperState((), 0, b"" if E is None else np.zeros(E.shape[1]).tobytes())
-        return reduce(self.advance, context, empty)
+        empty = Document((), 0, b"" if E is None else np.zeros(E.shape[1]).tobytes())
+        return reduce(self.advance, context, State(self, empty))
 
-    def advance(self, state: State, token: int) -> PaperState:
+    def advance(self, state: State, token: int) -> State:
         if not 0 <= token < self.vocabulary:
             raise SaffuError(f"token {token} is outside 0 to {self.vocabulary - 1}; encode text with this tokenizer")
-        tail, position, total = cast(PaperState, state)
+        tail, position, total = document_of(self, state)
         E = self._document_embeddings
         if E is not None:
             total = (np.frombuffer(total) + E[token]).tobytes()
-        return PaperState((*tail, token)[-self.network.lookback :], position + 1, total)
+        return State(self, Document((*tail, token)[-self.network.lookback :], position + 1, total))
 
     def next_log_probabilities(self, states: Sequence[State]) -> Array:
         size = self.network.batch_size()
-        rows = [cast(PaperState, state) for state in states]
-        result = np.empty((len(rows), self.vocabulary), dtype=np.float32)
+        result = np.empty((len(states), self.vocabulary), dtype=np.float32)
         with torch.inference_mode():
-            for lo in range(0, len(rows), size):
-                logits = self.network(self.targets_after(rows[lo : lo + size]), self._tables)
+            for lo in range(0, len(states), size):
+                logits = self.network(self.targets_after(states[lo : lo + size]), self._tables)
                 result[lo : lo + size] = torch.log_softmax(logits, dim=1).float().cpu().numpy()
         return result
 
@@ -194,7 +193,7 @@ class PaperModel(Capabilities):
         return len(self.network.M)
 
     @torch.no_grad()
-    def hidden(self, states: Sequence[PaperState]) -> Array:
+    def hidden(self, states: Sequence[State]) -> Array:
         """The distributions over hidden bits, side by side, that the final decoder reads."""
         parts = []
         size = self.network.batch_size()
@@ -202,27 +201,30 @@ class PaperModel(Capabilities):
             parts.append(self.network.hidden(self.targets_after(states[first : first + size])).float().cpu().numpy())
         return np.concatenate(parts)
 
-    def targets_after(self, states: Sequence[PaperState]) -> Targets:
+    def targets_after(self, states: Sequence[State]) -> Targets:
         """The next target of each state. Its own id does not affect its prediction; it is set to `<eod>`."""
         lookback = self.network.lookback
         E = self._document_embeddings
+        documents = [document_of(self, state) for state in states]
         tokens = np.full((len(states), lookback + 1), PAD, dtype=np.int32)
-        for row, state in enumerate(states):
-            tokens[row, lookback - len(state.tail) : lookback] = state.tail
+        for row, document in enumerate(documents):
+            tokens[row, lookback - len(document.tail) : lookback] = document.tail
         tokens[:, -1] = EOD
-        position = np.array([state.position for state in states])
+        position = np.array([document.position for document in documents])
         positions, flat = (torch.from_numpy(numbers).to(self.device) for numbers in (position, tokens.reshape(-1)))
         offsets = torch.arange(len(states), device=self.device) * (lookback + 1) + lookback
         means = None
         if E is not None:
-            totals = np.stack([np.frombuffer(state.total) for state in states])
+            totals = np.stack([np.frombuffer(document.total) for document in documents])
             means = torch.from_numpy((E[PAD] + totals) / (position + 1)[:, None]).to(self.network.document_embeddings)
         return Targets(flat[offsets].long(), positions, torch.zeros_like(positions), flat, offsets, means)
 
     def explain(self, context: Sequence[int]) -> Explanation:
         exact = PaperModel(copy.deepcopy(self.network).cpu().double(), self.frequencies, None)
         with torch.no_grad():
-            return explain.explain(exact.network, self.frequencies, exact.targets_after([self.start(context)]), context)
+            return explain.explain(
+                exact.network, self.frequencies, exact.targets_after([exact.start(context)]), context
+            )
 
     def vectors(self) -> dict[str, Array]:
         """By kind: each token's column of M ("decoder"), its decoded embedding E·U in a unit, its embedding E."""

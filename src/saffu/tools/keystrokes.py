@@ -59,10 +59,10 @@ class Unigrams(Capabilities):
             self.row = np.log(p / p.sum()).astype(np.float32)[None]  # (1, N)
 
     def start(self, context: Iterable[int] = ()) -> State:
-        return ()
+        return State(cast(Model, self), ())
 
     def advance(self, state: State, token: int) -> State:
-        return ()
+        return state
 
     def next_log_probabilities(self, states: Sequence[State]) -> Array:
         return np.repeat(self.row, len(states), axis=0)

@@ -65,10 +65,6 @@ class Scorer:
     tokenizer: Tokenizer
     follows: bool = False
 
-    def without_memory(self) -> Scorer:
-        """The same, not using what the text itself has said so far, except for the nearest tokens."""
-        return replace(self, model=self.model.without_memory() or self.model)
-
     def online(self) -> Scorer:
         """The same, remembering all texts before each."""
         return replace(self, model=self.model.online())
