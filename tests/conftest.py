@@ -106,6 +106,16 @@ def lm(request: pytest.FixtureRequest, fitted: Callable[[str], SaffuLM]) -> Saff
     return fitted(request.param)
 
 
+class Keyboard(io.TextIOWrapper):
+    """Standard input as a terminal, at which some text is typed."""
+
+    def __init__(self, typed: str) -> None:
+        super().__init__(io.BytesIO(typed.encode()), "utf-8")
+
+    def isatty(self) -> bool:
+        return True
+
+
 class Result(NamedTuple):
     status: int
     out: str
@@ -117,9 +127,11 @@ def saffu(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     """`saffu("train text.txt --out model")`: run the command in this process; status, output, and errors."""
     from saffu.cli.main import main
 
-    def run(line: str | Sequence[object], stdin: str | bytes = "") -> Result:
-        data = stdin.encode() if isinstance(stdin, str) else stdin
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), "utf-8"))
+    def run(line: str | Sequence[object], stdin: str | bytes | io.TextIOWrapper = "") -> Result:
+        if not isinstance(stdin, io.TextIOWrapper):
+            data = stdin.encode() if isinstance(stdin, str) else stdin
+            stdin = io.TextIOWrapper(io.BytesIO(data), "utf-8")
+        monkeypatch.setattr("sys.stdin", stdin)
         words = shlex.split(line) if isinstance(line, str) else [str(word) for word in line]
         capsys.readouterr()
         with pytest.raises(SystemExit) as exit:

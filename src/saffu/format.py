@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +90,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def warn(text: str) -> None:
     """Report what the user should know but what stops nothing; the command line prints it on standard error."""
     logging.getLogger("saffu").warning(text)
+
+
+def announce_keyboard() -> None:
+    """Say, unless progress is hidden, that what is read is typed now, if standard input is a terminal."""
+    if not _hidden and sys.stdin is not None and sys.stdin.isatty():
+        warn(f"reading from the keyboard; end with {'Ctrl-Z' if sys.platform == 'win32' else 'Ctrl-D'}")
 
 
 def hide_progress(hidden: bool = True) -> None:

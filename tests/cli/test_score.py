@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from conftest import sentences
+from conftest import Keyboard, sentences
 from saffu import SaffuLM
 
 LINES = sentences(3, 300)
@@ -53,6 +53,17 @@ def test_standard_input(saffu):
     named = saffu("score model lines.txt").out
     assert saffu("score model", stdin=text).out == named
     assert saffu("score model -", stdin=text).out == named
+
+
+@pytest.mark.parametrize("command", ["score model", "score model -", "complete model", "eval model -"])
+def test_who_is_to_type_is_told_so(saffu, command):
+    typed = saffu(command, stdin=Keyboard("the dog saw a"))
+    assert len(typed.err.splitlines()) == 1
+    assert saffu(command, stdin="the dog saw a") == typed._replace(err="")
+
+
+def test_quiet_commands_do_not_say_who_is_to_type(saffu):
+    assert saffu("score model --quiet", stdin=Keyboard("the dog saw a")).err == ""
 
 
 def test_compressed_standard_input(saffu):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from saffu.cli.options import Command, Parser, add_device, add_model, integer, load_model, require_utf8
 from saffu.cli.output import print_json
-from saffu.format import table
+from saffu.format import announce_keyboard, table
 
 LEAST = 0.001  # a probability that is worth showing
 
@@ -29,6 +29,8 @@ def run(options: argparse.Namespace) -> None:
     if one:
         require_utf8(options.prompt)
     lm = load_model(options)
+    if not one:
+        announce_keyboard()
     if not one and not options.json:
         print("id\tword\tprobability", flush=True)
     for number, prompt in enumerate(prompts, 1):

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from saffu.errors import SaffuError
+from saffu.format import announce_keyboard
 from saffu.writing import facts_of_model
 
 ENDINGS = ("txt", "md", "jsonl", "ndjson", "csv", "tsv", "parquet")
@@ -91,6 +92,7 @@ class Sources:
             if any(str(pattern) == STANDARD_INPUT for pattern in patterns):
                 if sys.stdin is None:
                     raise SaffuError("standard input is closed; name a file instead of -")
+                announce_keyboard()
                 self._sources.append(self._spooled(sys.stdin.buffer, "standard input"))
             for path in find_files([pattern for pattern in patterns if str(pattern) != STANDARD_INPUT]):
                 self._sources.append(self._source(path))
