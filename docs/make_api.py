@@ -28,6 +28,7 @@ CONTENTS = {
         ("interface", "Term"),
         ("tools.word_vectors", "WordVectors"),
     ],
+    "The paper's layers": [("paper.layers", "ExplicitClassifier"), ("paper.layers", "solve_head")],
     "Minimal pairs": [
         ("tools.minimal_pairs", "evaluate_pairs"),
         ("tools.minimal_pairs", "read_pairs"),
@@ -66,8 +67,7 @@ def page() -> str:
 def section(module: str, name: str) -> list[str]:
     text = (SOURCE / f"{module.replace('.', '/')}.py").read_text("utf-8")
     node = next(n for n in ast.parse(text).body if isinstance(n, Function | ast.ClassDef) and n.name == name)
-    public = f'"{name}"' in (SOURCE / "__init__.py").read_text("utf-8") or module == "__init__"
-    title = f"### `saffu.{name}`" if public else f"### `saffu.{module}.{name}`"
+    title = f"### `{public_name(module, name)}`"
     if isinstance(node, Function):
         return [title, "", f"`{name}({arguments(node)})`", "", documentation(node)]
     lines = [title, "", documentation(node)]
@@ -77,6 +77,15 @@ def section(module: str, name: str) -> list[str]:
     for method in methods(node):
         lines += ["", f"#### `{signature(method, name)}`", "", documentation(method)]
     return lines
+
+
+def public_name(module: str, name: str) -> str:
+    """The shortest name by which it can be imported: of saffu, of the package in it, or of the file."""
+    package = module.rpartition(".")[0]
+    for place in [Path(), Path(package)] if module != "__init__" else []:
+        if f'"{name}"' in (SOURCE / place / "__init__.py").read_text("utf-8"):
+            return ".".join(["saffu", *place.parts, name])
+    return f"saffu.{module}.{name}".replace(".__init__", "")
 
 
 def methods(node: ast.ClassDef) -> list[ast.FunctionDef]:

@@ -1,0 +1,209 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from reference import paper as reference
+from saffu.errors import SaffuError
+from saffu.paper import ExplicitClassifier, solve_head
+
+pytest.importorskip("sklearn", reason="pip install scikit-learn")
+from scipy.sparse import csr_array, csr_matrix
+from sklearn.base import clone
+from sklearn.naive_bayes import MultinomialNB
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+
+@parametrize_with_checks([ExplicitClassifier(), ExplicitClassifier(scale="fitted"), ExplicitClassifier(priming=2.0)])
+def test_it_is_an_estimator(estimator, check):
+    check(estimator)
+
+
+def rows(count: int = 60, features: int = 7, classes: int = 3, seed: int = 0):
+    """Counts (features that are integers) that depend on their class."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(classes, size=count)
+    y[:classes] = range(classes)
+    X = rng.poisson(0.2 + 2 * rng.random((classes, features))[y]).astype(float)
+    return X, y
+
+
+@pytest.mark.parametrize("priming", [None, 0.5, 1.0, 3.0])
+def test_weights_are_equation_3_of_the_reference(priming):
+    X, y = rows()
+    layer = ExplicitClassifier(priming=priming, smoothing=0.1).fit(X / 4, y)
+    counts = reference.count(X / 4, np.eye(3)[y])
+    measured = counts.norm / counts.targets
+    assert layer.priming_ == pytest.approx(priming or measured, rel=1e-12)
+    np.testing.assert_allclose(layer.weights_, reference.solution(counts.F + 0.1, priming or measured), rtol=1e-6)
+    scores = X / 4 @ layer.weights_
+    np.testing.assert_allclose(
+        layer.predict_log_proba(X / 4), [np.log(reference.softmax(row)) for row in scores], atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("words", [1, 2, 5])
+def test_it_is_multinomial_naive_bayes_for_one_hot_features(words):
+    """K features that are one-hot vectors, added: each row has K words."""
+    rng = np.random.default_rng(words)
+    y = rng.integers(3, size=400)
+    X = np.array([rng.multinomial(words, row) for row in rng.dirichlet(np.full(4, 9), size=3)[y]])
+    bayes = MultinomialNB(alpha=0).fit(X, y)
+    layer = ExplicitClassifier(smoothing=0).fit(X, y)
+    assert layer.priming_ == words
+    np.testing.assert_allclose(layer.predict_log_proba(X), bayes.predict_log_proba(X), atol=1e-10)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 59), st.sampled_from([np.asarray, csr_array, csr_matrix]))
+def test_counts_add_and_subtract(seed, cut, kind):
+    X, y = rows(seed=seed)
+    whole = ExplicitClassifier().fit(X, y)
+    parts = (
+        ExplicitClassifier().partial_fit(kind(X[:cut]), y[:cut], classes=range(3)).partial_fit(kind(X[cut:]), y[cut:])
+    )
+    np.testing.assert_array_equal(parts.co_occurrence_, whole.co_occurrence_)
+    np.testing.assert_array_equal(parts.weights_, whole.weights_)
+    first = ExplicitClassifier().partial_fit(X[:cut], y[:cut], classes=range(3))
+    parts.partial_forget(kind(X[cut:]), y[cut:])
+    np.testing.assert_array_equal(parts.co_occurrence_, first.co_occurrence_)
+    np.testing.assert_array_equal(parts.class_count_, first.class_count_)
+    np.testing.assert_array_equal(parts.weights_, first.weights_)
+
+
+def test_fractions_subtract_to_rounding():
+    X, y = rows()
+    X = X / 7 + 0.1
+    layer = ExplicitClassifier().fit(X, y)
+    for row in range(59, 9, -1):
+        layer.partial_forget(X[row : row + 1], y[row : row + 1])
+    expected = ExplicitClassifier().partial_fit(X[:10], y[:10], classes=range(3))
+    np.testing.assert_allclose(layer.weights_, expected.weights_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("change", ["class", "features", "twice", "all"])
+def test_only_what_was_counted_is_subtracted_and_not_everything(change):
+    X, y = rows()
+    layer = ExplicitClassifier().fit(X, y)
+    before = layer.weights_
+    wrong = {"class": (X, np.roll(y, 1)), "features": (2 * X, y), "twice": (X[[0] * 30], y[[0] * 30]), "all": (X, y)}
+    with pytest.raises(SaffuError):
+        layer.partial_forget(*wrong[change])
+    np.testing.assert_array_equal(layer.weights_, before)
+
+
+@pytest.mark.parametrize("kind", [csr_array, csr_matrix])
+@pytest.mark.parametrize("scale", [1.0, "fitted", 0.5])
+def test_sparse_is_dense(kind, scale):
+    X, y = rows()
+    dense = ExplicitClassifier(scale=scale).fit(X, y)
+    sparse = ExplicitClassifier(scale=scale).fit(kind(X), y)
+    np.testing.assert_allclose(sparse.predict_proba(kind(X)), dense.predict_proba(X), rtol=1e-12)
+
+
+def test_a_fitted_scale_is_the_best_of_many():
+    """On the last fifth, with the layer of the rest; a scale of one gives the same classes."""
+    X, y = rows(count=500)
+    held = np.arange(500) % 5 == 4
+    fitted = ExplicitClassifier(scale="fitted").fit(X, y)
+    rest = ExplicitClassifier().fit(X[~held], y[~held])
+
+    def loss(scale: float) -> float:
+        rest.scale_ = scale
+        return -rest.predict_log_proba(X[held])[np.arange(100), y[held]].mean()
+
+    assert loss(fitted.scale_) <= min(loss(fitted.scale_ * factor) for factor in (0.5, 0.9, 0.99, 1.01, 1.1, 2))
+    assert fitted.scale_ != 1
+    printed = ExplicitClassifier().fit(X, y)
+    np.testing.assert_array_equal(fitted.weights_, printed.weights_)
+    np.testing.assert_array_equal(fitted.predict(X), printed.predict(X))
+
+
+def test_a_zero_count_is_an_error_that_names_the_remedy():
+    X, y = rows()
+    X[y == 1, 2] = 0
+    layer = clone(ExplicitClassifier(smoothing=0))
+    with pytest.raises(SaffuError, match="`smoothing`"):
+        layer.fit(X, y)
+    assert not hasattr(layer, "classes_")
+    assert np.isfinite(layer.set_params(smoothing=1e-3).fit(X, y).weights_).all()
+
+
+@pytest.mark.parametrize("classes", [None, [0, 1]])
+def test_the_first_call_needs_all_classes(classes):
+    X, y = rows()
+    with pytest.raises(SaffuError, match="`classes`"):
+        ExplicitClassifier().partial_fit(X, y, classes)
+
+
+@pytest.mark.parametrize("scale", [1.0, "fitted", 0.7])
+@pytest.mark.parametrize("size", [1, 7, 60])
+def test_a_solved_head_is_the_classifier(scale, size):
+    X, y = rows()
+    features = torch.tensor(X, dtype=torch.float32)
+    labels = torch.tensor(y)
+    head = nn.Linear(7, 3)
+    batches = zip(features.split(size), labels.split(size), strict=True)
+    assert solve_head(head, batches, scale=scale, smoothing=0.2) is head
+    layer = ExplicitClassifier(scale=scale, smoothing=0.2).fit(X, y)
+    np.testing.assert_allclose(
+        torch.log_softmax(head(features), 1).detach(), layer.predict_log_proba(X), rtol=1e-4, atol=1e-5
+    )
+    assert head.weight.requires_grad and head.bias.abs().max() == 0
+
+
+def test_targets_of_a_head_may_be_distributions():
+    X, y = rows()
+    features = torch.tensor(X)
+    one_hot = solve_head(nn.Linear(7, 3, bias=False), features, torch.eye(3)[y], scale="fitted")
+    ids = solve_head(nn.Linear(7, 3, bias=False), features, torch.tensor(y), scale="fitted")
+    torch.testing.assert_close(one_hot.weight, ids.weight)
+    soft = torch.rand(60, 3, generator=torch.Generator().manual_seed(0)).double()
+    soft /= soft.sum(1, keepdim=True)
+    counts = reference.count(X, soft.numpy())
+    solved = solve_head(nn.Linear(7, 3), features, soft, priming=2)
+    np.testing.assert_allclose(solved.weight.detach().numpy().T, reference.solution(counts.F + 0.05, 2), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("features", "targets"),
+    [
+        (torch.tensor([[-1.0, 2.0]]), torch.tensor([0])),
+        (torch.tensor([[torch.nan, 2.0]]), torch.tensor([0])),
+        (torch.tensor([[torch.inf, 2.0]]), torch.tensor([0])),
+        (torch.zeros(3, 2), torch.tensor([0, 1, 1])),
+        (torch.ones(1, 3), torch.tensor([0])),
+        (torch.ones(2, 2), torch.tensor([0])),
+        (torch.ones(2, 2), None),
+    ],
+)
+def test_a_head_is_not_solved_from_other_features(features, targets):
+    head = nn.Linear(2, 2)
+    before = head.weight.clone()
+    with pytest.raises(SaffuError):
+        solve_head(head, features, targets)
+    assert torch.equal(head.weight, before)
+
+
+MISSING = """
+import sys
+sys.modules[{missing!r}] = None  # import fails
+import saffu.paper
+from saffu.errors import SaffuError
+from saffu.paper.config import PaperConfig
+try:
+    saffu.paper.ExplicitClassifier()
+except SaffuError as error:
+    print("saffu[paper]" in str(error))
+"""
+
+
+@pytest.mark.parametrize("missing", ["torch", "sklearn"])
+def test_a_missing_package_is_an_error_with_the_remedy(missing):
+    done = subprocess.run([sys.executable, "-c", MISSING.format(missing=missing)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
