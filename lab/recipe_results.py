@@ -1,4 +1,4 @@
-"""The tables of docs/recipes.md, from what benchmarks/ measured: filtering.py, mixing.py, logs.py, suggestions.py."""
+"""The tables of docs/recipes.md, from what benchmarks/ measured: filtering.py, logs.py, suggestions.py."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ CLASSIFIER = "classifier of character n-grams"
 def parts(results: Path) -> dict[str, str]:
     """The computed parts of the page."""
     measured = json.loads((results / "filtering.json").read_text("utf-8"))
-    mixed = json.loads((results / "mixing.json").read_text("utf-8"))
     logs = json.loads((results / "logs.json").read_text("utf-8"))
     suggestions = json.loads((results / "suggestions.json").read_text("utf-8"))
     return {
         "filtering": filtering_table(measured["filtering"]),
         "filtering-second": filtering_table(measured["second"]),
         "selection": selection_table(measured["selection"]),
-        "mixing": mixing_table(mixed),
         "logs": logs_table(logs),
         "typing": typing_table(suggestions["typing"]),
         "drafts": drafts_table(suggestions["drafts"]),
@@ -51,16 +49,6 @@ def drafts_table(facts: Mapping[str, Any]) -> str:
     lines = ["| draft | sampled tokens accepted | same best token |", "| --- | --- | --- |"]
     for name, title in {"model": "default", "small": "`--order 3 --slots 2`"}.items():
         lines.append(f"| {title} | {facts[name]['accepted']:.1%} | {facts[name]['same_best']:.1%} |")
-    return "\n".join(lines) + "\n"
-
-
-def mixing_table(texts: Mapping[str, Any]) -> str:
-    """Bits per byte of what can be made of two models, for each pair of texts."""
-    names = list(next(iter(texts.values()))["bits_per_byte"])
-    lines = [f"| own text and base | {' | '.join(names)} |", f"| --- |{' --- |' * len(names)}"]
-    for text, facts in texts.items():
-        bits = [f"{facts['bits_per_byte'][name]:.3f}" for name in names]
-        lines.append(f"| {text} | {' | '.join(bits)} |")
     return "\n".join(lines) + "\n"
 
 

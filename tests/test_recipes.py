@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
         (folder / f"{name}.log").write_text("\n".join(lines) + "\n")
     for command in COMMANDS:
         line = re.sub(r"(^|\| )saffu ", rf"\1{shlex.quote(sys.executable)} -m saffu ", command)
-        own = {"--encoder": " --hold-out 0", "--base": " --hold-out 3", "saffu train": SMALL}
+        own = {"--encoder": " --hold-out 0", "saffu train": SMALL}
         line += next((more for option, more in own.items() if option in line), "")
         done = subprocess.run(["bash", "-c", f"set -o pipefail; {line}"], cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0 and not [line for line in done.stderr.splitlines() if "note:" not in line], command

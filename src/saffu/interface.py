@@ -68,7 +68,6 @@ class Capabilities(Protocol):
     """What only some models can do. A class of models inherits these defaults and overrides what its models can."""
 
     can_sample: bool = False  # whether `sample` is implemented
-    parts: int = 1  # the number of texts that it has counted separately
 
     @property
     def has_network(self) -> bool:
@@ -84,10 +83,6 @@ class Capabilities(Protocol):
     def counted_part(self) -> Any:
         """The counted model in it, whose counts can be shown; None if there is none."""
         return None
-
-    def count_in(self, part: int, corpus: TokenCorpus) -> Any:
-        """The sums of a corpus as text of one part."""
-        raise SaffuError("this model has one part; use `count`")
 
     @property
     def ngrams(self) -> Any:

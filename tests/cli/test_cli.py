@@ -227,7 +227,6 @@ def spoil(tmp_path):
         ("train train.txt --seed -1 --out m", "--seed"),
         ("train train.txt --preset best --out m", "invalid choice: 'best'"),
         ("train train.txt --preset companion --out m", "companion models are made by saffu train --minutes N"),
-        ("train train.txt --preset mixture --out m", "mixture models are made by saffu mix, or saffu train --base"),
         ("train train.txt --block 16 --out m", "--block belongs to --preset paper; add that, or remove --block"),
         ("train train.txt --block=16 --out m", "--block belongs to --preset paper"),
         ("train train.txt --device cuda --out m", "--device requires --minutes or --epochs"),

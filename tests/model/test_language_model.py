@@ -315,7 +315,7 @@ def test_scikit_learn_can_clone_it(fitted):
 def test_presets():
     assert saffu.preset("paper", radius=5).radius == 5
     assert SaffuLM().config == saffu.preset("calibrated") == saffu.CalibratedConfig()
-    with pytest.raises(SaffuError, match="unknown preset 'foo'; choose one of counted, companion, mixture, paper"):
+    with pytest.raises(SaffuError, match="unknown preset 'foo'; choose one of counted, companion, paper"):
         saffu.preset("foo")
     with pytest.raises(SaffuError, match="unknown setting 'radios'"):
         saffu.preset("paper", radios=5)

@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -167,7 +168,7 @@ def test_a_ledger_is_a_multiset(one, other, removed, merged):
     matches = Matches.of(corpus(removed), ledger, every=0)
     if requested <= held:
         matches.require_exact() if removed else None
-        _, _, left = matches.left()
+        _, left = matches.left()
         assert left.documents == held.total() - requested.total()
         assert len(left.counted(corpus(one + other))) == left.documents
     else:
@@ -512,3 +513,11 @@ def test_parts_of_a_document_that_were_counted(counted, expected):
     salt = b"salt"
     known = {salt: {hashlib.blake2b(part.encode(), key=salt, digest_size=16).digest() for part in counted}}
     assert counted_parts([letter.encode() for letter in "abcdefghij"], known, part=3, gap=3) == expected
+
+
+def test_a_model_with_a_network_is_called_by_what_made_it(saffu, tmp_path):
+    """Its preset has a name of its own, which nobody chooses."""
+    golden = Path(__file__).parents[1] / "golden" / "0.3.0"
+    refused = saffu(f"merge {golden / 'calibrated'} {golden / 'companion'} --out {tmp_path / 'x'}")
+    message = refused.err.replace(str(golden / "companion"), "X")
+    assert refused.status == 2 and "counted, with a network" in message and "companion" not in message

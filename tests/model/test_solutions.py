@@ -48,12 +48,12 @@ def test_what_an_added_solution_lacks_is_refused_in_one_line(saffu, texts):
     assert refused.status == 2 and "--smoothing belongs to --preset toy" in refused.err
 
 
-COUNTED = ("calibrated", "companion", "mixture")
+COUNTED = ("calibrated", "companion")
 
 
 def test_training_makes_presets_that_are_not_offered():
     assert offered_presets() == ["counted", *(name for name in PRESETS if name not in COUNTED)]
     assert [offered_as(name) for name in ("calibrated", "companion", "paper")] == ["counted", "counted", "paper"]
     assert preset("counted", order=3) == preset("calibrated", order=3)  # as folders name it
-    with pytest.raises(SaffuError, match="choose one of counted, companion, mixture, paper"):
+    with pytest.raises(SaffuError, match="choose one of counted, companion, paper"):
         preset("companions")

@@ -30,7 +30,7 @@ COMMANDS = [
     "export {0} --out {4} --force",
     "export {0} --to arpa --out {5} --force",
 ]
-MODELS = ("model", "mixture", "network", "companion", "int8")
+MODELS = ("model", "network", "companion", "int8")
 CHECKED = ("info", "update", "forget", "merge", "train")  # commands that verify the checksums of all files
 
 

@@ -97,8 +97,6 @@ def writers() -> dict[str, Writer]:
         "retokenize": Writer("forget both more.txt --retokenize train.txt"),
         "merge": Writer("merge model other --out new --force"),
         "merge replacing": Writer("merge model other --out both --force"),
-        "mix": Writer("mix model other --dev dev.txt --out new --force"),
-        "train base": Writer("train more.txt --base model --dev dev.txt --split line --out new --force"),
         "export": Writer("export model --out new --force"),
         "export int8": Writer("export companion --to int8 --out new --force"),
         **({"export web": Writer("export model --to web --out new --force")} if CODE.is_file() else {}),

@@ -172,12 +172,12 @@ def sentences(rng: random.Random, number: int) -> str:
 def prepared(place: Path) -> dict[str, Path]:
     """Texts and models that attacks begin from, made once.
 
-    `model`, `other` (can be merged with it), `both` (merged), `mixture` (of these two), `network` (the paper's),
-    `companion` (with a network), `int8` (the same, with weights of 8 bits), `stopped` (the same, interrupted).
+    `model`, `other` (can be merged with it), `both` (merged), `network` (the paper's), `companion` (with a network),
+    `int8` (the same, with weights of 8 bits), `stopped` (the same, interrupted).
     `part.txt` is a part of `train.txt`.
     """
     texts = ("train.txt", "part.txt", "more.txt", "dev.txt", "pairs.jsonl")
-    models = ("model", "other", "both", "mixture", "network", "int8", "companion", "stopped")
+    models = ("model", "other", "both", "network", "int8", "companion", "stopped")
     made = {name: place / name for name in (*texts, *models)}
     if made["stopped"].exists():
         return made
@@ -191,7 +191,6 @@ def prepared(place: Path) -> dict[str, Path]:
         f"train {text} --out {made['model']} {QUICK}",
         f"train {made['more.txt']} --split line --hold-out 0 --quiet --encoder {made['model']} --out {made['other']}",
         f"merge {made['model']} {made['other']} --out {made['both']} --quiet",
-        f"mix {made['model']} {made['other']} --dev {made['dev.txt']} --out {made['mixture']} --quiet",
         f"train {text} --out {made['network']} {PAPER}",
         f"train {text} --out {made['companion']} {COMPANION}",
     ):

@@ -28,9 +28,9 @@ FOUND = ("AddressSanitizer", "runtime error:", "ThreadSanitizer")
 
 
 def models(place: Path) -> list[Path]:
-    """Counted, mixed, with networks, and of an older format; none needs torch, which sanitizers do not know."""
+    """Counted, with networks, and of an older format; none needs torch, which sanitizers do not know."""
     made = prepared(place)
-    new = [made[name] for name in ("model", "mixture", "companion", "int8")]
+    new = [made[name] for name in ("model", "companion", "int8")]
     return [*new, GOLDEN / "calibrated", GOLDEN / "companion"]
 
 

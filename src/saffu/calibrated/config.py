@@ -32,12 +32,3 @@ class CalibratedConfig(Settings):
         0, "drop n-grams of three or more tokens counted at most N times from the tables", high=2**32 - 1
     )
     seed: int = setting(0, "random seed: samples shown while training, and the network of --minutes", high=2**63 - 1)
-
-
-@dataclass(frozen=True)
-class MixtureConfig(CalibratedConfig):
-    """How the parts of a mixture are shaped: all alike."""
-
-    preset: ClassVar[str] = "mixture"
-
-    parts: int = setting(2, "number of texts with counts of their own", low=2, high=16)

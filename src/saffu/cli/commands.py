@@ -25,7 +25,7 @@ from saffu.cli import (
 )
 
 MODELS = (
-    train.COMMAND, living.UPDATE, living.FORGET, living.MERGE, living.MIX, info.COMMAND, check.COMMAND,
+    train.COMMAND, living.UPDATE, living.FORGET, living.MERGE, info.COMMAND, check.COMMAND,
     export.COMMAND,
 )  # fmt: skip
 USES = (

@@ -38,10 +38,6 @@ TOKENS_STAY = (
     "documents; to rule that out, train with --tokenizer DIR (of a model of other text), or pass what is left to "
     "--retokenize"
 )
-PARTS_STAY = (
-    "note: the tokenizer and the encoders stay as they were fitted, on text that may have included the removed "
-    "documents; to rule that out, make the mixture again of models without them"
-)
 ENCODER_STAYS = "note: the encoder stays as it was fitted, on text that may have included the removed documents"
 
 
@@ -71,25 +67,13 @@ def add_forget_options(parser: Parser, words: Sequence[str]) -> None:
     parser.add_argument("--drop-network", action="store_true", help=help)
 
 
-def add_models(parser: Parser, help: str) -> None:
-    parser.add_argument("models", nargs="+", type=named_path, metavar="MODEL", help=help)
+def add_merge_options(parser: Parser, _: Sequence[str]) -> None:
+    parser.add_argument("models", nargs="+", type=named_path, metavar="MODEL", help="model folders")
     parser.add_argument("--out", type=named_path, required=True, metavar="DIR", help="output folder")
     parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
-
-
-def add_merge_options(parser: Parser, _: Sequence[str]) -> None:
-    add_models(parser, "model folders")
     help = "merge within this much memory (500M, 2G), using temporary files next to --out"
     parser.add_argument("--memory-limit", type=count, metavar="SIZE", help=help)
     add_output_options(parser)
-
-
-def add_mix_options(parser: Parser, _: Sequence[str]) -> None:
-    add_models(parser, "model folders with the same tokenizer; text that is added later becomes part of the first")
-    help = "text to fit the weights on: like the text to be predicted, and counted by none of the models"
-    parser.add_argument("--dev", nargs="+", required=True, metavar="FILE", help=help)
-    add_output_options(parser)
-    add_text_options(parser)
 
 
 def update(options: argparse.Namespace) -> None:
@@ -175,9 +159,7 @@ def say_what_stays(options: argparse.Namespace, lm: SaffuLM, tokens: Sequence[st
         were = "token that was" if len(tokens) == 1 else "tokens that were"
         of = f"{len(tokens):,} {were} counted only in the removed text, which saffu never generates, suggests, or lists"
         say(options, f"note: tokenizer.json, and with it every export, still has {of}: {shown}")
-    if lm.model_.parts > 1:
-        say(options, PARTS_STAY)
-    elif lm.tokenizer_settings_:  # of a tokenizer learned from the model's own text
+    if lm.tokenizer_settings_:  # of a tokenizer learned from the model's own text
         say(options, TOKENS_STAY)
     elif not lm.log_ or lm.log_[0]["stage"] != "recount":  # with the encoder of another model
         say(options, ENCODER_STAYS)
@@ -220,29 +202,11 @@ def merge(options: argparse.Namespace) -> None:
     say(options, f"merged {len(options.models)} models: {counted_text(lm)}, saved in {options.out}")
 
 
-def mix(options: argparse.Namespace) -> None:
-    from saffu.files import changing
-    from saffu.model.language_model import SaffuLM
-
-    require_different(options, *options.dev)
-    with changing(options.out, wait=False):
-        first, *others = [SaffuLM.load(folder, check=True) for folder in options.models]
-        lm = first.mix(*others, dev=tokenized(options.dev, options, first))
-        lm.save(options.out)
-    if options.json:
-        print_json(model_facts(lm) | {"out": options.out, "members": lm.log_[-1]["members"]})
-        return
-    members = " + ".join(lm.log_[-1]["members"])
-    bits = lm.log_[-1]["dev_bits_per_byte"]
-    say(options, f"mixed {members}: {bits:.3f} bits per byte of the text that the weights were fitted on")
-    say(options, f"saved in {options.out}")
-
-
-def require_different(options: argparse.Namespace, *others: str) -> None:
+def require_different(options: argparse.Namespace) -> None:
     """Fail if a model is listed twice, so that its documents would count twice, or if --out is an input."""
     if len({folder.resolve() for folder in options.models}) < len(options.models):
         raise SaffuError("the same model is listed twice; list each model once")
-    require_output(options, *options.models, *others)
+    require_output(options, *options.models)
 
 
 def require_original(model: Path, remedy: str) -> None:
@@ -315,13 +279,4 @@ MERGE = Command(
     "saffu train shard1.txt --out one\nsaffu train shard2.txt --encoder one --out two\nsaffu merge one two --out both",
     add_merge_options,
     merge,
-)
-MIX = Command(
-    "mix",
-    "mix models of different texts, weighted by held-out text",
-    "MODEL MODEL [MODEL ...] --dev FILE [FILE ...] --out DIR [options]",
-    "saffu train letters.txt --tokenizer general --out letters\n"
-    "saffu mix letters general --dev more-letters.txt --out mine",
-    add_mix_options,
-    mix,
 )

@@ -45,9 +45,7 @@ if TYPE_CHECKING:
 
 BACKPROP = ("backprop", "tensorboard")  # options of presets whose own weights are trained
 MAY_CHANGE = ("max_folds", "checkpoint_seconds")  # when a run is resumed
-FIXED: dict[str, Any] = dict.fromkeys(
-    ("out", "base", "encoder", "tokenizer", "max_tokens", "split", "field", "memory_limit")
-)
+FIXED: dict[str, Any] = dict.fromkeys(("out", "encoder", "tokenizer", "max_tokens", "split", "field", "memory_limit"))
 FIXED |= dict.fromkeys(("force", "preset_given", "skip_bad_files"), False)
 FIXED |= {"hold_out": 20, "encoding_errors": "strict", "bad_records": "error"}  # options that may not, by default
 CURVES = ("train_perplexity", "dev_perplexity", "dev_bits_per_byte", "learning_rate", "tokens_per_second")
@@ -120,13 +118,10 @@ def add_model_options(parser: Parser, preset: str) -> None:
     add_settings(parser.add_argument_group(f"model (--preset {preset})"), own.config)
     usual: list[Settings] = [own.config(), own.tokenizer]
     add_settings(parser.add_argument_group("tokenizer"), type(own.tokenizer))
-    parser.set_defaults(backprop=False, tensorboard=None, memory_limit=None, base=None)
+    parser.set_defaults(backprop=False, tensorboard=None, memory_limit=None)
     if own.train is not None:
         group.add_argument("--backprop", action="store_true", help="continue with Adam after the closed-form fit")
         group.add_argument("--tensorboard", type=named_path, metavar="DIR", help="also write TensorBoard logs to DIR")
-    if own.mixes:
-        help = "a general model to mix with the model of this text, which uses its tokenizer and settings"
-        parser.add_argument("--base", type=named_path, metavar="DIR", help=help)
     if own.scales:
         help = "fit within this much memory (500M, 2G), using temporary files next to --out"
         parser.add_argument("--memory-limit", type=count, metavar="SIZE", help=help)
@@ -182,34 +177,8 @@ def run(options: argparse.Namespace) -> None:
         )
     if own.train is not None and find_spec("torch") is None:  # fail before all text has been read
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
-    if options.base:
-        config = base_settings(options, config)
     with nullcontext() if options.ray else bounded(options):
         make(options, config, tokenizer, training)
-
-
-def base_settings(options: argparse.Namespace, config: Settings) -> Settings:
-    """The settings of the model that --base names. Fails if what else was asked for does not go with it."""
-    from saffu.files import read_manifest
-    from saffu.model.solutions import described, solution
-
-    if options.encoder or options.tokenizer or given_settings(options, type(config)):
-        raise SaffuError(
-            "--base determines the tokenizer and the settings; remove --encoder, --tokenizer, and settings"
-        )
-    if not solution(config.preset).mixes or options.ray:
-        raise SaffuError(
-            "--base makes a counted model on this machine; remove --ray, --preset, --minutes, and --epochs"
-        )
-    if not (options.dev or options.hold_out):
-        raise SaffuError("--base needs held-out text, to fit the weights; pass --dev FILE or --hold-out N")
-    manifest = read_manifest(options.base)
-    if not solution(manifest["preset"]).mixes:
-        raise SaffuError(
-            f"{options.base} has the preset {described(manifest['preset'])}; pass a counted model, without a network, "
-            "to --base"
-        )
-    return config.from_dict(manifest["settings"])
 
 
 def make(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConfig, training: Settings | None) -> None:
@@ -222,13 +191,11 @@ def make(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConf
 
     with processes(config.preset, options.device or "cpu") as group:
         if group.is_first:
-            models = options.encoder, options.tokenizer, options.base
-            require_output(options, *models, *options.text, *(options.dev or []))
+            require_output(options, options.encoder, options.tokenizer, *options.text, *(options.dev or []))
         with locked(options.out, group):
             encoder = read_encoder(options, group) if options.encoder else None
             usual = encoder.source_ if encoder else None
-            given = options.tokenizer or options.base
-            learned = read_tokenizer(given) if given else encoder and encoder.tokenizer_
+            learned = read_tokenizer(options.tokenizer) if options.tokenizer else encoder and encoder.tokenizer_
             recipe = Recipe(
                 selection_of(options, reading_of(options, usual, solution(options.preset).split)),
                 config,
@@ -236,7 +203,6 @@ def make(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConf
                 options.out,
                 encoder=encoder,
                 training=training,
-                base=options.base,
                 device=device_of(options),
             )
             log = Log(options, recipe.trains, group.is_first, solution(config.preset).always_trains)
@@ -246,13 +212,11 @@ def make(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConf
                 corpora = recipe.tokenize(text, place)
                 announce(log, corpora)
                 lm = recipe.count(corpora, log.row, place, group)
-                if options.dev and not recipe.base and group.is_first:  # a mixture checks all of its models
+                if options.dev and group.is_first:
                     warn_if_counted(corpora.dev, lm.ledger_)
                 if recipe.trains:
                     with training_log(options, log, corpora.dev) as on_row:
                         recipe.train(lm, corpora, on_row, group)
-                if recipe.base:
-                    lm = recipe.mix(lm, recipe.base, corpora, log.row)
             if group.is_first:
                 finish(lm, options.out, options, log)
 

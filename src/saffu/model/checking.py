@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import numpy as np
 from saffu.errors import SaffuError
 from saffu.format import in_parts, plural
 from saffu.interface import Array, Arrays
-from saffu.model.living import counts_of, statistics_of
+from saffu.model.living import statistics_of
 from saffu.model.matching import Matches
 
 if TYPE_CHECKING:
@@ -88,17 +87,16 @@ def counted_text(lm: SaffuLM, corpus: TokenCorpus) -> tuple[TokenCorpus, bool]:
     Raises SaffuError if they are others. Only the paper's are rounded, depending on the portions they were added in.
     """
     parts = corpus
-    pages: Sequence[int] = ()
     if lm.ledger_ is not None:
         matches = Matches.of(corpus, lm.ledger_, int(lm.source_.get("hold_out") or 0))
         cause, _ = matches.problem(lm.model_.ngrams, lm.tokenizer_.decode)
         if cause:
             raise SaffuError(f"its counts are not those of the text: {cause}")
-        parts, pages, left = matches.left()
+        parts, left = matches.left()
         if left.documents:
             parts_left = plural(left.documents, "document")
             raise SaffuError(f"{parts_left} or parts that are counted are not in the text, or not that often")
-    counts = counts_of(parts, pages, lm.model_, lm).arrays()
+    counts = lm.model_.count(parts).arrays()
     sums = lm.model_.sums.arrays()
     statistics = difference(statistics_of(lm, parts).arrays(), lm.statistics_.arrays())
     if changed := difference(counts, sums, ROUNDING) or statistics:

@@ -318,16 +318,6 @@ class SaffuLM:
         self.model_ = model
         return self
 
-    def mix(self, *others: SaffuLM, dev: Text) -> SaffuLM:
-        """Return a mixture of this model and others with the same tokenizer, its weights fitted on `dev`.
-
-        `dev` is text like the text to be predicted, which none of the models has counted. Text that is added to the
-        mixture later becomes part of this model's.
-        """
-        from saffu.model.mixing import mix
-
-        return mix([self, *others], dev)
-
     def tokenize(self, documents: Text, progress: str | None = None) -> TokenCorpus:
         """Tokenize documents in memory (see `TokenCorpus.build` for text that does not fit). Blank ones are skipped."""
         if isinstance(documents, TokenCorpus):

@@ -25,7 +25,6 @@ from saffu.text.corpus import Division, TokenCorpus
 HASH = 16  # bytes; two documents share a hash with probability 2⁻¹²⁸
 OPENING = 3  # lines at the beginning of a part, by which it is found in a text
 TABLES = ("counted", "parts", "held_out", "openings")  # of a page
-PAGES = "pages"  # of a mixture's `source_`: how many pages of the ledger each of its parts has
 UNKNOWN = bytes(HASH)
 DAMAGED = "the ledger is damaged; restore the folder or train again"
 Hashes = npt.NDArray[np.bytes_]
@@ -208,7 +207,7 @@ class Ledger:
 
     def counted(self, corpus: TokenCorpus) -> Array:
         """The numbers of the documents of a corpus that are counted whole, each at most as often as in the ledger."""
-        return np.flatnonzero(self.without(corpus, "counted")[0] >= 0)
+        return np.flatnonzero(self.without(corpus, "counted")[0])
 
     def knows(self, corpus: TokenCorpus) -> npt.NDArray[np.bool_]:
         """Whether each document of a corpus is counted whole, however often it occurs."""
@@ -218,19 +217,19 @@ class Ledger:
         return known
 
     def without(self, corpus: TokenCorpus, table: str, only: bytes | None = None) -> tuple[Array, Ledger]:
-        """The page from whose table each document was removed, −1 for none, and the ledger without the documents.
+        """Whether each document was in a table, and the ledger without those that were.
 
         `only` is the salt of the page to remove them from, if it may not be another one.
         """
-        removed = np.full(corpus.documents, -1)
+        removed = np.zeros(corpus.documents, dtype=bool)
         pages = dict(self.pages)
-        for number, (salt, page) in enumerate(self.pages.items()):
+        for salt, page in self.pages.items():
             if only not in (None, salt):
                 continue
-            remaining = np.flatnonzero(removed < 0)
+            remaining = np.flatnonzero(~removed)
             name = "counted" if table == "parts" and not page.complete else table
             known, left = getattr(page, name).without(hashed(corpus, salt, page.complete)[remaining])
-            removed[remaining[known]] = number
+            removed[remaining[known]] = True
             pages[salt] = replace(page, **{name: left})
         return removed, Ledger(pages)
 

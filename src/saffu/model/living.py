@@ -19,8 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce, wraps
-from operator import add
+from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -29,7 +28,7 @@ from saffu.errors import SaffuError
 from saffu.format import plural
 from saffu.interface import Model
 from saffu.model.folder import Statistics, verify_and_load
-from saffu.model.ledger import DAMAGED, PAGES, Ledger
+from saffu.model.ledger import Ledger
 from saffu.model.matching import UNCHANGED, Matches
 from saffu.model.solutions import check, described
 from saffu.text.corpus import BEGINS, HELD_OUT, Line, TokenCorpus
@@ -110,7 +109,7 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
         matches = matches.as_often_as_counted()
     else:
         matches.require_exact(model.ngrams, lm.tokenizer_.decode)
-    parts, pages, left = matches.left()
+    parts, left = matches.left()
     owners = [match for match in matches.documents if match.counted]
     whole = sum(match.whole for match in owners)
     lines = matches.lines("held_out"), matches.lines("unknown")
@@ -119,7 +118,7 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
         return removal
     if not left.documents:
         raise SaffuError("this would remove every document in the model; delete its folder instead")
-    changed = model.solved(model.sums - counts_of(parts, pages, model, lm))
+    changed = model.solved(model.sums - model.count(parts))
     removed = parts.totals() | {"documents": len(owners)}
     sizes = {name: lm.trained_on_[name] - number for name, number in removed.items()}
     sizes["documents"] = min(lm.trained_on_["documents"] - whole, left.most_documents)
@@ -130,20 +129,6 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
     return replace(removal, tokens=_remaining_tokens(lm, parts))
 
 
-def counts_of(parts: TokenCorpus, pages: Sequence[int], model: Model, lm: SaffuLM) -> Any:
-    """The counts of what a model has counted; in a mixture, in the part that has the page of the ledger of each."""
-    if model.parts == 1:
-        return model.count(parts)
-    stored = lm.source_.get(PAGES)
-    numbers = stored if isinstance(stored, list) and all(type(number) is int for number in stored) else []
-    if lm.ledger_ is None or len(numbers) != model.parts or sum(numbers) != len(lm.ledger_.pages) or min(numbers) < 1:
-        raise SaffuError(DAMAGED)
-    owners = np.repeat(np.arange(model.parts), numbers)[pages]
-    return reduce(
-        add, [model.count_in(int(part), parts.select(np.flatnonzero(owners == part))) for part in np.unique(owners)]
-    )
-
-
 @one_at_a_time
 def retokenize(lm: SaffuLM, documents: Text) -> None:
     """Count a model's own text again, with a tokenizer and an encoder that are fitted to nothing else.
@@ -152,8 +137,6 @@ def retokenize(lm: SaffuLM, documents: Text) -> None:
     """
     ledger = require_changeable(lm)
     lines = documents_from(documents)
-    if lm.model_.parts > 1:
-        raise SaffuError("a mixture cannot be retokenized; make it again of models without these documents")
     if not lm.tokenizer_settings_:
         raise SaffuError("the tokenizer of this model was not learned from its own text; there is nothing to fit again")
     corpus = lm.tokenize(lines)
@@ -162,7 +145,7 @@ def retokenize(lm: SaffuLM, documents: Text) -> None:
     cause, _ = matches.problem(decode=lm.tokenizer_.decode)
     if cause:
         raise SaffuError(f"the text to retokenize is not what remains: {cause}; {UNCHANGED}")
-    _, _, left = matches.left()
+    _, left = matches.left()
     if left.documents:
         raise SaffuError(
             f"the text to retokenize lacks {plural(left.documents, 'document')} or parts that are counted; pass all "

@@ -96,8 +96,8 @@ class Matches:
             lines = documents[number].lines
             documents[number] = Match(lines, [(0, lines)], whole=True)
         others = sorted({*range(len(documents))} - {*counted})
-        pages, _ = ledger.without(corpus.select(others), "held_out")
-        held_out = [others[place] for place in np.flatnonzero(pages >= 0)]
+        known, _ = ledger.without(corpus.select(others), "held_out")
+        held_out = [others[place] for place in np.flatnonzero(known)]
         for number in held_out:
             lines = documents[number].lines
             documents[number] = Match(lines, held_out=[(0, lines)], whole=True)
@@ -116,14 +116,14 @@ class Matches:
         left = self.ledger
         for kind, table in (("counted", "counted"), ("counted", "parts"), ("held_out", "held_out")):
             removed, left = self._removed(left, kind, table)
-            for number, span, page in removed:
-                if page < 0:
+            for number, span, was_removed in removed:
+                if not was_removed:
                     known: dict[str, Any] = {kind: [own for own in getattr(documents[number], kind) if own != span]}
                     documents[number] = replace(documents[number], **known)
         return replace(self, documents=documents)
 
-    def left(self) -> tuple[TokenCorpus, list[int], Ledger]:
-        """The parts that are removed, their pages, and the ledger without them and what it recorded next to them."""
+    def left(self) -> tuple[TokenCorpus, Ledger]:
+        """The parts that are removed, and the ledger without them and what it recorded next to them."""
         counted, left = self._removed(self.ledger, "counted", "counted")
         parts, left = self._removed(left, "counted", "parts")
         for kind in ("held_out", "openings"):
@@ -133,26 +133,26 @@ class Matches:
                 left = left.without_division(*match.division)
         left = left.without_remains()
         firsts = self.corpus.document_lines().tolist()
-        known = [removed for removed in [*counted, *parts] if removed[-1] >= 0]
-        spans = [(firsts[number] + lo, firsts[number] + hi) for number, (lo, hi), _ in known]
-        return self.corpus.lines_as_documents(spans), [page for _, _, page in known], left
+        known = [(number, span) for number, span, removed in [*counted, *parts] if removed]
+        spans = [(firsts[number] + lo, firsts[number] + hi) for number, (lo, hi) in known]
+        return self.corpus.lines_as_documents(spans), left
 
-    def _removed(self, left: Ledger, kind: str, table: str) -> tuple[list[tuple[int, Span, int]], Ledger]:
+    def _removed(self, left: Ledger, kind: str, table: str) -> tuple[list[tuple[int, Span, bool]], Ledger]:
         """Remove lines of one kind from a table of the ledger; if their document is on a certain page, from there.
 
-        Returns the document, the lines, and the page of each, −1 for none; and the ledger without them.
+        Returns the document and the lines of each, and whether they were in it; and the ledger without them.
         """
         owned: dict[bytes | None, list[tuple[int, Span]]] = {page: [] for page in (*left.pages, None)}
         for number, match in enumerate(self.documents):
             if kind != "counted" or match.table == table:
                 owned[match.page] += [(number, span) for span in getattr(match, kind)]
-        removed: list[tuple[int, Span, int]] = []
+        removed: list[tuple[int, Span, bool]] = []
         firsts = self.corpus.document_lines().tolist()
         for page, own in owned.items():
             lines = [(firsts[number] + lo, firsts[number] + hi) for number, (lo, hi) in own]
-            pages, left = left.without(self.corpus.lines_as_documents(lines), table, page)
-            for span, found in zip(own, pages.tolist(), strict=True):
-                if found < 0 and page is not None and kind != "counted":  # an equal one of another page was taken
+            known, left = left.without(self.corpus.lines_as_documents(lines), table, page)
+            for span, found in zip(own, known.tolist(), strict=True):
+                if not found and page is not None and kind != "counted":  # an equal one of another page was taken
                     owned[None].append(span)
                 else:
                     removed.append((*span, found))
@@ -243,17 +243,12 @@ class Matches:
         return where + (f"; phrases in {_shown(lines)} were never counted" if lines != match.unknown else "")
 
 
-def warn_if_counted(
-    corpus: TokenCorpus,
-    ledger: Ledger | None,
-    model: str = "the model",
-    text: str = "this text",
-    effect: str = "it predicts it better than it would predict new text; pass text that it has not counted",
-) -> None:
+def warn_if_counted(corpus: TokenCorpus, ledger: Ledger | None) -> None:
     """Warn if most of a text that should be new to a model is counted."""
     share = counted_share(corpus, ledger) if ledger else 0.0
     if share > 0.5:
-        warn(f"{model} has counted {share:.0%} of {text}, so {effect}")
+        effect = "it predicts it better than it would predict new text; pass text that it has not counted"
+        warn(f"the model has counted {share:.0%} of this text, so {effect}")
 
 
 def counted_share(corpus: TokenCorpus, ledger: Ledger) -> float:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from saffu.errors import SaffuError
 from saffu.files import changing
 from saffu.interface import Stage
-from saffu.model import mixing
 from saffu.model.folder import read_tokenizer
 from saffu.model.language_model import OnRow, SaffuLM
 from saffu.model.solutions import solution
@@ -77,7 +76,6 @@ class Recipe:
     folder: Path
     encoder: SaffuLM | None = None
     training: Any = None  # settings of the network's training, apart from `config`
-    base: Path | None = None  # a model of much other text, with which the model of this text is mixed
     device: str = "cpu"
 
     @property
@@ -90,12 +88,10 @@ class Recipe:
         tokenizer, train, dev = executor.tokenize(text, self.tokenizer)
         if self.trains and not dev.targets:
             raise SaffuError("training needs held-out text for early stopping; pass `dev` FILE or a smaller `hold_out`")
-        if self.base and not dev.targets:
-            raise SaffuError("the weights of a mixture need held-out text; pass `dev` FILE or a smaller `hold_out`")
         return Corpora(tokenizer, train, dev, time.perf_counter() - began)
 
     def count(self, corpora: Corpora, on_row: OnRow, executor: Executor, group: ProcessGroup = SINGLE) -> SaffuLM:
-        """Fit a model to the text, and save it after every stage, unless it is one part of a mixture."""
+        """Fit a model to the text, and save it after every stage."""
         if self.encoder:
             lm = SaffuLM(encoder=self.encoder, device=self.device)
         else:
@@ -103,21 +99,13 @@ class Recipe:
 
         def on_stage(row: dict[str, Any]) -> None:
             lm.source_ = self.selection.summary(corpora.dev)
-            if not self.base:
-                lm.save(self.folder)  # before it is shown, because the reader of the log may have exited
+            lm.save(self.folder)  # before it is shown, because the reader of the log may have exited
             on_row(row)
 
         dev = corpora.dev if corpora.dev.targets else None
         training = self.training
         stages = executor.stages
         return lm.fit(corpora.train, dev, training=training, group=group, on_stage=on_stage, stages=stages)
-
-    def mix(self, lm: SaffuLM, base: Path, corpora: Corpora, on_row: OnRow) -> SaffuLM:
-        """Mix a fitted model with one of much other text, and save the mixture."""
-        mixed = mixing.mix([lm, SaffuLM.load(base, check=True)], corpora.dev, ["the model of your text", str(base)])
-        mixed.save(self.folder)
-        on_row(mixed.log_[-1])
-        return mixed
 
     def train(self, lm: SaffuLM, corpora: Corpora, on_row: OnRow, group: ProcessGroup = SINGLE) -> SaffuLM:
         """Train the weights of a fitted model; the state of the run is saved with it, for `resume`."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from saffu.calibrated.config import CalibratedConfig, MixtureConfig
+from saffu.calibrated.config import CalibratedConfig
 from saffu.companion.config import CompanionConfig
 from saffu.errors import SaffuError
 from saffu.interface import Arrays, Model, Stage
@@ -38,8 +38,7 @@ class Solution:
     training: type[Settings] | None = None  # settings of a training that may follow, apart from `config`
     trained_as: str | None = None  # the preset of a model that is trained, if it is another one
     training_title: str = "training"
-    mixes: bool = False  # whether its models can be parts of a mixture
-    made_by: str = ""  # the commands that make such a model, if not `saffu train --preset`
+    made_by: str = ""  # the command that makes such a model, if not `saffu train --preset`
 
     @property
     def always_trains(self) -> bool:
@@ -95,19 +94,6 @@ def companion_from_arrays(
     from saffu.companion.model import CompanionModel
 
     return CompanionModel.from_arrays(config, arrays, sums, device)
-
-
-def fit_mixture(*_: Any, **__: Any) -> Iterator[Stage]:
-    raise SaffuError(f"a mixture is made of fitted models; use {PRESETS['mixture'].made_by}")
-
-
-def mixture_from_arrays(
-    config: MixtureConfig, vocabulary: int, arrays: Arrays, sums: Arrays | None, device: str
-) -> Model:
-    require_cpu(device)
-    from saffu.calibrated.mixture import MixtureModel
-
-    return MixtureModel.from_arrays(config, arrays, sums)
 
 
 def fit_paper(
@@ -179,7 +165,6 @@ PRESETS = {
         "a calibrated product of counted views of the context: Kneser–Ney models of single tokens, of the nearest "
         "tokens together, and of their classes, each with a fitted exponent",
         scales=True,
-        mixes=True,
         training=CompanionConfig,
         trained_as="companion",
         training_title="training a network next to the counts",
@@ -192,14 +177,6 @@ PRESETS = {
         "counted views of the context, as in a counted model, mixed by a learned gate with a small transformer",
         train=train_companion,
         made_by="saffu train --minutes N",
-    ),
-    "mixture": Solution(
-        MixtureConfig,
-        TokenizerConfig(),
-        fit_mixture,
-        mixture_from_arrays,
-        "a mixture of counted models of several texts, and of all these texts together",
-        made_by="saffu mix, or saffu train --base",
     ),
     "paper": Solution(
         PaperConfig,
@@ -243,8 +220,8 @@ def offered_as(name: str) -> str:
 def described(name: str) -> str:
     """The preset of a model as `saffu train` names it: a network next to counts is an option of the counted one.
 
-    >>> described("companion"), described("mixture")
-    ('counted, with a network', 'mixture')
+    >>> described("companion"), described("paper")
+    ('counted, with a network', 'paper')
     """
     offered = offered_as(name)
     return offered if offered == shown_name(name) else f"{offered}, with a network"
@@ -282,8 +259,6 @@ def trained_tokenizer(
 def recount(encoder: Model, corpus: TokenCorpus, **options: Any) -> Iterator[Stage]:
     """Fit only the decoder of a model to a corpus."""
     refuse(options, "models with the encoder of another")
-    if encoder.parts > 1:
-        raise SaffuError("a mixture cannot be an encoder; pass one of the models that it was made from")
     return iter([Stage("recount", encoder.solved(encoder.count(corpus)), {})])
 
 
