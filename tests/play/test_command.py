@@ -9,6 +9,9 @@ import sys
 
 import pytest
 
+from conftest import sentences
+from saffu.cli import play
+
 httpx = pytest.importorskip("httpx", reason="pip install httpx")
 pytest.importorskip("uvicorn", reason="pip install uvicorn")
 
@@ -38,6 +41,35 @@ def test_a_missing_server_is_an_error_in_one_line(saffu, monkeypatch):
 
 def test_a_folder_that_is_not_a_model_is_an_error(saffu, tmp_path):
     assert saffu(["play", "--no-browser", tmp_path]).status == 2
+
+
+@pytest.mark.parametrize("content", ["", " \n", "caf\xe9", "a\0b"])
+def test_a_file_that_is_no_text_is_an_error_in_one_line(saffu, tmp_path, content):
+    (tmp_path / "text.txt").write_text(content, "latin-1")
+    result = saffu(["play", "--no-browser", tmp_path / "text.txt"])
+    assert (result.status, result.out, len(result.err.splitlines())) == (2, "", 1)
+
+
+def test_a_text_is_counted_as_one_dropped_on_the_page(saffu, tmp_path, monkeypatch):
+    """In documents that its blank lines separate, none of which is held out in the end."""
+    documents = [f"{sentence}\nand so on" for sentence in sentences(1, 40)]
+    (tmp_path / "letters.txt").write_text("\ufeff" + "\n\n".join(documents), "utf-8")
+
+    studios = []
+
+    def served(studio, *rest):
+        studios.append(studio)
+        serve(studio, *rest)
+        studio.wait()
+
+    serve = play.serve
+    monkeypatch.setattr(play, "serve", served)
+    monkeypatch.setattr("uvicorn.Server.run", lambda server, sockets: None)
+    monkeypatch.setattr("sys.setswitchinterval", lambda seconds: None)
+    assert saffu(["play", "--no-browser", tmp_path / "letters.txt"]).status == 0
+    (model,) = studios[0].facts()["models"]
+    assert (model["name"], model["documents"]) == ("letters.txt", 40)
+    assert model["bytes"] == sum(len(document) + 1 for document in documents)
 
 
 def test_the_token_stays_out_of_the_command_line_of_the_browser(tmp_path):

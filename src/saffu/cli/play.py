@@ -23,7 +23,7 @@ SWITCH = 5e-4  # seconds after which counting lets a keystroke through
 
 
 def add_options(parser: Parser, _: Sequence[str]) -> None:
-    help = "model folder to open [count a text on the page instead]"
+    help = "model folder to open, or a text to count [count a text on the page instead]"
     parser.add_argument("model", nargs="?", type=named_path, metavar="MODEL", help=help)
     help = "port on this machine's loopback address [any free port]"
     parser.add_argument("--port", type=integer(0, 65535), default=0, metavar="N", help=help)
@@ -45,7 +45,8 @@ def run(options: argparse.Namespace) -> None:
     for name in ("starlette", "uvicorn"):
         if find_spec(name) is None:
             raise ModuleNotFoundError(f"there is no {name}", name=name)
-    lm = load(options.model) if options.model else None
+    text = None if options.model is None or not is_file(options.model) else read_text(options.model)
+    lm = load(options.model) if options.model and text is None else None
     with listening(options.port) as listener, TemporaryDirectory(prefix="saffu-play-") as private:
         token = token_urlsafe(24)
         address = f"http://{LOOPBACK}:{listener.getsockname()[1]}/{token}/"
@@ -56,6 +57,8 @@ def run(options: argparse.Namespace) -> None:
         from saffu.play.studio import Studio
 
         studio = Studio() if lm is None else Studio(lm, options.model.resolve().name)
+        if text is not None:
+            studio.count(lambda: text, name=options.model.name)
         status: str | int | None = 0
         try:
             serve(studio, listener, token)
@@ -71,8 +74,28 @@ def run(options: argparse.Namespace) -> None:
                 os._exit(status if isinstance(status, int) else 1)
 
 
+def is_file(path: Path) -> bool:
+    """Whether a path that exists is no folder: a file, or a pipe."""
+    return path.exists() and not path.is_dir()
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, within the limits that the page has for a text that is dropped on it."""
+    from saffu.play.guard import LARGEST_TEXT, too_large
+    from saffu.play.server import decoded
+
+    with path.open("rb") as file:
+        data = file.read(LARGEST_TEXT + 1)
+    if len(data) > LARGEST_TEXT:
+        raise SaffuError(f"{path}: {too_large(LARGEST_TEXT)}")
+    text = decoded(data)
+    if not text.strip():
+        raise SaffuError(f"{path} has no text to count; name another file")
+    return text
+
+
 def serve(studio: Studio, listener: socket.socket, token: str) -> None:
-    """Answer the page until a signal ends it. Without a model, count a short book meanwhile."""
+    """Answer the page until a signal ends it. Without a model or a text, count a short book meanwhile."""
     import uvicorn
 
     from saffu.play.server import app
@@ -87,7 +110,7 @@ def serve(studio: Studio, listener: socket.socket, token: str) -> None:
     config.load()
     exit_if_received()
     sys.setswitchinterval(SWITCH)
-    if not studio.subjects:
+    if not studio.subjects and studio.job is None:
         studio.count_demo("story")
     uvicorn.Server(config).run([listener])
 
@@ -120,8 +143,8 @@ def listening(port: int) -> socket.socket:
 COMMAND = Command(
     "play",
     "open a local page: count a text, get suggestions while typing, see why, and forget",
-    "[MODEL] [options]",
-    "saffu play\nsaffu play model --port 8000 --no-browser",
+    "[MODEL | TEXT] [options]",
+    "saffu play\nsaffu play letters.txt\nsaffu play model --port 8000 --no-browser",
     add_options,
     run,
 )
