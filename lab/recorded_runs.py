@@ -1,9 +1,10 @@
-"""What a set of commands prints and writes, to the bit: recorded once, and compared while code moves.
+"""What a set of commands prints and writes: recorded once, and compared while code moves.
 
     python -m lab recorded-runs [--record]
 
-Seconds are left out. Bits depend on the machine and its libraries, so a recording holds only where it was made.
-Whoever changes bits on purpose records again and says why in the commit.
+Words and integers (counts, sums, tokenizers, classes) must be equal. Real numbers, whose last bits depend on the
+machine, must agree within TOLERANCE, and so must those that are printed, within their last digit. Seconds are left out.
+Whoever changes any of them on purpose records again and says why in the commit.
 """
 
 from __future__ import annotations
@@ -14,13 +15,11 @@ import hashlib
 import io
 import json
 import os
-import platform
 import random
 import re
 import shlex
 import tempfile
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ import numpy as np
 
 from saffu.cli.main import run
 from saffu.errors import SaffuError
-from saffu.files import write_file
+from saffu.files import load_arrays, write_file
 
 RECORDING = Path(__file__).with_name("recorded_runs.json")
 WORDS = "the a cat dog king house sat ran saw on to in by old small green and of was is he she they"
@@ -60,7 +59,9 @@ COMMANDS = (
 SECONDS = re.compile(
     r'\b\d+(\.\d+)? s\b|( +[\d,]+)? +\d+\.\d  (?=<sod>)|(?<="seconds": )[\d.e-]+|(?<=per_second": )[\d.e-]+'
 )
-UNSTEADY = ("ledger.safetensors", "log.jsonl", "config.json", "checkpoint.json")  # salted, or with seconds and places
+REAL = re.compile(r"(?<![\w.])-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)(?!\w)")
+DIGEST = re.compile(r"(?<![\w.])[0-9a-f]{16}\b")  # of exponents
+TOLERANCE = 1e-5  # relative to a number, or to 1 if it is smaller
 
 
 def write_texts(folder: Path) -> None:
@@ -76,30 +77,47 @@ def printed(line: str) -> list[str]:
     errors = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         status = run(shlex.split(line))
-    return [str(status), *SECONDS.sub("…", f"{out.getvalue()}{errors.getvalue()}").splitlines()]
+    return [str(status), *DIGEST.sub("…", SECONDS.sub("…", f"{out.getvalue()}{errors.getvalue()}")).splitlines()]
 
 
-def written(folder: Path) -> dict[str, str]:
-    """A digest of each file that a command wrote; of logs and of config.json, without seconds and what follows."""
-    digests: dict[str, str] = {}
+def written(folder: Path) -> dict[str, dict[str, str]]:
+    """Each file that commands wrote: a digest of what must be equal, and a mean of each array of real numbers."""
+    found = {}
     for path in sorted(folder.glob("*/*")):
-        data: Any = path.read_bytes()
-        if path.name == "log.jsonl":
-            data = SECONDS.sub("…", data.decode()).encode()
+        means = {}
+        if path.name in ("model.safetensors", "sums.safetensors", "references.safetensors"):
+            arrays = load_arrays(path)
+            means = {key: mean(array) for key, array in arrays.items() if array.dtype.kind == "f"}
+            kinds = [(key, array.dtype.str, array.shape) for key, array in arrays.items()]
+            data = repr(kinds).encode() + b"".join(array.tobytes() for key, array in arrays.items() if key not in means)
+        elif path.name == "tokenizer.json":
+            data = path.read_bytes()
         elif path.name == "config.json":
-            document = json.loads(data)
-            steady = {name: sum for name, sum in document["checksums"].items() if name not in UNSTEADY}
-            data = json.dumps(document | {"checksums": steady}).encode()
-        elif path.name in UNSTEADY:
+            facts = json.loads(path.read_bytes())
+            del facts["checksums"]
+            data = REAL.sub("…", json.dumps(facts)).encode()
+        elif path.name == "log.jsonl":
+            data = REAL.sub("…", SECONDS.sub("…", path.read_text("utf-8"))).encode()
+        else:
             continue
-        digests[path.relative_to(folder).as_posix()] = hashlib.sha256(data).hexdigest()[:16]
-    return digests
+        found[path.relative_to(folder).as_posix()] = {"exact": digest(data), **means}
+    return found
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def mean(array: Any) -> str:
+    """A mean of real numbers, weighted by their places, so that these matter as well."""
+    numbers = np.asarray(array, dtype=np.float64).ravel()
+    return f"{float((numbers * np.linspace(0.5, 1.5, len(numbers))).mean()):.8f}" if len(numbers) else "none"
 
 
 def runs() -> Iterator[tuple[str, dict[str, Any]]]:
     """Each command with what it printed and wrote."""
     back = Path.cwd()
-    before = dict[str, str]()
+    before: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory(prefix="saffu-") as name:
         folder = Path(name)
         write_texts(folder)
@@ -108,29 +126,55 @@ def runs() -> Iterator[tuple[str, dict[str, Any]]]:
             for line in COMMANDS:
                 lines = printed(line)
                 files = written(folder)
-                yield line, {"printed": lines, "written": dict(sorted(files.items() - before.items()))}
+                yield (
+                    line,
+                    {
+                        "printed": lines,
+                        "written": {name: new for name, new in files.items() if new != before.get(name)},
+                    },
+                )
                 before = files
         finally:
             os.chdir(back)
 
 
-def machine() -> dict[str, str]:
-    """What bits depend on."""
-    features = np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]
-    enabled = " ".join(sorted(name for name, has in features.items() if has))
-    packages = {name: version(name) for name in ("numpy", "tokenizers", "torch")}
-    return {"machine": platform.machine(), "cpu": hashlib.sha256(enabled.encode()).hexdigest()[:8], **packages}
+def alike(recorded: str, now: str) -> bool:
+    """Whether words and integers are equal, and real numbers within TOLERANCE and a unit of their last digit.
+
+    >>> alike("ppl  19.43", "ppl 19.44"), alike("ppl 19.43", "ppl 19.45"), alike("0.5 of 3", "0.5 of 4")
+    (True, False, False)
+    """
+    if "".join(REAL.sub("…", recorded).split()) != "".join(REAL.sub("…", now).split()):
+        return False
+    return all(near(a, b) for a, b in zip(REAL.findall(recorded), REAL.findall(now), strict=True))
+
+
+def near(recorded: str, now: str) -> bool:
+    decimals = len(recorded.partition(".")[2])
+    unit = 0.0 if "e" in recorded else 10.0**-decimals
+    expected = float(recorded)
+    return abs(float(now) - expected) <= TOLERANCE * max(1.0, abs(expected)) + 1.001 * unit
 
 
 def differences() -> list[str]:
     """What is no longer as it was recorded."""
-    recorded = json.loads(RECORDING.read_text("utf-8"))["runs"]
+    recorded = json.loads(RECORDING.read_text("utf-8"))
     found = []
     for line, now in runs():
-        for kind in ("printed", "written"):
-            if recorded.get(line, {}).get(kind) != now[kind]:
-                found.append(f"saffu {line}: {kind} {now[kind]}, recorded {recorded.get(line, {}).get(kind)}")
+        before = facts(recorded.get(line, {}))
+        after = facts(now)
+        for fact in sorted(before.keys() | after.keys()):
+            if not alike(before.get(fact, ""), after.get(fact, "")):
+                found.append(f"saffu {line}: {fact} {after.get(fact)}, recorded {before.get(fact)}")
     return found
+
+
+def facts(run: dict[str, Any]) -> dict[str, str]:
+    """What a run prints, line by line, and writes, array by array."""
+    lines = {f"line {number}": line for number, line in enumerate(run.get("printed", ()))}
+    return lines | {
+        f"{file} {name}": value for file, parts in run.get("written", {}).items() for name, value in parts.items()
+    }
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -139,8 +183,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run_command(options: argparse.Namespace) -> None:
     if options.record:
-        recording = {"machine": machine(), "runs": dict(runs())}
-        write_file(RECORDING, (json.dumps(recording, indent=1, ensure_ascii=False) + "\n").encode())
+        write_file(RECORDING, (json.dumps(dict(runs()), indent=1, ensure_ascii=False) + "\n").encode())
     elif found := differences():
         raise SaffuError(
             "these runs differ from their recording; record again if that is intended\n" + "\n".join(found)

@@ -104,32 +104,43 @@ def test_the_command_serves_a_model_until_ctrl_c(fitted, tmp_path):
 def test_the_server_does_not_wait_for_the_browser(tmp_path):
     """Python waits until some browsers have started, and until others have ended."""
     browser = tmp_path / "browser"
-    browser.write_text("#!/bin/sh\nexec sleep 60\n")
+    browser.write_text("#!/bin/sh\necho browsing\nexec cat\n")
     browser.chmod(0o755)
     command = [sys.executable, "-m", "saffu", "play"]
     environment = {**os.environ, "BROWSER": str(browser)}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as server:
-        address = re.search(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", server.stdout.readline())[0]
-        assert "saffu play" in httpx.get(address, timeout=30).text
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, **pipes) as server:
+        lines = iter(server.stdout.readline, "browsing\n")
+        address = re.search(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", "".join(lines))[0]
+        assert "saffu play" in httpx.get(address, timeout=60).text
         server.send_signal(signal.SIGINT)
-    assert server.returncode == 0
+        assert server.wait(timeout=60) == 0  # the browser runs until its input, which is ours, is closed
+
+
+BLOCKING = """
+import os
+print("blocked", flush=True)
+os.read(0, 1)
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGTERM")
-@pytest.mark.parametrize("stage", [0, 1, 2])
-def test_a_signal_ends_it_at_any_stage_of_its_start(stage, tmp_path):
-    """While the server is imported, while it starts, and while it counts: with the same status."""
+@pytest.mark.parametrize("module", ["uvicorn", "numpy"])
+def test_a_signal_ends_it_at_any_stage_of_its_start(module, tmp_path):
+    """While the server is imported, and while it answers and a thread works: with the same status."""
+    (tmp_path / f"{module}.py").write_text(BLOCKING)  # found first, it stops the import in a call to the system
     command = [sys.executable, "-W", "error", "-m", "saffu", "play", "--no-browser"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=tmp_path, **pipes) as server:
-        address = re.search(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", server.stdout.readline())[0]
-        if stage >= 1:
-            httpx.get(address, timeout=30)
-        if stage >= 2:
-            httpx.get(f"{address}api/state?stage=0", timeout=30)
+        lines = iter(server.stdout.readline, "blocked\n")
+        address = re.search(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", "".join(lines))[0]
+        if module == "numpy":
+            httpx.get(address, timeout=60)
         server.send_signal(signal.SIGTERM)
-        _, errors = server.communicate()
+        if module == "numpy":
+            server.wait(timeout=60)  # the thread is still in its call
+        _, errors = server.communicate()  # whose end of input lets go of a call that began right after the signal
     assert (server.returncode, errors) == (143, "")
 
 
