@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import saffu as package
+from conftest import sentences
 from saffu import SaffuError
 from saffu.cli.output import Harmless, print_json
 from saffu.experiments.download import unpack
@@ -156,6 +157,79 @@ def test_numbers_that_no_fit_gives(saffu, copied, tmp_path, file, name, value): 
     result = saffu(["update", folder, tmp_path / "x.txt"])
     assert result.status == 2 and "damaged" in result.err, result
     one_line(result)
+
+
+def rewrite(folder, file, change):
+    """Change the arrays of a file of a model folder, and sign it again."""
+    path = folder / f"{file}.safetensors"
+    arrays = {key: array.copy() for key, array in load_arrays(path).items()}
+    change(arrays)
+    path.write_bytes(b"".join(bytes(piece) for piece in to_safetensors(arrays)))
+    sign(folder)
+
+
+def larger_vocabulary(arrays):
+    """Counts of a larger vocabulary, with its tokens among them, that agree with each other."""
+    for name in [name for name in arrays if name.endswith("shape")]:
+        prefix = name.removesuffix("shape")
+        arrays[name][1] += 3000
+        offsets, keys = arrays[f"{prefix}offsets"], arrays[f"{prefix}keys"]
+        arrays[f"{prefix}offsets"] = np.concatenate([offsets, np.full(3000, offsets[-1])])
+        ends = offsets[1:][np.diff(offsets) > 0] - 1  # where larger tokens keep the order of their bucket
+        keys[ends] |= keys.dtype.type(3000)
+
+
+def markers_as_targets(arrays):
+    for name in [name for name in arrays if name.endswith("keys")]:
+        arrays[name][arrays[name.replace("keys", "offsets")][:-1][:1]] = 0
+
+
+CHANGES = ("check {0}", "update {0} {1}", "forget {0} {1} --skip-uncounted", "merge {0} {3} --out {2}")
+
+
+@pytest.mark.parametrize("classes", [0, 20])
+@pytest.mark.parametrize("change", [larger_vocabulary, markers_as_targets])
+def test_counts_that_do_not_fit_the_model(saffu, tmp_path, change, classes):
+    """Kernels index arrays of the vocabulary's size by the tokens of counts."""
+    text = sentences(1, 100)
+    (tmp_path / "x.txt").write_text("\n".join(text))
+    lm = package.SaffuLM(package.CalibratedConfig(order=3, slots=4, word_classes=classes)).fit(text)
+    lm.save(tmp_path / "m")
+    lm.save(tmp_path / "same")
+    rewrite(tmp_path / "m", "sums", change)
+    uses = (*CHANGES, "export {0} --to arpa --out {2}", "embed {0} --out {2}")
+    for line in uses:
+        result = saffu(line.format(tmp_path / "m", tmp_path / "x.txt", tmp_path / "out", tmp_path / "same"))
+        one_line(result, "damaged")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "same", "x.txt"]
+
+
+def test_a_model_of_another_vocabulary_than_its_tokenizer(saffu, tmp_path):
+    text = sentences(1, 100)
+    small = package.SaffuLM().fit(text)
+    package.SaffuLM().fit([*text, "other words: zebra zebra quagga quagga okapi okapi"] * 2).save(tmp_path / "m")
+    small.save(tmp_path / "small")
+    assert len(small.tokenizer_) != len(package.load(tmp_path / "m").tokenizer_)
+    shutil.copy(tmp_path / "small" / "model.safetensors", tmp_path / "m")
+    sign(tmp_path / "m")
+    for line in ("generate {0} the", "explain {0} the", "complete {0} the", "check {0}"):
+        one_line(saffu(line.format(tmp_path / "m")), "damaged")
+
+
+def test_tables_whose_followers_are_markers(copied):  # noqa: F811
+    """No text predicts a marker, and no kernel has room for one."""
+    folder = copied("calibrated")
+
+    def change(arrays):
+        vocabulary = len(arrays["frequencies"])
+        for name in [name for name in arrays if name.endswith(".1.follow")]:
+            begin = arrays[name.replace("follow", "begin")]
+            ends = begin[1:][np.diff(begin.astype(np.int64)) > 0] - 1
+            arrays[name][ends] = vocabulary - 1
+
+    rewrite(folder, "model", change)
+    with pytest.raises(SaffuError, match="damaged"):
+        package.load(folder)
 
 
 def test_a_model_that_claims_to_have_counted_no_word(saffu, copied, tmp_path):  # noqa: F811

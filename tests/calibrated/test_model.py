@@ -257,12 +257,12 @@ def test_adding_and_subtracting_documents_is_exact(config):
 def test_arrays_round_trip(config):
     model, test = random_model(config, random_corpus(12), 12), random_corpus(13)
     arrays = {name: array.copy() for name, array in model.arrays().items()}
-    loaded = CalibratedModel.from_arrays(config, arrays, dict(model.sums.arrays()))
+    loaded = CalibratedModel.from_arrays(config, VOCABULARY, arrays, dict(model.sums.arrays()))
     assert same_arrays(loaded.arrays(), model.arrays())
     assert same_arrays(loaded.sums.arrays(), model.sums.arrays())
     assert loaded.log_probabilities(test).tolist() == model.log_probabilities(test).tolist()
     assert loaded.size == model.size
-    without = CalibratedModel.from_arrays(config, arrays)
+    without = CalibratedModel.from_arrays(config, VOCABULARY, arrays)
     assert without.sums is None
     with pytest.raises(SaffuError, match="vectors are made from counts"):
         without.vectors()
@@ -272,7 +272,7 @@ def test_arrays_of_other_settings_are_rejected():
     arrays = random_model(SMALL, random_corpus(14), 14).arrays()
     for changes in ({"order": 3}, {"order": 5}, {"slots": 4}, {"slots": 6}, {"word_classes": 12}):
         with pytest.raises(SaffuError, match=r"damaged|do not fit"):
-            CalibratedModel.from_arrays(CalibratedConfig(**{**vars(SMALL), **changes}), arrays)
+            CalibratedModel.from_arrays(CalibratedConfig(**{**vars(SMALL), **changes}), VOCABULARY, arrays)
 
 
 @pytest.mark.parametrize("name", ["plain", "memory"])
@@ -282,7 +282,7 @@ def test_exponents_that_are_not_finite_are_rejected(name, number):
     changed = arrays[f"encoder.{name}"].copy()
     changed.flat[0] = number
     with pytest.raises(SaffuError, match="exponents are damaged"):
-        CalibratedModel.from_arrays(CACHED, arrays | {f"encoder.{name}": changed})
+        CalibratedModel.from_arrays(CACHED, VOCABULARY, arrays | {f"encoder.{name}": changed})
 
 
 def test_missing_arrays_are_rejected():
@@ -290,7 +290,7 @@ def test_missing_arrays_are_rejected():
     for name in model.arrays():
         arrays = {key: array for key, array in model.arrays().items() if key != name}
         with pytest.raises(SaffuError, match=r"damaged|do not fit"):
-            CalibratedModel.from_arrays(SMALL, arrays)
+            CalibratedModel.from_arrays(SMALL, VOCABULARY, arrays)
 
 
 @pytest.mark.parametrize("documents", [[[]], [[4]], [[4, 4, 4, 4]], [[], [], []], [[4, 5], [22]]])

@@ -186,14 +186,14 @@ def test_contexts_reach_before_a_range():
 @given(corpora, orders)
 def test_arrays_round_trip(corpus, order):
     counts = NgramCounts.count(corpus, order, VOCABULARY)
-    assert same(NgramCounts.from_arrays(counts.arrays()), counts)
+    assert same(NgramCounts.from_arrays(counts.arrays(), VOCABULARY), counts)
 
 
 def test_counts_are_stored_in_the_smallest_type():
     for repeats, dtype in ((250, np.uint8), (300, np.uint16), (70000, np.uint32)):
         counts = NgramCounts.count(corpus_of([[4] * repeats]), 1, VOCABULARY)
         assert counts.arrays()["counts"].dtype == dtype
-        assert NgramCounts.from_arrays(counts.arrays()).counts.tolist() == [1, repeats]
+        assert NgramCounts.from_arrays(counts.arrays(), VOCABULARY).counts.tolist() == [1, repeats]
 
 
 def damaged(counts: NgramCounts):
@@ -234,7 +234,7 @@ DAMAGED = dict(damaged(NgramCounts.count(corpus_of([[4, 5, 6], [5, 6, 7]]), 3, V
 def test_damaged_arrays_are_rejected(name):
     arrays = DAMAGED[name]
     with pytest.raises(SaffuError, match="damaged"):
-        NgramCounts.from_arrays(arrays)
+        NgramCounts.from_arrays(arrays, VOCABULARY)
 
 
 @pytest.mark.parametrize("threads", ["1", "2", "7"])
@@ -317,5 +317,5 @@ def test_keys_of_two_words_may_lie_anywhere_in_a_file():
     begin = (8 - memory.ctypes.data) % 16  # in the middle of 16 bytes
     keys = memory[begin : begin + size].view(np.uint64).reshape(arrays["keys"].shape)
     keys[:] = arrays["keys"]
-    found = NgramCounts.from_arrays(arrays | {"keys": keys})
+    found = NgramCounts.from_arrays(arrays | {"keys": keys}, VOCABULARY)
     assert as_rows(found + counts) == as_rows(counts + counts)

@@ -306,7 +306,8 @@ def level_is_sound(level: Mapping[str, Array], deeper: int, parent: Array | None
     pointers = [pointer(level.get(name), dtype) for name, dtype in LEVEL_ARRAYS.items()]
     parents = 0 if parent is None else len(parent) - 1
     above = pointer(parent, np.uint32)
-    return bool(library.saffu_check_level(*pointers, contexts, followers, deeper, above, parents, vocabulary))
+    predicted = vocabulary - EOD  # followers are ranked, markers last
+    return bool(library.saffu_check_level(*pointers, contexts, followers, deeper, above, parents, predicted))
 
 
 def within(numbers: Array, least: float) -> bool:

@@ -75,13 +75,12 @@ class Encoder:
         return stored | {"views": views_array(self.views)}
 
     @classmethod
-    def from_arrays(cls, config: CalibratedConfig, arrays: Arrays) -> Encoder:
+    def from_arrays(cls, config: CalibratedConfig, vocabulary: int, arrays: Arrays) -> Encoder:
         views = stored_views(arrays["views"])
         sizes = {view.classes for view in views} | {context.classes for context in memory_contexts(config)}
         classes = {size: arrays[f"context_classes.{size}"] for size in sorted(sizes - {0}, reverse=True)}
         encoder = cls(arrays["output_classes"], classes, arrays["plain"], arrays["memory"], views)
         outputs = encoder.output_classes
-        vocabulary = len(outputs)
         damaged = "the model's classes or exponents are damaged; restore the folder or train again"
         require(fits(config, views), damaged)
         for numbers in (outputs, *classes.values()):
@@ -362,15 +361,16 @@ class CalibratedModel(Capabilities):
         return self.encoder.arrays()
 
     @classmethod
-    def from_arrays(cls, config: CalibratedConfig, arrays: Arrays, sums: Arrays | None = None) -> CalibratedModel:
+    def from_arrays(
+        cls, config: CalibratedConfig, vocabulary: int, arrays: Arrays, sums: Arrays | None = None
+    ) -> CalibratedModel:
         """The model whose `arrays()` these are, and the counts, if given, whose `arrays()` are `sums`."""
         try:
-            encoder = Encoder.from_arrays(config, part_of(arrays, "encoder."))
+            encoder = Encoder.from_arrays(config, vocabulary, part_of(arrays, "encoder."))
             frequencies = arrays["frequencies"]
             counts = int(arrays["counts"][0])
         except (KeyError, IndexError):
             raise SaffuError("the model's arrays do not fit its settings; restore the folder or train again") from None
-        vocabulary = len(encoder.output_classes)
         if not are_counts(frequencies, vocabulary) or counts < 0:
             raise SaffuError("the model's frequencies are damaged; restore the folder or train again")
         views = encoder.views
@@ -378,7 +378,7 @@ class CalibratedModel(Capabilities):
         tables = in_parallel(lambda arrays: Table.from_arrays(arrays, vocabulary), parts)
         if any(table.distances != view.distances for table, view in zip(tables, views, strict=True)):
             raise SaffuError("the model's tables do not fit its settings; restore the folder or train again")
-        read_sums = None if sums is None else partial(CalibratedSums.from_arrays, config.order, views, sums)
+        read_sums = None if sums is None else partial(CalibratedSums.from_arrays, config.order, vocabulary, views, sums)
         return cls(config, encoder, tables, frequencies, counts, read_sums)
 
     @property

@@ -199,15 +199,15 @@ class NgramCounts(Rows):
         return {"shape": shape, "offsets": self.offsets, "keys": self.keys, "counts": stored}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array]) -> NgramCounts:
-        """The counts whose `arrays()` these are; raises SaffuError if they cannot be."""
+    def from_arrays(cls, arrays: Mapping[str, Array], vocabulary: int) -> NgramCounts:
+        """The counts of this vocabulary whose `arrays()` these are; raises SaffuError if they cannot be."""
         damaged = "n-gram counts are damaged; restore the folder or train again"
         try:
-            order, vocabulary = (int(number) for number in arrays["shape"])
+            order, stored = (int(number) for number in arrays["shape"])
             offsets, keys, counts = (np.ascontiguousarray(arrays[name]) for name in ("offsets", "keys", "counts"))
         except (KeyError, ValueError, TypeError, OverflowError):
             raise SaffuError(damaged) from None
-        require(1 <= order <= MAX_ORDER and EOD < vocabulary <= MAX_VOCABULARY, damaged)
+        require(1 <= order <= MAX_ORDER and EOD < stored == vocabulary <= MAX_VOCABULARY, damaged)
         require(offsets.dtype == np.int64 and offsets.shape == (vocabulary + 1,) and offsets[0] == 0, damaged)
         require(bool((offsets[1:] >= offsets[:-1]).all()), damaged)
         require(offsets[-1] == len(counts) == len(keys) and counts.ndim == 1, damaged)
@@ -230,11 +230,13 @@ def in_parts(
 
 
 def keys_are_sound(order: int, vocabulary: int, offsets: Array, keys: Array) -> bool:
-    """Whether every token of every row is in the vocabulary, and the rows of a bucket ascend."""
+    """Whether every token of every row is in the vocabulary, no marker is a target, and the rows of a bucket ascend."""
     words = keys if keys.ndim == 2 else keys[:, None]  # the lowest word first
     digits = tokens_of(keys)
     used = max(1, order - 1)
     if len(keys) and (digits[:, used:].any() or int(digits[:, :used].max()) >= vocabulary):
+        return False
+    if len(keys) and int(digits[:, 0].min()) < EOD:
         return False
     above = np.zeros(max(0, len(keys) - 1), dtype=bool)
     equal = np.ones_like(above)

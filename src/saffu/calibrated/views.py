@@ -199,12 +199,17 @@ class CalibratedSums:
         return stored
 
     @classmethod
-    def from_arrays(cls, order: int, views: Iterable[View], arrays: Mapping[str, Array]) -> CalibratedSums:
-        ngrams = NgramCounts.from_arrays(part_of(arrays, "memory."))
+    def from_arrays(
+        cls, order: int, vocabulary: int, views: Iterable[View], arrays: Mapping[str, Array]
+    ) -> CalibratedSums:
+        """The counts whose `arrays()` these are; kernels look up their tokens in arrays of this vocabulary's size."""
+        ngrams = NgramCounts.from_arrays(part_of(arrays, "memory."), vocabulary)
         far = far_distances(views, order)
-        pairs = {distance: NgramCounts.from_arrays(part_of(arrays, f"pairs {distance}.")) for distance in far}
-        if ngrams.order != order or any((n.order, n.vocabulary) != (2, ngrams.vocabulary) for n in pairs.values()):
-            raise SaffuError("the model's counts do not fit its settings; restore the folder or train again")
+        pairs = {
+            distance: NgramCounts.from_arrays(part_of(arrays, f"pairs {distance}."), vocabulary) for distance in far
+        }
+        if ngrams.order != order or any(counts.order != 2 for counts in pairs.values()):
+            raise SaffuError("the model's counts are damaged; restore the folder or train again")
         return cls(ngrams, pairs)
 
 

@@ -161,7 +161,7 @@ def kept_encoder(
         write_arrays(path, encoder.arrays())
     for left in (*cluster.folder.glob(f"{KNOWN}.*"), *cluster.folder.glob(f"{KNOWN}-*/*.data")):
         left.unlink()  # tables that are no longer needed
-    return Encoder.from_arrays(plan.config, map_arrays(path))
+    return Encoder.from_arrays(plan.config, plan.vocabulary, map_arrays(path))
 
 
 def measurable(plan: Plan, merged: Mapping[int, Merged], held_out: Array) -> bool:

@@ -278,10 +278,10 @@ class CompanionModel(Capabilities):
 
     @classmethod
     def from_arrays(
-        cls, config: CompanionConfig, arrays: Arrays, sums: Arrays | None = None, device: str = "cpu"
+        cls, config: CompanionConfig, vocabulary: int, arrays: Arrays, sums: Arrays | None = None, device: str = "cpu"
     ) -> CompanionModel:
         """The model whose `arrays()` these are, and the counts, if given, whose `arrays()` are `sums`."""
-        counted = CalibratedModel.from_arrays(config, part_of(arrays, "counted."), sums)
+        counted = CalibratedModel.from_arrays(config, vocabulary, part_of(arrays, "counted."), sums)
         trained = any(name.startswith(PREFIX) for name in arrays)
         networks = Networks(arrays, config.context, counted.ranks) if trained else None
         return cls(config, counted, networks, device)

@@ -87,10 +87,7 @@ class Statistics:
             return cls(frequencies, None)
         from saffu.calibrated.ngrams import NgramCounts
 
-        counts = NgramCounts.from_arrays(ngrams)
-        if counts.vocabulary != vocabulary:
-            raise SaffuError("the n-gram counts have another vocabulary; restore the folder or train again")
-        return cls(frequencies, counts)
+        return cls(frequencies, NgramCounts.from_arrays(ngrams, vocabulary))
 
 
 class ModelFolder:

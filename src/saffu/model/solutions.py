@@ -64,7 +64,7 @@ def calibrated_from_arrays(
     require_cpu(device)
     from saffu.calibrated.model import CalibratedModel
 
-    return CalibratedModel.from_arrays(config, arrays, sums)
+    return CalibratedModel.from_arrays(config, vocabulary, arrays, sums)
 
 
 def fit_companion(
@@ -93,7 +93,7 @@ def companion_from_arrays(
     require_usable(device)
     from saffu.companion.model import CompanionModel
 
-    return CompanionModel.from_arrays(config, arrays, sums, device)
+    return CompanionModel.from_arrays(config, vocabulary, arrays, sums, device)
 
 
 def fit_paper(
