@@ -63,7 +63,7 @@ def main() -> None:
     name = f"saffu, counted, {networks} networks" if networks else "saffu, counted"
     rows = [*PUBLISHED, (f"{name}, {seconds:.0f} s on {options.device}", *perplexities())]
     if networks:
-        rows.append(("the same with a neural cache", *perplexities(neural_cache=True)))
+        rows.append(("the same, online", *perplexities(online=True)))
     rows.sort(key=lambda row: -(row[1] or row[2] or 0.0))
     for title, *values in [("", "valid", "test"), *rows]:
         cells = [f"{value:7.1f}" if isinstance(value, float) else f"{value or '–':>7}" for value in values]

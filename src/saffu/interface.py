@@ -121,10 +121,6 @@ class Capabilities(Protocol):
         """The same model, which remembers each document of a corpus in those after it."""
         raise SaffuError("this model has no memory of a document, so it cannot read online")
 
-    def with_neural_cache(self) -> Model:
-        """The same model, which scores with a cache of its network's states."""
-        raise SaffuError("`neural_cache` needs a network; train one (`saffu train --minutes`) or omit it")
-
     def without_counts(self) -> Model:
         """The same model without its sums, which predicts the same but no longer changes."""
         raise SaffuError("this model predicts from its counts, so it cannot be exported without them")

@@ -346,7 +346,7 @@ def test_what_is_learned_of_spellings_is_stored_with_the_embeddings(counted, dev
     assert not shared[0, :4].any()
     without_torch = run.networks.without_torch(run.model.counted)
     counted_scores, certainty = run.model.counted.log_probabilities_and_certainty(dev)
-    found = without_torch.score(dev, counted_scores, gate_inputs(certainty, ages_of(dev)), None, False)
+    found = without_torch.score(dev, counted_scores, gate_inputs(certainty, ages_of(dev)))
     flat = DeviceCorpus(dev, counted_scores, gate_inputs(certainty, ages_of(dev)), run.device)
     expected = score(stack, run.networks.gates, dev, flat)
     np.testing.assert_allclose(found.trained, expected.network, atol=1e-4)
@@ -458,13 +458,10 @@ def test_the_command_trains_evaluates_and_resumes(saffu, tmp_path):
     counts_alone = load(out).model_.without_network()
     corpus = TokenCorpus.build(lines_of([dev.read_text()]), load(out).tokenizer_)
     assert facts["bits_per_byte"] < evaluate(counts_alone, corpus).bits_per_byte
-    assert "this model, neural cache" in saffu(f"eval {out} {dev} --split file --neural-cache").out
     assert saffu(f"generate {out} --seed 1 --max-tokens 5").status == 0
     assert "network" in saffu(f"explain {out} ann").out
     assert "forget (with --drop-network)" in saffu(f"info {out}").out
     assert len(saffu(f"score {out} {dev}").out.splitlines()) == 1 + 120
-    plain, cached = (saffu(f"score {out} {dev} --split file {option}").out for option in ("", "--neural-cache"))
-    assert plain != cached and len(plain.splitlines()) == len(cached.splitlines()) == 2
     assert saffu(f"export {out} --out {tmp_path / 'hf'}").status == 0
     head, *_ = saffu(f"pairs {out}").out.splitlines()
     assert head.split() == ["pairs", "tokens", "accuracy", "ties", "counted", "network", "beyond", "counts", "trigram"]

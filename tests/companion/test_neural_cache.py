@@ -1,23 +1,21 @@
-"""The neural cache: its definition, and models that score with it."""
-
-from dataclasses import replace
+"""The neural cache: its definition, and models that read online with it."""
 
 import numpy as np
 import pytest
 
-from companion_data import CONFIG, counted_model, texts
+from companion_data import texts, with_network
 from conftest import corpus_of
 from network_data import CLASS_OF, CONTEXT, random_weights
 from reference import companion as reference
-from saffu import SaffuError, SaffuLM
 from saffu.calibrated.kneser_ney import Ranks
 from saffu.companion import neural_cache
 from saffu.companion.networks import Networks
+from saffu.companion.neural_cache import NeuralCache
 from saffu.companion.rows import inputs_of
 from saffu.companion.weights import CERTAINTIES, stored
 
 
-def test_documents_are_scored_as_defined(monkeypatch):
+def test_a_text_is_scored_as_defined_whole_and_in_pieces(monkeypatch):
     """By two networks, in documents that are longer and shorter than the cache and than a block."""
     monkeypatch.setattr(neural_cache, "WINDOW", 9)
     monkeypatch.setattr(neural_cache, "BLOCK", 4)
@@ -26,46 +24,39 @@ def test_documents_are_scored_as_defined(monkeypatch):
     weights = [random_weights(False, seed) for seed in (0, 1)]
     networks = Networks(stored(weights), CONTEXT, Ranks(CLASS_OF.astype(np.uint16)))
     rng = np.random.default_rng(0)
-    corpus = corpus_of([rng.integers(4, 8, number).tolist() for number in (30, 2, 17)])
-    counted = np.full(corpus.targets, np.log(0.1))
-    certainty = np.zeros((corpus.targets, CERTAINTIES), dtype=np.float32)
-    plain = networks.score(corpus, counted, certainty)
-    cached = networks.score(corpus, counted, certainty, neural_cache=True)
+    documents = [rng.integers(4, 8, number).tolist() for number in (30, 2, 17)]
+
+    def scored(corpus, cache=None):
+        certainty = np.zeros((corpus.targets, CERTAINTIES), dtype=np.float32)
+        return networks.score(corpus, np.full(corpus.targets, np.log(0.1)), certainty, cache=cache)
+
+    corpus = corpus_of(documents)
+    plain = scored(corpus)
+    cached = scored(corpus, NeuralCache(2, weights[0].width))
     np.testing.assert_array_equal(plain.trained, cached.trained)
     inputs = inputs_of(corpus)
-    for begin, end in zip(corpus.starts[:-1], corpus.starts[1:], strict=True):
-        states = np.stack([reference.hidden(own, inputs[begin:end]) for own in weights], axis=1)  # (n, K, d)
-        expected = reference.with_neural_cache(plain.mixture[begin:end], states, corpus.ids[begin:end].tolist())
-        np.testing.assert_allclose(cached.mixture[begin:end], expected, atol=2e-3)  # states are kept in float16
-        assert np.abs(expected - plain.mixture[begin:end]).max() > 0.01 or end - begin < 4
+    bounds = zip(corpus.starts[:-1], corpus.starts[1:], strict=True)
+    states = [[reference.hidden(own, inputs[begin:end]) for own in weights] for begin, end in bounds]
+    states = np.concatenate([np.stack(own, axis=1) for own in states])  # (targets, K, d)
+    expected = reference.with_neural_cache(plain.mixture, states, corpus.ids.tolist())
+    np.testing.assert_allclose(cached.mixture, expected, atol=2e-3)  # states are kept in float16
+    assert np.abs(expected - plain.mixture).max() > 0.01
+    cache = NeuralCache(2, weights[0].width)
+    pieces = [scored(corpus_of([document]), cache).mixture for document in documents]
+    np.testing.assert_allclose(np.concatenate(pieces), cached.mixture, atol=1e-4)
 
 
-def test_what_a_text_repeats_becomes_cheaper():
-    counted = counted_model()
-    lm = counted.backprop(texts(1, 600), texts(2, 120))
-    repetitive = ["\n".join(texts(2, 4) * 40)]
-    without = lm.score(repetitive)
-    with_cache = lm.score(repetitive, neural_cache=True)
-    assert with_cache.targets == without.targets
-    assert with_cache.nll < without.nll
-    alone = texts(2, 100)  # lines of their own have next to nothing in the cache
-    assert lm.score(alone, neural_cache=True).nll == pytest.approx(lm.score(alone).nll, rel=0.01)
-
-
-def test_the_cache_stays_if_the_memory_is_left_out():
-    lm = counted_model().backprop(texts(1, 300), texts(2, 60))
-    repetitive = ["\n".join(texts(2, 4) * 40)]
-    plain = replace(lm.scorer_, model=lm.model_.without_memory())
-    cached = lm.model_.with_neural_cache().without_memory()
-    (bits,) = (score.bits for score in replace(lm.scorer_, model=cached).lines(repetitive))
-    assert bits == plain.with_neural_cache().lines(repetitive)[0].bits < plain.lines(repetitive)[0].bits
-
-
-def test_without_a_network_there_is_no_neural_cache(saffu, tmp_path):
-    lm = SaffuLM(CONFIG).fit(texts(1, 50))
-    lm.save(tmp_path / "model")
-    (tmp_path / "dev.txt").write_text("\n".join(texts(2, 5)))
-    refused = saffu(f"eval {tmp_path / 'model'} {tmp_path / 'dev.txt'} --neural-cache")
-    assert refused.status == 2 and "--neural-cache needs a network; train one (`saffu train --minutes`)" in refused.err
-    with pytest.raises(SaffuError, match="needs a network"):
-        lm.score(texts(2, 5), neural_cache=True)
+def test_networks_remember_what_a_text_and_those_before_it_say():
+    lm = with_network(texts(1, 600), texts(2, 120))
+    repeated = texts(2, 40) * 4
+    corpus = lm.tokenize(repeated)
+    online = lm.model_.online()
+    whole = online.log_probabilities(corpus).sum()
+    assert whole == pytest.approx(-lm.score(repeated, online=True).nll)
+    assert online.log_probabilities(corpus).sum() > whole + 100  # of which all is known by now
+    of_counts = lm.model_.online().with_parts(cache=None).log_probabilities(corpus).sum()
+    of_states = lm.model_.with_parts(cache=lm.model_.online().cache).log_probabilities(corpus).sum()
+    assert whole != of_counts and of_states > lm.model_.log_probabilities(corpus).sum() + 3
+    counts = lm.model_.without_network()
+    alone = counts.counted.online().log_probabilities(corpus)
+    np.testing.assert_array_equal(counts.online().log_probabilities(corpus), alone)

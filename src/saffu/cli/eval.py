@@ -14,7 +14,6 @@ from saffu.cli.options import (
     Parser,
     add_device,
     add_model,
-    add_neural_cache,
     add_online_options,
     add_output_options,
     add_text_options,
@@ -47,7 +46,6 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     help = "predict without memory of the document"
     parser.add_argument("--no-memory", "--no-cache", dest="no_memory", action="store_true", help=help)
     add_online_options(parser, "remember each document while reading those after it, as a compressor does")
-    add_neural_cache(parser)
     help = "also report how many keystrokes three suggestions save while N words of the text are typed [300]"
     parser.add_argument("--typing", nargs="?", type=integer(1), const=300, metavar="N", help=help)
     add_device(parser)
@@ -80,7 +78,7 @@ def run(options: argparse.Namespace) -> None:
 
         corpus = tokenized(text if options.text else hold_out(text, every, held_out=True), options.max_tokens)
         text.warn_of_skipped()
-        score = lm.score(corpus, online=options.online, neural_cache=options.neural_cache)
+        score = lm.score(corpus, online=options.online)
         warn_if_counted(corpus, lm.ledger_)
         counts = lm.references_
         if options.baseline_text:
@@ -98,7 +96,6 @@ def run(options: argparse.Namespace) -> None:
         part = f", the first {score.targets:,} tokens" if options.max_tokens else f", {score.targets:,} tokens"
         print(f"{corpus.described(corpus.documents)}{part}, {score.bytes:,} bytes")
         how_read = ", no memory" if options.no_memory else ", online" if options.online else ""
-        how_read += ", neural cache" if options.neural_cache else ""
         print_scores({f"this model{how_read}": score}, baselines)
         if unknown:
             share = f"{unknown / score.targets:.1%} of the tokens are <unk>"

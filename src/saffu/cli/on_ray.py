@@ -39,7 +39,6 @@ def score(options: argparse.Namespace) -> Tally:
         "split",
         "memory",
         "online",
-        "neural_cache",
         "repetition",
         "keep_best",
         "quantiles",

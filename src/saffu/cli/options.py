@@ -347,11 +347,6 @@ def tokenized(names: Sequence[str], options: argparse.Namespace, lm: SaffuLM) ->
     return corpus
 
 
-def add_neural_cache(parser: Parser) -> None:
-    help = "also predict from similar states of the network earlier in the document (slower; needs a network)"
-    parser.add_argument("--neural-cache", action="store_true", help=help)
-
-
 def add_online_options(parser: Parser, help: str) -> None:
     parser.add_argument("--online", action="store_true", help=f"{help}; the folder does not change")
     help = "with --online: afterward, add the text to the counts of the folder, as saffu update does"

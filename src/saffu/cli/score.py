@@ -16,7 +16,6 @@ from saffu.cli.options import (
     add_cluster_option,
     add_device,
     add_model,
-    add_neural_cache,
     add_online_options,
     add_text_options,
     device_of,
@@ -58,7 +57,6 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("--repetition", action="store_true", help=help)
     parser.add_argument("--json", action="store_true", help="print JSON Lines")
     parser.add_argument("--quiet", action="store_true", help="print no histogram")
-    add_neural_cache(parser)
     add_online_options(parser, "remember each text while reading those after it, as in a stream")
     add_device(parser)
     help = "with --ray, write one file of rows per text file to this folder"

@@ -55,8 +55,6 @@ def write_scores(
 def scorers_of(options: argparse.Namespace, load: Callable[[Path], Scorer]) -> list[Scorer]:
     """Those of the model and of the models that it is compared with."""
     scorers = [load(path) for path in (options.model, *options.against)]
-    if options.neural_cache:
-        scorers = [scorer.with_neural_cache() for scorer in scorers]
     if options.repetition and options.memory is not None:
         raise SaffuError("--repetition compares scores with and without memory; remove --memory and --no-memory")
     if options.online:

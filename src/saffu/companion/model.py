@@ -19,12 +19,13 @@ from saffu.calibrated.views import CalibratedSums
 from saffu.companion.config import CompanionConfig
 from saffu.companion.kernels import mixture
 from saffu.companion.networks import Networks, log_weights
+from saffu.companion.neural_cache import NeuralCache
 from saffu.companion.rows import ages_of, gate_inputs
 from saffu.companion.weights import PREFIX
 from saffu.companion.window import Memory, Window, moved, read, window_of
 from saffu.errors import SaffuError
 from saffu.files import part_of
-from saffu.interface import Array, Arrays, Capabilities, Explanation, Floats, Model, State, Term, document_of
+from saffu.interface import Array, Arrays, Capabilities, Explanation, Floats, State, Term, document_of
 from saffu.text.corpus import TokenCorpus
 
 Document = tuple[State, int, Window]
@@ -66,14 +67,14 @@ class CompanionModel(Capabilities):
         counted: CalibratedModel,
         networks: Networks | None,
         device: str = "cpu",
-        has_neural_cache: bool = False,
+        cache: NeuralCache | None = None,
     ) -> None:
-        """`device`: where a network is trained, and text scored."""
+        """`device`: where a network is trained, and text scored; `cache`: of all documents, if they are read online."""
         self.config = config
         self.counted = counted
         self.networks = networks
         self.device = device
-        self.has_neural_cache = has_neural_cache
+        self.cache = cache
         self.vocabulary = counted.vocabulary
 
     can_sample = True
@@ -111,7 +112,7 @@ class CompanionModel(Capabilities):
 
     def with_parts(self, **parts: Any) -> CompanionModel:
         """The same model with another config, counted model, or networks."""
-        names = ("config", "counted", "networks", "device", "has_neural_cache")
+        names = ("config", "counted", "networks", "device", "cache")
         return CompanionModel(**{name: getattr(self, name) for name in names} | parts)
 
     def without_counts(self) -> CompanionModel:
@@ -134,12 +135,10 @@ class CompanionModel(Capabilities):
         return bare
 
     def online(self) -> CompanionModel:
-        """The same model, whose counted part remembers all documents that it has scored."""
-        return self.with_parts(counted=self.counted.online())
-
-    def with_neural_cache(self) -> Model:
-        """The same model, which scores with a cache of its networks' states."""
-        return super().with_neural_cache() if self.networks is None else self.with_parts(has_neural_cache=True)
+        """Return the same model, whose counts and networks remember the documents that it has scored."""
+        networks = self.networks
+        cache = None if networks is None else NeuralCache(len(networks.natives), networks.natives[0].width)
+        return self.with_parts(counted=self.counted.online(), cache=cache)
 
     def log_probabilities(self, corpus: TokenCorpus, progress: str | None = None) -> Floats:
         """ln p of every target, (targets,). Each sees at least half a window of its document, or all before it."""
@@ -151,8 +150,8 @@ class CompanionModel(Capabilities):
             return {"": self.counted.log_probabilities(corpus, progress)}
         counted, certainty = self.counted.log_probabilities_and_certainty(corpus, progress)
         certainty = gate_inputs(certainty, ages_of(corpus))
-        if self.device == "cpu" or self.has_neural_cache:
-            scores = self.networks.score(corpus, counted, certainty, progress, self.has_neural_cache)
+        if self.device == "cpu" or self.cache:
+            scores = self.networks.score(corpus, counted, certainty, progress, self.cache)
         else:
             from saffu.companion.torch_networks import score_on_device
 

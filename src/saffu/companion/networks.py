@@ -21,7 +21,7 @@ from saffu.calibrated.kernels import TOKEN
 from saffu.calibrated.kneser_ney import Ranks
 from saffu.calibrated.ngrams import checked_ids
 from saffu.companion.kernels import LAST, NativeNetwork
-from saffu.companion.neural_cache import cached_probabilities, with_cache
+from saffu.companion.neural_cache import NeuralCache
 from saffu.companion.rows import documents_of, inputs_of, scoring_rows
 from saffu.companion.weights import PREFIX, Weights, stored, weights_of
 from saffu.format import progress_bar
@@ -89,11 +89,11 @@ class Networks:
         counted: Floats,
         certainty: Array,
         progress: str | None = None,
-        neural_cache: bool = False,
+        cache: NeuralCache | None = None,
     ) -> Scores:
         """Score a corpus together with the counted model, whose ln p (targets,) and certainty are given.
 
-        Each target sees at least half a window, or everything before it. With `neural_cache`, the mixture includes one.
+        Each target sees at least half a window, or everything before it; a `cache`, all that it has read before.
         """
         targets = checked_ids(corpus, self.vocabulary)
         inputs = inputs_of(corpus).astype(TOKEN)
@@ -102,7 +102,7 @@ class Networks:
         log_p, from_states = np.zeros((2, len(self.natives), corpus.targets), dtype=np.float32)
         with (
             progress_bar(progress, total=corpus.targets) as bar,
-            temporary_states(self, corpus, neural_cache) as states,
+            temporary_states(self, corpus, cache is not None) as states,
         ):
 
             def work(first: int) -> None:
@@ -120,11 +120,10 @@ class Networks:
                 bar.update(len(own))
 
             in_parallel(work, range(0, len(positions), ROWS))
-            cached = None if states is None else cached_probabilities(states, targets, corpus.starts)
-        parts = np.concatenate([counted[None], log_p])  # (1 + K, targets) float64
-        mixture = np.logaddexp.reduce(log_weights(self.gate_logits(from_states, certainty)) + parts, axis=0)
-        if cached is not None:
-            mixture = with_cache(mixture, cached, corpus.starts)
+            parts = np.concatenate([counted[None], log_p])  # (1 + K, targets) float64
+            mixture = np.logaddexp.reduce(log_weights(self.gate_logits(from_states, certainty)) + parts, axis=0)
+            if cache is not None and states is not None:
+                mixture = cache.read(mixture, states, targets)
         return Scores(mixture, np.logaddexp.reduce(parts[1:], axis=0) - np.log(len(self.natives)))
 
 

@@ -324,15 +324,14 @@ class SaffuLM:
             return documents
         return TokenCorpus.build(documents_from(documents), self.tokenizer_, progress=progress)
 
-    def score(self, documents: Text, y: None = None, *, online: bool = False, neural_cache: bool = False) -> Score:
+    def score(self, documents: Text, y: None = None, *, online: bool = False) -> Score:
         """Score documents: negative log-likelihood (`nll`), targets, bytes, perplexity, bits per byte.
 
-        With `online`, the memory continues from one document to the next; with `neural_cache`, a network also looks for
-        similar states earlier in the document. The model does not change.
+        With `online`, memory continues from one document to the next, and a network also predicts what followed similar
+        states before. The model does not change.
         `y`, which scikit-learn's pipelines pass, is ignored.
         """
         model = self.model_.online() if online else self.model_
-        model = model.with_neural_cache() if neural_cache else model
         return evaluate.evaluate(model, self.tokenize(documents))
 
     def score_lines(self, texts: Iterable[str], memory: bool = False) -> list[LineScore]:

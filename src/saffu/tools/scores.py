@@ -69,10 +69,6 @@ class Scorer:
         """The same, remembering all texts before each."""
         return replace(self, model=self.model.online())
 
-    def with_neural_cache(self) -> Scorer:
-        """The same, also predicting from similar states of the network earlier in the text."""
-        return replace(self, model=self.model.with_neural_cache())
-
     def start(self) -> State:
         """The state in which a text of one line begins."""
         return self.model.start([EOD] if self.follows else [])
