@@ -16,6 +16,7 @@ import saffu as package
 from conftest import sentences
 from saffu.cli import train
 from saffu.cli.explain import label
+from saffu.errors import install_command
 
 SMALL = "--preset paper --block 16 --radius 4 --block-dimension 16 --radius-dimension 12 --hidden-dimension 32"
 QUICK = "--order 3 --slots 2 --word-classes 0"
@@ -324,7 +325,7 @@ def test_bad_input_is_one_clear_line(saffu, tmp_path, line, message):
 def test_a_missing_torch_is_noticed_before_the_work(saffu, monkeypatch, preset):
     monkeypatch.setitem(sys.modules, "torch", None)
     result = saffu(f"train train.txt --out m {preset}")
-    assert (result.status, result.out) == (2, "") and "pip install 'saffu[torch]'" in result.err
+    assert (result.status, result.out) == (2, "") and install_command("torch") in result.err
 
 
 def test_no_minutes_are_no_training(saffu):

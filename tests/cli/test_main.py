@@ -13,7 +13,7 @@ import pytest
 from saffu.cli import commands
 from saffu.cli.main import as_typed, main, run
 from saffu.cli.signals import exit_if_received
-from saffu.errors import SaffuError
+from saffu.errors import SaffuError, install_command
 from saffu.writing import ENDING
 
 
@@ -49,7 +49,7 @@ def raising(error):
         (
             ModuleNotFoundError("no", name="torch"),
             2,
-            "saffu: this needs torch; install it with `pip install 'saffu[torch]'`\n",
+            f"saffu: this needs torch; install it with `{install_command('torch')}`\n",
         ),
     ],
     ids=str,

@@ -27,7 +27,7 @@ def test_commands_print_what_the_pages_say(tmp_path):
         pytest.skip("the transcripts are of another version of Python, which comes with another text")
     for name, text in printed(tmp_path).items():
         assert same(text, (RESULTS / name).read_text("utf-8")), f"{text}\nrun `python -m lab pages --demo`"
-    pytest.importorskip("transformers", reason="pip install 'saffu[hf]'")
+    pytest.importorskip("transformers", reason="pip install transformers")
     page = (RESULTS.parent / "ecosystem.md").read_text("utf-8")
     blocks = re.findall(r"^```python\n(from transformers .*?|import torch\n.*?)^```", page, re.MULTILINE | re.DOTALL)
     done = subprocess.run([sys.executable, "-c", "".join(blocks)], cwd=tmp_path, capture_output=True, text=True)

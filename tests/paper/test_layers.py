@@ -194,12 +194,12 @@ MISSING = """
 import sys
 sys.modules[{missing!r}] = None  # import fails
 import saffu.paper
-from saffu.errors import SaffuError
+from saffu.errors import SaffuError, install_command
 from saffu.paper.config import PaperConfig
 try:
     saffu.paper.ExplicitClassifier()
 except SaffuError as error:
-    print("saffu[paper]" in str(error))
+    print(install_command("paper") in str(error))
 """
 
 

@@ -12,6 +12,7 @@ from play_page import ADDRESS, TOKEN, Page
 
 import saffu
 from conftest import sentences
+from saffu.errors import install_command
 from saffu.play import counting
 from saffu.play.evidence import counts_behind
 from saffu.play.studio import Studio
@@ -57,7 +58,7 @@ def test_without_torch_the_page_says_so_in_one_line(monkeypatch, tmp_path, text)
     id = page.count(text)["id"]
     page.post("compare", model=id)
     page.studio.wait()
-    assert page.model(id)["rival_note"] == "The paper's model needs PyTorch: pip install torch"
+    assert install_command("torch") in page.model(id)["rival_note"]
     assert page.model(id)["rival"] is None and "paper" not in page.model(id)["scores"]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from conftest import sentences
 from saffu.cli import play
+from saffu.errors import install_command
 
 httpx = pytest.importorskip("httpx", reason="pip install httpx")
 pytest.importorskip("uvicorn", reason="pip install uvicorn")
@@ -36,7 +37,7 @@ def test_answers_are_sent_at_once():
 def test_a_missing_server_is_an_error_in_one_line(saffu, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     result = saffu("play --no-browser")
-    assert result.status == 2 and "pip install 'saffu[play]'" in result.err
+    assert result.status == 2 and install_command("play") in result.err
 
 
 def test_a_folder_that_is_not_a_model_is_an_error(saffu, tmp_path):

@@ -75,7 +75,7 @@ def run(words: Sequence[str]) -> int:
             stream.reconfigure(encoding=encoding, errors="backslashreplace")
 
     from saffu.cli.output import Harmless
-    from saffu.errors import SaffuError
+    from saffu.errors import SaffuError, install_command
 
     notes = logging.getLogger("saffu")
     if not any(isinstance(handler, Notes) for handler in notes.handlers):
@@ -100,7 +100,7 @@ def run(words: Sequence[str]) -> int:
             return fail("not enough memory to load a library; raise the limit on memory")
         if error.name not in EXTRAS or not isinstance(error, ModuleNotFoundError):
             raise
-        return fail(f"this needs {error.name}; install it with `pip install 'saffu[{EXTRAS[error.name]}]'`")
+        return fail(f"this needs {error.name}; install it with `{install_command(EXTRAS[error.name])}`")
     except OSError as error:
         where = f" {HIDDEN.sub('', str(error.filename))}" if error.filename else ""
         reason = error.strerror or error

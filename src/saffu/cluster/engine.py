@@ -26,7 +26,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from uuid import uuid4
 
 import saffu
-from saffu.errors import SaffuError
+from saffu.errors import SaffuError, install_command
 from saffu.files import Array, checksum, to_safetensors
 from saffu.format import progress_bar
 from saffu.text.sources import Source
@@ -271,7 +271,7 @@ def require_usable(address: str) -> None:
     if address != LOCAL and Path(address).exists():
         raise SaffuError(f"{address} is a path, not the address of a cluster; put --ray last, or write --ray=local")
     if find_spec("ray") is None:
-        raise SaffuError("`ray` needs the package ray; install it with `pip install 'saffu[cluster]'`")
+        raise SaffuError(f"`ray` needs the package ray; install it with `{install_command('cluster')}`")
 
 
 @contextmanager

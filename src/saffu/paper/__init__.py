@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from saffu.errors import SaffuError
+from saffu.errors import SaffuError, install_command
 
 if TYPE_CHECKING:
     from saffu.paper.layers import ExplicitClassifier, solve_head
@@ -22,6 +22,6 @@ def __getattr__(name: str) -> Any:
     try:
         from saffu.paper import layers
     except ModuleNotFoundError as error:
-        message = f"saffu.paper.{name} needs {error.name}; install it with `pip install 'saffu[paper]'`"
+        message = f"saffu.paper.{name} needs {error.name}; install it with `{install_command('paper')}`"
         raise SaffuError(message) from None
     return getattr(layers, name)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from saffu.errors import SaffuError
+from saffu.errors import SaffuError, install_command
 from saffu.paper.equations import co_occurrence, explicit_solution
 
 try:
@@ -26,7 +26,7 @@ except ModuleNotFoundError:  # only ExplicitClassifier needs scikit-learn
 
     class BaseEstimator:  # type: ignore[no-redef]
         def __new__(cls, *_: Any, **__: Any) -> Any:
-            raise SaffuError(f"{cls.__name__} needs scikit-learn; install it with `pip install 'saffu[paper]'`")
+            raise SaffuError(f"{cls.__name__} needs scikit-learn; install it with `{install_command('paper')}`")
 
     class ClassifierMixin:  # type: ignore[no-redef]
         pass

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from saffu.errors import SaffuError
+from saffu.errors import SaffuError, install_command
 from saffu.model.language_model import SaffuLM
 from saffu.model.solutions import preset
 from saffu.play.subject import WITH_NETWORK, Subject
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from saffu.play.studio import NetworkTraining
 
 EVERY = 10  # every tenth document is held out
-NO_TORCH = "The paper's model needs PyTorch: pip install torch"
 TOO_SHORT = (
     "this text has fewer than ten documents, so none is held out to see whether training helps; count a longer text"
 )
@@ -68,7 +67,7 @@ def count(id: str, name: str, text: str, split: str, on_stage: OnStage, on_subje
 def add_rival(subject: Subject) -> None:
     """Fit the paper's model to the same text, and score it on the same held-out part."""
     if importlib.util.find_spec("torch") is None:
-        subject.rival_note = NO_TORCH
+        subject.rival_note = f"The paper's model needs PyTorch; install it with `{install_command('torch')}`"
         return
     try:
         began = time.perf_counter()

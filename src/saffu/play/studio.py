@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saffu.errors import SaffuError
+from saffu.errors import SaffuError, install_command
 from saffu.play.demos import DEMOS
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Studio:
         if not subject.fitted:
             raise SaffuError("a model folder holds counts, not text; train it with `saffu train --minutes`")
         if importlib.util.find_spec("torch") is None:
-            raise SaffuError("training needs PyTorch: pip install torch")
+            raise SaffuError(f"training needs PyTorch; install it with `{install_command('torch')}`")
         with self._lock:
             if any(each.training and not each.training.done for each in self.subjects.values()):
                 raise SaffuError("a network is being trained already; wait until it is done")

@@ -27,7 +27,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from saffu.errors import SaffuError
+from saffu.errors import SaffuError, install_command
 from saffu.format import announce_keyboard
 from saffu.writing import facts_of_model
 
@@ -309,7 +309,7 @@ def import_extra(module: str, needed_for: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         package = module.split(".")[0]
-        raise SaffuError(f"{needed_for} needs {package}; install it with `pip install 'saffu[formats]'`") from None
+        raise SaffuError(f"{needed_for} needs {package}; install it with `{install_command('formats')}`") from None
 
 
 def _open_zstd(path: Path) -> io.BufferedReader:

@@ -1,7 +1,7 @@
 """Words where a script has no spaces: Chinese, Japanese, Thai, Lao, Khmer, Burmese.
 
-With PyICU installed (`pip install saffu[icu]`), words are those of ICU's dictionaries. Otherwise, each character is
-one, together with the marks that follow it.
+With PyICU installed (the extra `icu`), words are those of ICU's dictionaries. Otherwise, each character is one,
+together with the marks that follow it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
-from saffu.errors import SaffuError
+from saffu.errors import SaffuError, install_command
 from saffu.files import Content
 from saffu.interface import Array
 from saffu.settings import Settings
@@ -185,5 +185,5 @@ def open_tensorboard(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise SaffuError("TensorBoard is not installed; install it with: pip install 'saffu[tensorboard]'") from None
+        raise SaffuError(f"TensorBoard is missing; install it with `{install_command('tensorboard')}`") from None
     return SummaryWriter(folder)

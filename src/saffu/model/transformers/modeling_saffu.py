@@ -1,4 +1,4 @@
-"""Language models made by saffu, for transformers. This file needs saffu: pip install 'saffu[hf]'
+"""Language models made by saffu, for transformers. This file needs saffu with its extra `hf`.
 
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)

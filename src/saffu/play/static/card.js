@@ -9,7 +9,7 @@ const FOR = "#0b6e80";
 const SERIF = "Iowan Old Style, Palatino, Georgia, Noto Serif, serif";
 const SANS = "system-ui, Segoe UI, Noto Sans, sans-serif";
 const MOST_TEXT = 150; // characters of the prompt
-export const COMMAND = "pip install 'saffu[play]' && saffu play";
+export const COMMAND = "saffu play";
 
 // How the model was made.
 export const origin = ({ rows }) => (rows.some(({ name }) => name === "network") ? "counted and trained" : "counted, not trained");
