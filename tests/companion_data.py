@@ -9,7 +9,6 @@ from saffu.companion.config import CompanionConfig, resolved
 from saffu.companion.torch_networks import TorchNetworks
 from saffu.companion.train import Training
 from saffu.text.corpus import TokenCorpus, lines_of
-from saffu.workers import SINGLE
 
 CONFIG = CompanionConfig(
     order=2,
@@ -41,12 +40,12 @@ def dev_corpus(lm: SaffuLM) -> TokenCorpus:
     return TokenCorpus.build(lines_of(texts(2, 120)), lm.tokenizer_)
 
 
-def training(lm: SaffuLM, dev: TokenCorpus, group=None, spellings=None, **changes) -> Training:
+def training(lm: SaffuLM, dev: TokenCorpus, spellings=None, **changes) -> Training:
     """A run on the text that the model has counted."""
     corpus = lm.tokenize(texts(1, 600))
     config = resolved(CompanionConfig(**CONFIG.to_dict() | {"network_dropout": 0.2} | changes), corpus.targets, "cpu")
     model = lm.model_.with_parts(config=config)
-    return Training(model, corpus, dev, group=group or SINGLE, spellings=spellings)
+    return Training(model, corpus, dev, spellings=spellings)
 
 
 def with_network(text: list[str], dev: list[str]) -> SaffuLM:

@@ -117,9 +117,7 @@ def previous_tokens(corpus: TokenCorpus) -> np.ndarray:
     return before
 
 
-def fit(
-    corpus: TokenCorpus, vocabulary: int, config: ToyConfig, device: str, group: Any, **options: Any
-) -> Iterator[Stage]:
+def fit(corpus: TokenCorpus, vocabulary: int, config: ToyConfig, device: str, **options: Any) -> Iterator[Stage]:
     counts = corpus.frequencies(vocabulary) + 0.5
     counts[:EOD] = 0
     empty = ToyModel(config, counts / counts.sum(), ToySums(np.zeros((vocabulary, vocabulary), np.int64)))

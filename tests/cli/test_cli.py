@@ -346,13 +346,6 @@ def test_an_exported_copy_is_neither_exported_nor_changed(saffu, model):
         assert result.status == 2 and "is an exported copy" in result.err
 
 
-def test_torchrun_needs_the_paper(saffu, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "0")
-    result = saffu("train train.txt --out m")
-    assert result.status == 2 and "start it without torchrun" in result.err and result.err.count("\n") == 1
-
-
 def test_scores_of_counted_text_come_with_a_warning(saffu, tmp_path):
     lines = sentences(1, 400)
     (tmp_path / "part.txt").write_text("\n".join(lines[:100]) + "\n")

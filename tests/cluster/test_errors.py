@@ -33,7 +33,7 @@ def test_ray_must_be_installed(saffu, folder, monkeypatch):
     ("line", "message"),
     [
         ("train --out model --ray text.txt", "text.txt is a path, not the address of a cluster"),
-        ("train text.txt --out model --ray --preset paper", "the paper's preset and training a network use torchrun"),
+        ("train text.txt --out model --ray --preset paper", "neither solves the paper's preset nor trains a network"),
         ("train text.txt --out model --ray --minutes 1", "--ray counts"),
         ("train text.txt --out model --ray --hold-out 1", "--hold-out must be 0 (off) or at least 2"),
         ("train text.txt --out model --ray 127.0.0.1:1", "no Ray cluster at 127.0.0.1:1"),

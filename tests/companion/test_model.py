@@ -25,7 +25,6 @@ from saffu.text.corpus import TokenCorpus, lines_of
 from saffu.text.tokenizer import EOD
 from saffu.tools.evaluate import evaluate
 from saffu.training.checkpoint import read_checkpoint
-from saffu.workers import SINGLE
 
 
 @pytest.fixture(scope="module")
@@ -329,7 +328,7 @@ def test_networks_that_are_too_sure_are_softened(counted, dev):
     softened = run.division.calibrated(run.networks)
     assert (softened.stack.output_bias / bias).mean() < 1.5
     assert torch.equal(run.networks.stack.output_bias, bias * 2)  # training continues with what it has
-    gains = [run.division._with_fitted_gates(some, 1.0, SINGLE)[1].mean() for some in (run.networks, softened)]
+    gains = [run.division._with_fitted_gates(some, 1.0)[1].mean() for some in (run.networks, softened)]
     assert gains[1] > gains[0]
 
 

@@ -19,7 +19,6 @@ from saffu.paper.config import TrainingConfig
 from saffu.paper.model import PaperModel
 from saffu.tools.evaluate import evaluate
 from saffu.training.checkpoint import read_checkpoint
-from test_processes import run_processes
 from training_data import CONFIG, DEV, QUICK, TRAIN, VOCABULARY, started
 
 COLD = replace(QUICK, init="random")
@@ -275,48 +274,3 @@ def test_damaged_checkpoints_are_rejected(tmp_path):
         path.write_bytes(path.read_bytes()[:-9])
         with pytest.raises(SaffuError, match=f"{name} is damaged"):
             read_checkpoint(folder.path)
-
-
-TOGETHER = """
-import sys
-from dataclasses import replace
-from pathlib import Path
-from test_backprop import CONFIG, DEV, QUICK, TRAIN, Folder, started
-from saffu.workers import together
-from saffu.paper.backprop import Backprop
-
-def threads():
-    tasks = Path("/proc/self/task")
-    return len(list(tasks.iterdir())) if tasks.is_dir() else 0
-
-model, before = started(), threads()
-with together("cpu") as group:
-    folder = Folder(Path(sys.argv[1]))
-    run = folder.attach(Backprop(model, TRAIN, DEV, replace(QUICK, dropout=0.0), group=group))
-    run.run(folder.save, folder.on_fold)
-    print(group.rank, folder.saves, len(folder.log))
-print("threads left:", threads() - before)
-"""
-
-
-@pytest.mark.slow
-def test_several_processes_take_the_same_steps(tmp_path):
-    """Each batch is divided among the processes; without dropout the weights agree with those of one process."""
-    for rank, (status, out, err) in enumerate(run_processes(TOGETHER, tmp_path / "model")):
-        assert status == 0, err
-        facts, threads = out.splitlines()
-        assert facts == f"{rank} {0 if rank else 2} 4"
-        assert threads == "threads left: 0"
-    log: list[dict] = []
-    alone = Backprop(started(), TRAIN, DEV, replace(QUICK, dropout=0.0))
-    alone.run(on_check=lambda row, _: log.append(row))
-    manifest = files.read_manifest(tmp_path / "model")
-    rows = json.loads(files.read_file(tmp_path / "model", "log.json", manifest))
-    assert [row["step"] for row in rows] == [row["step"] for row in log]
-    for key in ("dev_perplexity", "train_perplexity", "dev_bits_per_byte"):
-        assert rows[-1][key] == pytest.approx(log[-1][key], rel=1e-5)
-    arrays = files.read_arrays(tmp_path / "model", "model.safetensors", manifest)
-    start = started().arrays()
-    for name, array in alone.best.arrays().items():
-        moved = np.abs(array - start[name]).max()
-        assert np.abs(array - arrays[name]).max() <= 1e-3 * moved, name

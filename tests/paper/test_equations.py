@@ -12,7 +12,6 @@ from saffu.errors import SaffuError
 from saffu.paper import equations, sums
 from saffu.paper.equations import InitialVariation, InnerProducts
 from saffu.paper.sums import Counts, SumsByTarget
-from saffu.workers import SINGLE
 
 
 def positive(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
@@ -54,7 +53,7 @@ def test_sums_by_target_are_equation_2_for_one_hot_targets(dtype, monkeypatch):
 
 def test_counts_add():
     one, two = Counts(positive(2, 3), 3.0, 2), Counts(positive(2, 3, seed=1), 5.0, 8)
-    both = (one + two).summed(SINGLE)
+    both = one + two
     assert torch.equal(both.F, one.F + two.F)
     assert both.mean_norm == pytest.approx(0.8)
 

@@ -16,7 +16,6 @@ from saffu.paper.cipher import coerced_embeddings
 from saffu.paper.config import PaperConfig
 from saffu.paper.fit import fit, fragments, unsolved_network
 from saffu.paper.model import PaperModel
-from saffu.workers import ProcessGroup
 
 SHAPE = {"block": 4, "radius": 3, "block_dimension": 5, "radius_dimension": 4, "hidden_dimension": 4}
 SHAPE |= {"dtype": "float64"}  # as exact as the reference
@@ -207,7 +206,7 @@ def test_counts_of_shards_add_up(cuts, mode):
     Z = torch.from_numpy(reference.bit_vectors(model.frequencies, 4))
 
     def count(part) -> dict[str, counting.Counts]:
-        found = {"document": counting.count_documents(network, part, corpus)}
+        found: dict[str, counting.Counts] = {}
         for frequencies in (None, torch.from_numpy(model.frequencies)):
             attention = counting.count_attention(network, part, Z, frequencies)
             found |= {f"{name} {frequencies is None}": counts for name, counts in attention.items()}
@@ -221,23 +220,6 @@ def test_counts_of_shards_add_up(cuts, mode):
         assert sum(part[layer].targets for part in counted) == counts.targets
     F = [counting.count_final(network, shard).numpy() for shard in shards]
     assert np.array_equal(sum(F), model.sums.F)
-
-
-def test_shares_of_several_processes_are_summed():
-    """Processes stand in for each other here: each count of a share comes back as that of the whole."""
-    corpus, config = as_corpus(DOCUMENTS), PaperConfig(**SHAPE, document_shards=3)
-    seen = []
-
-    class Half(ProcessGroup):
-        def sum(self, numbers):
-            seen.append(numbers)
-            return 2 * numbers
-
-    (stage,) = fit(corpus, VOCABULARY, config, group=Half(0, 2))
-    targets = corpus.share(0, 2).targets
-    assert stage.model.sums.F.sum() == pytest.approx(2 * 3 * targets, rel=1e-6)
-    assert sum(numbers.shape == (2,) for numbers in seen) == 6  # norms and targets of six layers
-    assert np.array_equal(stage.model.frequencies, corpus.frequencies(VOCABULARY))
 
 
 def test_given_embeddings_are_coerced():

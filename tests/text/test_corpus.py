@@ -216,13 +216,6 @@ def test_folds_are_about_as_large_as_asked():
         assert max(abs(size - 1200 / count) for size in sizes) <= 5
 
 
-@settings(max_examples=50, deadline=None)
-@given(documents_of_ids, st.integers(1, 6))
-def test_shares_cover_the_corpus(documents, of):
-    shares = [as_corpus(documents).share(number, of) for number in range(of)]
-    assert [document for share in shares for document in as_documents(share)] == documents
-
-
 @settings(max_examples=20, deadline=None)
 @given(documents_of_ids)
 def test_frequencies(documents):

@@ -20,6 +20,7 @@ ATTEMPTS = {
     "crafted": 41,
     "races": 3,
     "full_disk": 4,
+    "on_ray": 1,
 }
 
 

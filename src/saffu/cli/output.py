@@ -75,10 +75,9 @@ def clipped(text: str, width: int) -> str:
 class Log:
     """The rows of a training run as they come."""
 
-    def __init__(self, options: argparse.Namespace, backprop: bool, visible: bool = True, network: bool = False):
+    def __init__(self, options: argparse.Namespace, backprop: bool, network: bool = False):
         """`network`: whether what is trained is a network next to counts."""
         self.options = options
-        self.visible = visible
         self.columns = [("stage", "<14", "stage")]
         if network:
             self.columns += [("step", ">7,", "step"), ("counted_bits_per_byte", ">9.3f", "counted")]
@@ -92,8 +91,7 @@ class Log:
         self.begun = False
 
     def say(self, text: str) -> None:
-        if self.visible:
-            say(self.options, text)
+        say(self.options, text)
 
     def row(self, row: Mapping[str, Any]) -> None:
         if not self.begun:

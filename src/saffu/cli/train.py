@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from saffu.text.corpus import TokenCorpus
     from saffu.text.selection import TrainingText
     from saffu.text.tokenizer import TokenizerConfig
-    from saffu.workers import ProcessGroup
 
 BACKPROP = ("backprop", "tensorboard")  # options of presets whose own weights are trained
 MAY_CHANGE = ("max_folds", "checkpoint_seconds")  # when a run is resumed
@@ -173,7 +172,7 @@ def run(options: argparse.Namespace) -> None:
     own = solution(config.preset)
     if options.ray and (not own.scales or options.resume):
         raise SaffuError(
-            "--ray counts only; the paper's preset and training a network use torchrun; remove --ray, or count first"
+            "--ray counts, and neither solves the paper's preset nor trains a network; remove --ray, or count first"
         )
     if own.train is not None and find_spec("torch") is None:  # fail before all text has been read
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
@@ -183,42 +182,40 @@ def run(options: argparse.Namespace) -> None:
 
 def make(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConfig, training: Settings | None) -> None:
     """Fit a model to the text, save it in --out after every stage, and train it if asked to."""
+    from saffu.files import changing
     from saffu.model.folder import read_tokenizer
     from saffu.model.matching import warn_if_counted
-    from saffu.model.recipe import Recipe, locked, processes
+    from saffu.model.recipe import Recipe
     from saffu.model.solutions import solution
     from saffu.text.selection import TrainingText
 
-    with processes(config.preset, options.device or "cpu") as group:
-        if group.is_first:
-            require_output(options, options.encoder, options.tokenizer, *options.text, *(options.dev or []))
-        with locked(options.out, group):
-            encoder = read_encoder(options, group) if options.encoder else None
-            usual = encoder.source_ if encoder else None
-            learned = read_tokenizer(options.tokenizer) if options.tokenizer else encoder and encoder.tokenizer_
-            recipe = Recipe(
-                selection_of(options, reading_of(options, usual, solution(options.preset).split)),
-                config,
-                learned or tokenizer,
-                options.out,
-                encoder=encoder,
-                training=training,
-                device=device_of(options),
-            )
-            log = Log(options, recipe.trains, group.is_first, solution(config.preset).always_trains)
-            with TrainingText(recipe.selection) as text, executor(options, recipe, text) as place:
-                if not recipe.selection.text and not options.quiet:
-                    warn("no TEXT is given; reading the English text that ships with Python")
-                corpora = recipe.tokenize(text, place)
-                announce(log, corpora)
-                lm = recipe.count(corpora, log.row, place, group)
-                if options.dev and group.is_first:
-                    warn_if_counted(corpora.dev, lm.ledger_)
-                if recipe.trains:
-                    with training_log(options, log, corpora.dev) as on_row:
-                        recipe.train(lm, corpora, on_row, group)
-            if group.is_first:
-                finish(lm, options.out, options, log)
+    require_output(options, options.encoder, options.tokenizer, *options.text, *(options.dev or []))
+    with changing(options.out, wait=False):
+        encoder = read_encoder(options) if options.encoder else None
+        usual = encoder.source_ if encoder else None
+        learned = read_tokenizer(options.tokenizer) if options.tokenizer else encoder and encoder.tokenizer_
+        recipe = Recipe(
+            selection_of(options, reading_of(options, usual, solution(options.preset).split)),
+            config,
+            learned or tokenizer,
+            options.out,
+            encoder=encoder,
+            training=training,
+            device=device_of(options),
+        )
+        log = Log(options, recipe.trains, solution(config.preset).always_trains)
+        with TrainingText(recipe.selection) as text, executor(options, recipe, text) as place:
+            if not recipe.selection.text and not options.quiet:
+                warn("no TEXT is given; reading the English text that ships with Python")
+            corpora = recipe.tokenize(text, place)
+            announce(log, corpora)
+            lm = recipe.count(corpora, log.row, place)
+            if options.dev:
+                warn_if_counted(corpora.dev, lm.ledger_)
+            if recipe.trains:
+                with training_log(options, log, corpora.dev) as on_row:
+                    recipe.train(lm, corpora, on_row)
+        finish(lm, options.out, options, log)
 
 
 def executor(options: argparse.Namespace, recipe: Recipe, text: TrainingText) -> AbstractContextManager[Executor]:
@@ -232,13 +229,11 @@ def executor(options: argparse.Namespace, recipe: Recipe, text: TrainingText) ->
     return nullcontext(ThisProcess())
 
 
-def read_encoder(options: argparse.Namespace, group: ProcessGroup) -> SaffuLM:
+def read_encoder(options: argparse.Namespace) -> SaffuLM:
     """The model that --encoder names."""
     from saffu.model.language_model import SaffuLM
     from saffu.model.solutions import shown_name
 
-    if group.size > 1:
-        raise SaffuError("--encoder does not work with torchrun; fit each shard separately and merge the models")
     encoder = SaffuLM.load(options.encoder, device_of(options))
     if options.preset_given and shown_name(encoder.config.preset) != options.preset:
         raise SaffuError(f"{options.encoder} has the preset {shown_name(encoder.config.preset)}; remove --preset")
@@ -247,10 +242,10 @@ def read_encoder(options: argparse.Namespace, group: ProcessGroup) -> SaffuLM:
 
 def resume(options: argparse.Namespace) -> None:
     """Continue an interrupted run; only its length and the location of its text may change."""
+    from saffu.files import changing
     from saffu.model.language_model import SaffuLM
-    from saffu.model.recipe import locked, stored_run, stored_text
+    from saffu.model.recipe import stored_run, stored_text
     from saffu.model.solutions import solution
-    from saffu.workers import together
 
     for name, usual in FIXED.items():
         if getattr(options, name) != usual:
@@ -263,8 +258,8 @@ def resume(options: argparse.Namespace) -> None:
             raise SaffuError(f"`{name}` cannot change when a run is resumed; remove it")
     folder: Path = options.resume
     checkpoint, selection = stored_run(folder, options.text, options.dev or [])
-    with together(options.device or checkpoint.device) as group, locked(folder, group):
-        log = Log(options, True, group.is_first, own.trained_as is not None)
+    with changing(folder, wait=False):
+        log = Log(options, True, own.trained_as is not None)
         corpus, dev = stored_text(folder, selection)
         progress = checkpoint.progress
         where = f"in fold {progress['fold']} " if "fold" in progress else ""
@@ -273,11 +268,8 @@ def resume(options: argparse.Namespace) -> None:
         if checkpoint.settings is not None and own.training is not None:
             training = own.training.from_dict({**checkpoint.settings, **changed})
         with training_log(options, log, dev) as on_row:
-            lm = SaffuLM.resume(
-                folder, corpus, dev, training=training, device=options.device, on_fold=on_row, group=group
-            )
-        if group.is_first:
-            finish(lm, folder, options, log)
+            lm = SaffuLM.resume(folder, corpus, dev, training=training, device=options.device, on_fold=on_row)
+        finish(lm, folder, options, log)
 
 
 def announce(log: Log, corpora: Corpora) -> None:
@@ -298,7 +290,7 @@ def announce(log: Log, corpora: Corpora) -> None:
 def training_log(options: argparse.Namespace, log: Log, dev: TokenCorpus) -> Iterator[OnRow]:
     """The function to call after each fold. An interruption ends with the command that resumes the run."""
     board = None
-    if options.tensorboard and log.visible:
+    if options.tensorboard:
         from saffu.training.run import open_tensorboard
 
         board = open_tensorboard(options.tensorboard)

@@ -21,7 +21,7 @@ from saffu.format import progress_bar
 from saffu.interface import Array, Floats
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
-from saffu.workers import SINGLE, ProcessGroup, cores, in_parallel
+from saffu.workers import cores, in_parallel
 
 FOLDS = 10
 FEW_FOLDS, LARGE = 3, 5_000_000  # for a text this long: ten would take minutes, and two thirds of the counts are enough
@@ -39,12 +39,10 @@ class CrossFit(NamedTuple):
     certainty: Array  # what the gate sees of the model (targets, CERTAINTIES)
 
 
-def cross_fitted(
-    model: CalibratedModel, corpus: TokenCorpus, progress: str | None = None, group: ProcessGroup = SINGLE
-) -> CrossFit:
+def cross_fitted(model: CalibratedModel, corpus: TokenCorpus, progress: str | None = None) -> CrossFit:
     """Score every target by the model without the fold of the target.
 
-    `model` must include the counts of all of `corpus` and may include others. The processes of a group share the folds.
+    `model` must include the counts of all of `corpus` and may include others.
     """
     log_p = np.zeros(corpus.targets)
     certainty = np.zeros((corpus.targets, 2), dtype=np.float32)
@@ -62,9 +60,8 @@ def cross_fitted(
             log_p[where], certainty[where] = model.solved(model.sums - seen).log_probabilities_and_certainty(parts)
             bar.update(len(where))
 
-        own_folds = range(group.rank, min(folds, len(ranges)), group.size)
-        in_parallel(score, own_folds, at_once=max(1, cores() // CORES_PER_FOLD))
-    return CrossFit(with_lines, group.sum(log_p), gate_inputs(group.sum(certainty), ages_of(divided)))
+        in_parallel(score, range(min(folds, len(ranges))), at_once=max(1, cores() // CORES_PER_FOLD))
+    return CrossFit(with_lines, log_p, gate_inputs(certainty, ages_of(divided)))
 
 
 def with_lines_alone(corpus: TokenCorpus, passage: int = PASSAGE) -> TokenCorpus:

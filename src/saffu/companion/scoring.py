@@ -15,7 +15,6 @@ from saffu.companion.rows import documents_of, held_out, inputs_of, scoring_rows
 from saffu.format import progress_bar
 from saffu.interface import Array, Floats
 from saffu.text.corpus import TokenCorpus
-from saffu.workers import SINGLE, ProcessGroup
 
 if TYPE_CHECKING:
     from saffu.companion.torch_networks import TorchNetworks
@@ -62,12 +61,7 @@ class TrainedScores(NamedTuple):
 
 @torch.no_grad()
 def score(
-    networks: NetworkStack,
-    gates: Gates,
-    corpus: TokenCorpus,
-    flat: DeviceCorpus,
-    progress: str | None = None,
-    group: ProcessGroup = SINGLE,
+    networks: NetworkStack, gates: Gates, corpus: TokenCorpus, flat: DeviceCorpus, progress: str | None = None
 ) -> TrainedScores:
     """Score a corpus with both sides together. Each target sees at least half a window, or everything before it."""
     was_training = networks.training
@@ -77,7 +71,7 @@ def score(
     out = np.zeros((2 + 2 * number, corpus.targets))
     at_once = max(1, TOKENS // networks.context // number)
     with progress_bar(progress, total=corpus.targets) as bar:
-        for row in range(group.rank * at_once, len(positions), group.size * at_once):
+        for row in range(0, len(positions), at_once):
             part = positions[row : row + at_once]
             wanted = scored[row : row + at_once]
             rows = torch.from_numpy(part).to(flat.inputs.device)
@@ -87,7 +81,6 @@ def score(
             out[:, part[wanted]] = values[:, wanted.ravel()]
             bar.update(int(wanted.sum()))
     networks.train(was_training)
-    out = group.sum(out)
     return TrainedScores(out[0], out[1], out[2 : 2 + number], out[2 + number :])
 
 
@@ -120,7 +113,7 @@ class Division:
         orders = np.stack([training_rows(len(self.kept), self.length, rng) for _ in range(number)])
         return self.kept[torch.from_numpy(orders)].to(self.flat.inputs.device)
 
-    def calibrated(self, networks: TorchNetworks, group: ProcessGroup = SINGLE) -> TorchNetworks:
+    def calibrated(self, networks: TorchNetworks) -> TorchNetworks:
         """A copy whose gates and temperature are fitted to text that the networks have not been trained on.
 
         Networks that have read a text often are too sure of themselves elsewhere, so the temperature rises from 1 as
@@ -128,25 +121,23 @@ class Division:
         """
         if self.gate_text is None:
             return networks.copy()
-        plain, plain_gains = self._with_fitted_gates(networks, 1.0, group)
+        plain, plain_gains = self._with_fitted_gates(networks, 1.0)
         best = plain
         best_gains = plain_gains
         for temperature in TEMPERATURES:
-            softer, gains = self._with_fitted_gates(networks, temperature, group)
+            softer, gains = self._with_fitted_gates(networks, temperature)
             if gains.mean() <= best_gains.mean():
                 break
             best = softer
             best_gains = gains
         return best if is_clear(best_gains - plain_gains) else plain
 
-    def _with_fitted_gates(
-        self, networks: TorchNetworks, temperature: float, group: ProcessGroup
-    ) -> tuple[TorchNetworks, Tensor]:
+    def _with_fitted_gates(self, networks: TorchNetworks, temperature: float) -> tuple[TorchNetworks, Tensor]:
         """A copy at a temperature whose gates fit it best, and what it gains over the counts at each target."""
         assert self.gate_text is not None
         networks = networks.copy()
         networks.stack.soften(temperature)
-        scores = score(networks.stack, networks.gates, self.gate_text, self.gate_flat, group=group)
+        scores = score(networks.stack, networks.gates, self.gate_text, self.gate_flat)
         logit, trained = (torch.from_numpy(values[:, self.gate_targets]) for values in (scores.logit, scores.trained))
         counted, youth = (values.cpu()[self.gate_targets] for values in (self.gate_flat.counted, self.gate_flat.youth))
         logit = networks.gates.calibrate(logit, trained, counted, youth)

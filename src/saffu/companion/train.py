@@ -1,8 +1,6 @@
 """Training: a budget of time or of epochs, a schedule that fits it, early stopping; the best weights are kept.
 
 On a CPU, a run with a fixed number of epochs ends with the same weights whether or not it was interrupted and resumed.
-Several processes, started by torchrun, count the same text; they share cross-fitting, the rows of each step, and
-scoring. Gradients are summed, and the first process keeps the time, so all take the same steps and decisions.
 """
 
 from __future__ import annotations
@@ -35,7 +33,6 @@ from saffu.training import run
 from saffu.training.checkpoint import Checkpoint
 from saffu.training.cuda_graph import GraphedStep
 from saffu.training.run import Diverged, OnCheck, Row, seed_of
-from saffu.workers import SINGLE, ProcessGroup
 
 STATE = "optimizer "  # prefix of its arrays in a checkpoint
 DEV_TARGETS = {"cpu": 25_000, "cuda": 100_000}  # held-out targets scored at each check
@@ -74,7 +71,6 @@ class Training(run.Run[CompanionModel, Progress]):
         *,
         source: Any = None,
         seconds: float = 0.0,
-        group: ProcessGroup = SINGLE,
         cross_fit: CrossFit | None = None,
         spellings: Spellings | None = None,
     ):
@@ -83,13 +79,13 @@ class Training(run.Run[CompanionModel, Progress]):
         `cross_fit` is what `cross_fitted` returned for the corpus; several runs can share it. With the `spellings` of
         the vocabulary, networks learn from what tokens have in common.
         """
-        super().__init__(corpus, dev, torch.device(model.device), group, source)
+        super().__init__(corpus, dev, torch.device(model.device), source)
         self.model = self.best = model
         self.config = model.config
         self.progress = Progress()
         began = time.perf_counter()
         self.dev = excerpt(dev, DEV_TARGETS[self.device.type])
-        cross_fit = cross_fitted(model.counted, corpus, "cross-fit", group) if cross_fit is None else cross_fit
+        cross_fit = cross_fitted(model.counted, corpus, "cross-fit") if cross_fit is None else cross_fit
         self.division = Division(cross_fit, self.config.context, self.device)
         counted, certainty = model.counted.log_probabilities_and_certainty(self.dev)
         self.dev_flat = DeviceCorpus(self.dev, counted, gate_inputs(certainty, ages_of(self.dev)), self.device)
@@ -101,8 +97,6 @@ class Training(run.Run[CompanionModel, Progress]):
             self.networks = TorchNetworks.from_arrays(
                 self.config, model.counted, model.networks.restored_arrays(), self.device, spellings
             )
-        for weight in self.networks.parameters():
-            weight.data.copy_(group.sum(weight.data if group.is_first else torch.zeros_like(weight)))
         self.networks.stack.train()
         factor = 1.0 if self.config.rate is None else self.config.rate
         decay = self.config.decay or 0.0
@@ -111,7 +105,7 @@ class Training(run.Run[CompanionModel, Progress]):
         self.rows = min(max(1, self.config.batch_tokens // self.division.length), rows)
         self.steps_per_epoch = rows // self.rows
         self.steps = max(1, round(self.config.epochs * self.steps_per_epoch))
-        graphed = self.device.type == "cuda" and group.size == 1
+        graphed = self.device.type == "cuda"
         self.take_step = GraphedStep(self._plain_step) if graphed else self._plain_step
         self._rows: Tensor | None = None  # of the current epoch
         self._loss = torch.zeros((), device=self.device)  # of the latest step since the run was begun or resumed
@@ -122,7 +116,7 @@ class Training(run.Run[CompanionModel, Progress]):
         if graphed and (not whole or max(left, LEAST_SHARE * whole) >= COMPILED_FROM):
             self._compile()
         self.before = seconds + time.perf_counter() - began
-        self.progress.limit = max(whole - self.of_first(self.before)[0], LEAST_SHARE * whole)
+        self.progress.limit = max(whole - self.before, LEAST_SHARE * whole)
 
     @torch.no_grad()
     def _open_gate(self) -> None:
@@ -180,23 +174,10 @@ class Training(run.Run[CompanionModel, Progress]):
         self._loss = self.take_step(positions)
 
     def _plain_step(self, positions: Tensor) -> Tensor:
-        own = positions[:, self.group.rank :: self.group.size]
-        value = torch.zeros((), device=self.device)
-        if own.shape[1]:
-            value = loss(*self.division.flat.forward(self.networks.stack, self.networks.gates, own))
-            value = value * (own.shape[1] / positions.shape[1]) if self.group.size > 1 else value
-            value.backward()
-        if self.group.size > 1:
-            self._sum_gradients()
+        value = loss(*self.division.flat.forward(self.networks.stack, self.networks.gates, positions))
+        value.backward()
         self.optimizer.step()
         return value.detach()
-
-    def _sum_gradients(self) -> None:
-        weights = self.networks.parameters()
-        gradients = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights]
-        total = self.group.sum(torch.cat([gradient.flatten() for gradient in gradients]))
-        for weight, part in zip(weights, total.split([weight.numel() for weight in weights]), strict=True):
-            weight.grad = part.view_as(weight)
 
     def _is_check_due(self) -> bool:
         """Whether the run is at one of its `CHECKS`, and far enough from the one before."""
@@ -207,13 +188,13 @@ class Training(run.Run[CompanionModel, Progress]):
     def _check(self, on_check: OnCheck[CompanionModel] | None) -> None:
         """Score the held-out text, keep the weights if they are the best so far, and log."""
         progress = self.progress
-        if not math.isfinite(float(self.group.sum(self._loss))):
+        if not math.isfinite(float(self._loss)):
             raise Diverged(f"the loss is not finite at step {progress.steps}", "train again")
         fraction = min(1.0, self.fraction)
         while progress.checks < len(CHECKS) - 1 and CHECKS[progress.checks] <= fraction + 1e-9:
             progress.checks += 1
         progress.last_check = progress.steps
-        networks = self.division.calibrated(self.networks, self.group)
+        networks = self.division.calibrated(self.networks)
         model = self.model.with_parts(networks=networks.without_torch(self.model.counted))
         mixture, alone = self._scores(networks)
         bits = mixture.bits_per_byte
@@ -275,7 +256,7 @@ class Training(run.Run[CompanionModel, Progress]):
 
     def _scores(self, networks: TorchNetworks) -> tuple[Score, Score]:
         """Score the held-out text, with the mixture and with the networks alone."""
-        scores = score(networks.stack, networks.gates, self.dev, self.dev_flat, group=self.group)
+        scores = score(networks.stack, networks.gates, self.dev, self.dev_flat)
         return self._score_of(scores.mixture), self._score_of(scores.network)
 
     def _score_of(self, log_p: Array) -> Score:

@@ -48,7 +48,7 @@ def finish(lm: SaffuLM, run: Run[Any, Any], folder: str | Path | None, on_fold: 
     def log(row: dict[str, Any], model: Any) -> None:
         row["sample"] = short_documents(model, lm.tokenizer_, seed=0)
         lm.log_ = [*lm.log_, row]
-        if on_fold and run.group.is_first:
+        if on_fold:
             on_fold(row)
 
     def save(extra: Mapping[str, Content]) -> None:

@@ -34,7 +34,6 @@ from saffu.tools import decoding, evaluate, generate
 from saffu.tools.scores import LineScore, Scorer, batches, checked, score_texts
 from saffu.tools.word_vectors import WordVectors
 from saffu.tools.words import WordScore
-from saffu.workers import SINGLE, ProcessGroup
 
 if TYPE_CHECKING:
     from saffu.calibrated.ngrams import NgramCounts
@@ -168,7 +167,6 @@ class SaffuLM:
         references: bool = True,
         training: TrainingConfig | None = None,
         embeddings: Array | None = None,
-        group: ProcessGroup = SINGLE,
         on_stage: OnRow | None = None,
         stages: Callable[[SaffuLM, TokenCorpus], Iterator[Stage]] | None = None,
     ) -> SaffuLM:
@@ -176,8 +174,8 @@ class SaffuLM:
 
         All of `dev` is scored after each stage. `references` counts n-grams for `reference_scores`. `training` sets
         the initial weights of a later `backprop`. `embeddings` (N, D), word vectors by token id, replace the paper's
-        bit-cipher. `on_stage` is called with each row of `log_`. All processes of a `group` must pass the same
-        documents; only the first scores `dev`. `stages` counts and solves elsewhere, such as on a cluster.
+        bit-cipher. `on_stage` is called with each row of `log_`. `stages` counts and solves elsewhere, such as on a
+        cluster.
         """
         began = time.perf_counter()
         self.set_params()
@@ -192,7 +190,7 @@ class SaffuLM:
         self.source_ = {}
         self.log_ = []
         if stages is None:
-            solving = self._stages(corpus, group, training=training, embeddings=embeddings)
+            solving = self._stages(corpus, training=training, embeddings=embeddings)
         else:
             solving = stages(self, corpus)
         for stage in solving:
@@ -205,18 +203,18 @@ class SaffuLM:
                 self.ledger_ = None
             seconds = round(time.perf_counter() - began, 3)
             row = {"stage": stage.name, "tokens": corpus.targets, **stage.facts}
-            if scored is not None and group.is_first:
+            if scored is not None:
                 row |= evaluate.dev_facts(evaluate.evaluate(stage.model, scored))
             self.log_.append(row | {"seconds": seconds, "sample": self.sample()})
-            if on_stage and group.is_first:
+            if on_stage:
                 on_stage(self.log_[-1])
         return self
 
-    def _stages(self, corpus: TokenCorpus, group: ProcessGroup, **options: Any) -> Iterator[Stage]:
+    def _stages(self, corpus: TokenCorpus, **options: Any) -> Iterator[Stage]:
         if self.encoder is not None:
             return recount(self.encoder.model_, corpus, **options)
         fit = solution(self.config.preset).fit
-        return fit(corpus, len(self.tokenizer_), self.config, self.device, group, **options)
+        return fit(corpus, len(self.tokenizer_), self.config, self.device, **options)
 
     def train(
         self,
@@ -251,7 +249,6 @@ class SaffuLM:
         folder: str | Path | None = None,
         source: Any = None,
         on_fold: OnRow | None = None,
-        group: ProcessGroup = SINGLE,
     ) -> SaffuLM:
         """Train the weights by backpropagation, stopping early on `dev`; keep the best weights and return self.
 
@@ -261,7 +258,7 @@ class SaffuLM:
         folders.verify_and_load(self)
         seconds = self.log_[-1].get("seconds", 0.0) if self.log_ else 0.0
         corpora = self.tokenize(documents, "tokenize"), self.tokenize(dev, "tokenize")
-        run = new_run(self, training, *corpora, source=source, seconds=seconds, group=group)
+        run = new_run(self, training, *corpora, source=source, seconds=seconds)
         finish(self, run, folder, on_fold)
         return self
 
@@ -275,7 +272,6 @@ class SaffuLM:
         training: TrainingConfig | None = None,
         device: str | None = None,
         on_fold: OnRow | None = None,
-        group: ProcessGroup = SINGLE,
     ) -> SaffuLM:
         """Resume a `backprop` run on the same text, with its own settings unless `training` replaces them."""
         from saffu.training.checkpoint import read_checkpoint
@@ -288,7 +284,7 @@ class SaffuLM:
         own: Any = solution(lm.config.preset).training
         if training is None and own is not None and checkpoint.settings is not None:
             training = own.from_dict(dict(checkpoint.settings))
-        run = new_run(lm, training, *corpora, source=checkpoint.source, group=group)
+        run = new_run(lm, training, *corpora, source=checkpoint.source)
         run.restore(checkpoint)
         folders.verify_and_load(lm)
         finish(lm, run, folder, on_fold)

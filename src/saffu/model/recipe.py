@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from saffu.errors import SaffuError
-from saffu.files import changing
 from saffu.interface import Stage
 from saffu.model.folder import read_tokenizer
 from saffu.model.language_model import OnRow, SaffuLM
@@ -23,7 +21,6 @@ from saffu.settings import Settings
 from saffu.text.corpus import TokenCorpus
 from saffu.text.selection import TextSelection, TrainingText
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
-from saffu.workers import SINGLE, ProcessGroup, launched, together
 
 if TYPE_CHECKING:
     from saffu.training.checkpoint import Checkpoint
@@ -90,7 +87,7 @@ class Recipe:
             raise SaffuError("training needs held-out text for early stopping; pass `dev` FILE or a smaller `hold_out`")
         return Corpora(tokenizer, train, dev, time.perf_counter() - began)
 
-    def count(self, corpora: Corpora, on_row: OnRow, executor: Executor, group: ProcessGroup = SINGLE) -> SaffuLM:
+    def count(self, corpora: Corpora, on_row: OnRow, executor: Executor) -> SaffuLM:
         """Fit a model to the text, and save it after every stage."""
         if self.encoder:
             lm = SaffuLM(encoder=self.encoder, device=self.device)
@@ -105,12 +102,12 @@ class Recipe:
         dev = corpora.dev if corpora.dev.targets else None
         training = self.training
         stages = executor.stages
-        return lm.fit(corpora.train, dev, training=training, group=group, on_stage=on_stage, stages=stages)
+        return lm.fit(corpora.train, dev, training=training, on_stage=on_stage, stages=stages)
 
-    def train(self, lm: SaffuLM, corpora: Corpora, on_row: OnRow, group: ProcessGroup = SINGLE) -> SaffuLM:
+    def train(self, lm: SaffuLM, corpora: Corpora, on_row: OnRow) -> SaffuLM:
         """Train the weights of a fitted model; the state of the run is saved with it, for `resume`."""
         source = self.selection.seen_from(self.folder).to_dict()
-        return lm.backprop(*corpora[1:3], self.training, folder=self.folder, source=source, on_fold=on_row, group=group)
+        return lm.backprop(*corpora[1:3], self.training, folder=self.folder, source=source, on_fold=on_row)
 
 
 def stored_run(folder: Path, text: Sequence[str], dev: Sequence[str]) -> tuple[Checkpoint, TextSelection]:
@@ -128,20 +125,3 @@ def stored_text(folder: Path, selection: TextSelection) -> tuple[TokenCorpus, To
     with TrainingText(selection) as text:
         text.leave_out_bad_files()
         return text.tokenized(read_tokenizer(folder))
-
-
-@contextmanager
-def processes(preset: str, device: str) -> Iterator[ProcessGroup]:
-    """The processes that torchrun started, or this one alone."""
-    if solution(preset).train is not None:
-        with together(device) as group:
-            yield group
-    elif launched():
-        raise SaffuError("counting runs in one process; start it without torchrun, or add --minutes or --epochs")
-    else:
-        yield SINGLE
-
-
-def locked(folder: Path, group: ProcessGroup = SINGLE) -> AbstractContextManager[None]:
-    """Keep other saffu processes from writing to a folder."""
-    return changing(folder, wait=False) if group.is_first else nullcontext()

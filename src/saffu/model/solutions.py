@@ -17,7 +17,6 @@ from saffu.paper.config import PaperConfig, TrainingConfig
 from saffu.settings import Settings
 from saffu.text.corpus import Line, TokenCorpus
 from saffu.text.tokenizer import Tokenizer, TokenizerConfig
-from saffu.workers import SINGLE, ProcessGroup
 
 if TYPE_CHECKING:
     from saffu.training.run import Run
@@ -47,11 +46,9 @@ class Solution:
 
 
 def fit_calibrated(
-    corpus: TokenCorpus, vocabulary: int, config: CalibratedConfig, device: str, group: ProcessGroup, **options: Any
+    corpus: TokenCorpus, vocabulary: int, config: CalibratedConfig, device: str, **options: Any
 ) -> Iterator[Stage]:
     require_cpu(device)
-    if group.size > 1:
-        raise SaffuError("counted models are fitted in one process; run the command without torchrun")
     refuse(options, "counted models")
     from saffu.calibrated.fit import fit
 
@@ -68,13 +65,13 @@ def calibrated_from_arrays(
 
 
 def fit_companion(
-    corpus: TokenCorpus, vocabulary: int, config: CompanionConfig, device: str, group: ProcessGroup, **options: Any
+    corpus: TokenCorpus, vocabulary: int, config: CompanionConfig, device: str, **options: Any
 ) -> Iterator[Stage]:
-    """Count, each process of a group for itself; `SaffuLM.backprop` trains the network next to the counts."""
+    """Count; `SaffuLM.backprop` trains the network next to the counts."""
     require_usable(device)
     from saffu.companion.model import CompanionModel
 
-    for stage in fit_calibrated(corpus, vocabulary, config, "cpu", SINGLE, **options):
+    for stage in fit_calibrated(corpus, vocabulary, config, "cpu", **options):
         counted: Any = stage.model
         yield Stage(stage.name, CompanionModel(config, counted, None, device), stage.facts)
 
@@ -101,7 +98,6 @@ def fit_paper(
     vocabulary: int,
     config: PaperConfig,
     device: str,
-    group: ProcessGroup,
     training: Any = None,
     embeddings: Any = None,
 ) -> Iterator[Stage]:
@@ -109,10 +105,10 @@ def fit_paper(
     if training is not None:
         from saffu.paper.start import start
 
-        return start(corpus, vocabulary, config, training, device, group)
+        return start(corpus, vocabulary, config, training, device)
     from saffu.paper.fit import fit
 
-    return fit(corpus, vocabulary, config, device, group, embeddings)
+    return fit(corpus, vocabulary, config, device, embeddings)
 
 
 def paper_from_arrays(config: PaperConfig, vocabulary: int, arrays: Arrays, sums: Arrays | None, device: str) -> Model:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +22,6 @@ from saffu.paper.windows import Targets
 from saffu.text.corpus import TokenCorpus
 from saffu.training import cuda_graph, run
 from saffu.training.run import Diverged, OnCheck, Row, Save
-from saffu.workers import SINGLE, ProcessGroup
 
 DEV_TARGETS = 100_000  # held-out targets scored after each fold
 STEPS_PER_CHECK = 64  # after which losses are fetched from the device
@@ -58,13 +56,9 @@ class Backprop(run.Run[PaperModel, Progress]):
         *,
         source: Any = None,
         seconds: float = 0.0,
-        group: ProcessGroup = SINGLE,
     ):
-        """`seconds` is the time already spent on the model.
-
-        With several processes, each trains on its part of every batch.
-        """
-        super().__init__(corpus, dev, model.device, group, source, settings, settings.checkpoint_seconds)
+        """`seconds` is the time already spent on the model."""
+        super().__init__(corpus, dev, model.device, source, settings, settings.checkpoint_seconds)
         if settings.count_share < 1:
             corpus = corpus.split(settings.count_share)[1]
         if not corpus.targets:
@@ -72,12 +66,12 @@ class Backprop(run.Run[PaperModel, Progress]):
         self.model = self.best = model
         self.corpus = corpus
         self.training = settings
-        self.dev = dev.sample(DEV_TARGETS).share(group.rank, group.size)
+        self.dev = dev.sample(DEV_TARGETS)
         self.folds = folds_per_epoch(corpus, model.config.fold_tokens)
         self.progress = Progress(seconds=seconds)
-        self.step = AdamStep(copy.deepcopy(model.network), settings, group)
+        self.step = AdamStep(copy.deepcopy(model.network), settings)
         self.take_step: Callable[..., Tensor] = lambda *targets: self.step(Targets(*targets))
-        if cuda_graph.ENABLED and self.device.type == "cuda" and group.size == 1:
+        if cuda_graph.ENABLED and self.device.type == "cuda":
             self.take_step = cuda_graph.GraphedStep(self.take_step)
         self._losses: list[Tensor] = []  # of the latest steps, still on the device
 
@@ -86,9 +80,6 @@ class Backprop(run.Run[PaperModel, Progress]):
 
     def load(self, arrays: Mapping[str, Array]) -> None:
         self.step.load(arrays)
-
-    def close(self) -> None:
-        self.step.close()
 
     def moments(self, on_check: OnCheck[PaperModel] | None) -> Iterator[bool]:
         progress = self.progress
@@ -118,7 +109,7 @@ class Backprop(run.Run[PaperModel, Progress]):
                     bar.update(progress.fold_tokens - bar.n)
                     bar.set_postfix_str(f"train perplexity {self._train_perplexity():.1f}", refresh=False)
                     yield False
-                elif self.group.size == 1 and self.device.type == "cpu":  # others are asked now and then
+                elif self.device.type == "cpu":  # a GPU is asked now and then
                     yield False
 
     def save(self, save: Save | None) -> None:
@@ -129,16 +120,14 @@ class Backprop(run.Run[PaperModel, Progress]):
         super().save(save)
 
     def _batch(self) -> Targets:
-        """This process's part of the current batch."""
         begin = self.progress.step * self.training.batch_size
         size = min(self.training.batch_size, self.fold.targets - begin)
-        first, last = (size * part // self.group.size for part in (self.group.rank, self.group.rank + 1))
-        return self.fold.batch(begin + first, last - first)
+        return self.fold.batch(begin, size)
 
     def _add_losses(self) -> None:
         """Fetch the losses of the latest steps and add them up; raise Diverged if one is not finite."""
         progress = self.progress
-        losses = self.group.sum(torch.stack(self._losses)).tolist()
+        losses = torch.stack(self._losses).tolist()
         self._losses = []
         for step, loss in enumerate(losses, progress.steps - len(losses) + 1):
             if not math.isfinite(loss):
@@ -188,11 +177,7 @@ class Backprop(run.Run[PaperModel, Progress]):
         return self.model.with_network(network)
 
     def _score(self, model: PaperModel) -> Score:
-        score = Score(-float(model.log_probabilities(self.dev, "evaluate").sum()), self.dev.targets, self.dev.bytes)
-        if self.group.size == 1:
-            return score
-        nll, targets, size = self.group.sum(np.array([score.nll, score.targets, score.bytes], dtype=np.float64))
-        return Score(float(nll), int(targets), int(size))
+        return Score(-float(model.log_probabilities(self.dev, "evaluate").sum()), self.dev.targets, self.dev.bytes)
 
     def _train_perplexity(self) -> float:
         return Score(self.progress.fold_nll, max(1, self.progress.fold_tokens), 1).perplexity

@@ -185,14 +185,14 @@ def count_decoders(network: Network, corpus: TokenCorpus, bits: Tensor) -> dict[
     )
 
 
-def count_documents(network: Network, corpus: TokenCorpus, fold: TokenCorpus) -> Counts:
-    """F(x, δ): mean embeddings with the shard they come from; they divide the `fold` that `corpus` is part of."""
+def count_documents(network: Network, corpus: TokenCorpus) -> Counts:
+    """F(x, δ): mean embeddings with the shard they come from; they divide the corpus."""
     E = network.document_embeddings
     shards = network.config.document_shards
 
     def pair(targets: Targets) -> tuple[Tensor, Tensor]:
         assert targets.means is not None
-        return targets.means, shard_of(targets.documents - fold.first_document, shards, fold.documents)
+        return targets.means, shard_of(targets.documents - corpus.first_document, shards, corpus.documents)
 
     counted = _count(network, corpus, "count documents", lambda: {"document": PairCounter(pair, shards, E.shape[1], E)})
     return counted["document"]

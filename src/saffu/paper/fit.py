@@ -23,7 +23,6 @@ from saffu.paper.network import Network
 from saffu.paper.sums import Counts
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import FRG, PAD, SOD
-from saffu.workers import SINGLE, ProcessGroup
 
 FAINT = 1e-4  # as good as zero for the embedding of `<pad>`, but its logarithm exists
 
@@ -33,13 +32,11 @@ def fit(
     vocabulary: int,
     config: PaperConfig,
     device: torch.device | str = "cpu",
-    group: ProcessGroup = SINGLE,
     embeddings: Array | None = None,
 ) -> Iterator[Stage]:
     """Fit a model, stage by stage: "init", then "tune 1", "tune 2", …
 
-    `embeddings` (N, D) are word vectors to use instead of the bit-cipher's. With several processes, each counts its
-    share of the documents.
+    `embeddings` (N, D) are word vectors to use instead of the bit-cipher's.
     """
     if not corpus.targets:
         raise SaffuError("there is no text to count; pass at least one document")
@@ -52,27 +49,26 @@ def fit(
     counts: dict[str, Counts] = {}  # by layer
     for number in range(config.tune_folds + 1):
         fold = folds[number % len(folds)]
-        part = fold.share(group.rank, group.size)
         targets = torch.from_numpy(frequencies).to(device) if number == 0 else None
         if targets is None or config.attention == "explicit":
             restart = number == 1 and config.restart_attention
-            counted = counting.count_attention(network, part, bits, targets)
+            counted = counting.count_attention(network, fold, bits, targets)
             for name, new in counted.items():
-                total = _added(counts, f"{name}.attention", new, group, restart)
+                total = _added(counts, f"{name}.attention", new, restart)
                 remedy = "tune over fewer folds" if number else "use `attention` uniform"
                 W = solving.solve_attention(total, config, f"V outgrew its bound c in the {name} unit: {remedy}")
                 network.units[name].W.copy_(solving.stored(W, config))
         restart = not config.accumulate
-        for name, new in counting.count_decoders(network, part, bits).items():
-            total = _added(counts, f"{name}.decoder", new, group, restart)
+        for name, new in counting.count_decoders(network, fold, bits).items():
+            total = _added(counts, f"{name}.decoder", new, restart)
             unit = network.units[name]
             unit.U.copy_(solving.stored(solving.solve_decoder(total, unit.slots, config), config))
         if network.document is not None:
-            new = counting.count_documents(network, part, fold)
-            total = _added(counts, "document", new, group, restart)
+            new = counting.count_documents(network, fold)
+            total = _added(counts, "document", new, restart)
             network.document.D.copy_(solving.stored(solving.solve_documents(total, config), config))
-        F = counting.count_final(network, part)
-        total = _added(counts, "final", Counts(F, 0.0, part.targets), group, restart)
+        F = counting.count_final(network, fold)
+        total = _added(counts, "final", Counts(F, 0.0, fold.targets), restart)
         network.M.copy_(solving.stored(solving.solve_final(total.F, config), config))
         sums = None if config.tune_folds else PaperSums(total.F.cpu().numpy(), frequencies)
         model = PaperModel(copy.deepcopy(network).float(), frequencies, sums)
@@ -135,9 +131,8 @@ def fragments(corpus: TokenCorpus, config: PaperConfig) -> int:
     return int((last // (config.block - 1)).sum())
 
 
-def _added(counts: dict[str, Counts], layer: str, new: Counts, group: ProcessGroup, restart: bool) -> Counts:
+def _added(counts: dict[str, Counts], layer: str, new: Counts, restart: bool) -> Counts:
     """Add new counts to those of a layer, or replace them, and return the result."""
-    new = new.summed(group)
     counts[layer] = new if restart or layer not in counts else counts[layer] + new
     return counts[layer]
 

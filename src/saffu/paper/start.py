@@ -15,7 +15,6 @@ from saffu.paper.model import PaperModel
 from saffu.paper.network import Network
 from saffu.text.corpus import TokenCorpus
 from saffu.training.run import seed_of
-from saffu.workers import SINGLE, ProcessGroup
 
 
 def start(
@@ -24,14 +23,13 @@ def start(
     config: PaperConfig,
     training: TrainingConfig,
     device: str = "cpu",
-    group: ProcessGroup = SINGLE,
 ) -> Iterator[Stage]:
     """Fit the model that training starts from: `paper.fit` on a share of the documents, or random weights."""
     if training.init == "explicit":
         counted = corpus if training.count_share == 1 else corpus.split(training.count_share)[0]
         if not counted.targets:
             raise SaffuError("no documents are left for the explicit solution; raise `count_share` or add text")
-        yield from fit(counted, vocabulary, config, device, group)
+        yield from fit(counted, vocabulary, config, device)
         return
     network = unsolved_network(corpus, vocabulary, config, device)
     randomize(network, training)

@@ -16,19 +16,14 @@ from saffu.interface import Array
 from saffu.paper.config import TrainingConfig
 from saffu.paper.network import Network, Tables
 from saffu.paper.windows import Targets
-from saffu.workers import SINGLE, ProcessGroup, peer_errors
 
 
 class AdamStep:
-    """Callable with targets; changes the weights of a network in place.
+    """Callable with targets; changes the weights of a network in place."""
 
-    With several processes, each is called with its part of the batch, and gradients are averaged.
-    """
-
-    def __init__(self, network: Network, settings: TrainingConfig, group: ProcessGroup = SINGLE):
+    def __init__(self, network: Network, settings: TrainingConfig):
         self.network = network
         self.settings = settings
-        self.group = group
         network.requires_grad_(True)
         network.set_dropout(settings.dropout)
         if settings.trains_embeddings:
@@ -37,34 +32,24 @@ class AdamStep:
         self.optimizer = torch.optim.Adam(
             network.parameters(), lr=settings.learning_rate, fused=True, capturable=on_gpu
         )
-        narrow = settings.matmul_dtype == "bfloat16" or (settings.matmul_dtype == "auto" and on_gpu)
-        if narrow and not on_gpu:
+        self.narrow = settings.matmul_dtype == "bfloat16" or (settings.matmul_dtype == "auto" and on_gpu)
+        if self.narrow and not on_gpu:
             require_bfloat16()
         self.tables: Tables | None = None  # of embeddings that are not trained
-        self.loss: nn.Module | None = TotalLoss(network, narrow)
-        if group.size > 1:
-            with peer_errors():
-                self.loss = nn.parallel.DistributedDataParallel(self.loss, broadcast_buffers=False)
 
     def __call__(self, targets: Targets) -> Tensor:
         """Return −Σ log p of the targets before the step, on the device."""
-        assert self.loss is not None, "the step is closed"
         if self.tables is None and not self.settings.trains_embeddings:
             self.tables = self.network.tables(decode=False)
         self.network.train()
         self.optimizer.zero_grad()
         with parametrize.cached():
-            loss: Tensor = self.loss(targets, self.tables)
-        with peer_errors():
-            (self.group.size * loss / self.settings.batch_size).backward()  # a short last batch weighs less
+            loss = total_loss(self.network, targets, self.tables, self.narrow)
+        (loss / self.settings.batch_size).backward()  # a short last batch weighs less
         if self.settings.max_grad_norm:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.max_grad_norm)
         self.optimizer.step()
         return loss.detach()
-
-    def close(self) -> None:
-        """Drop what refers to the process group, so that the group can end."""
-        self.loss = None
 
     def arrays(self) -> dict[str, Array]:
         """The network's weights and Adam's moments, by name."""
@@ -89,21 +74,12 @@ class AdamStep:
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": adam})
 
 
-class TotalLoss(nn.Module):
-    """−Σ log p of targets, as a module, because that is what DistributedDataParallel can wrap."""
-
-    def __init__(self, network: Network, narrow: bool):
-        super().__init__()
-        self.network = network
-        self.narrow = narrow
-
-    def forward(self, targets: Targets, tables: Tables | None) -> Tensor:
-        if not len(targets.ids):  # the batch has fewer targets than there are processes
-            return 0 * torch.stack([weight.sum() for weight in self.parameters()]).sum()
-        hidden = self.network.hidden(targets, tables)
-        with torch.autocast(hidden.device.type, torch.bfloat16, enabled=self.narrow):
-            logits = self.network.decode(hidden)
-        return nn.functional.cross_entropy(logits.to(hidden.dtype), targets.ids, reduction="sum")
+def total_loss(network: Network, targets: Targets, tables: Tables | None, narrow: bool) -> Tensor:
+    """Return −Σ log p of targets; if `narrow`, multiply by the final decoder in bfloat16."""
+    hidden = network.hidden(targets, tables)
+    with torch.autocast(hidden.device.type, torch.bfloat16, enabled=narrow):
+        logits = network.decode(hidden)
+    return nn.functional.cross_entropy(logits.to(hidden.dtype), targets.ids, reduction="sum")
 
 
 class Simplex(nn.Module):

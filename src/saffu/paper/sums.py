@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
-
-from saffu.workers import ProcessGroup
 
 FLOAT32_TARGETS = 1 << 17  # targets that are summed in float32 before they are added to float64 sums
 
@@ -28,11 +25,6 @@ class Counts:
     def mean_norm(self) -> float:
         """K̂ = Σ_m ‖H_m‖₁ / M, the measured priming number."""
         return self.norm / self.targets
-
-    def summed(self, group: ProcessGroup) -> Counts:
-        """The sum of the counts of all processes."""
-        norm, targets = group.sum(np.array([self.norm, float(self.targets)])).tolist()
-        return Counts(group.sum(self.F), norm, int(targets))
 
 
 class SumsByTarget:

@@ -194,16 +194,8 @@ class TokenCorpus:
     def folds(self, targets: int) -> list[TokenCorpus]:
         """Contiguous parts of whole documents, of about equal size, with about `targets` each."""
         count = max(1, round(self.targets / targets))
-        return [self.slice(a, b) for a, b in pairwise(sorted({0, *self._searched_cuts(count), self.documents}))]
-
-    def share(self, number: int, of: int) -> TokenCorpus:
-        """Part `number` of `of` contiguous parts of whole documents with about equally many targets."""
-        cuts = [0, *self._searched_cuts(of), self.documents]
-        return self.slice(cuts[number], cuts[number + 1])
-
-    def _searched_cuts(self, count: int) -> list[int]:
-        evenly = np.arange(1, count) * self.targets // count
-        return [int(cut) for cut in np.searchsorted(self.starts, evenly)]
+        cuts = np.searchsorted(self.starts, np.arange(1, count) * self.targets // count).tolist()
+        return [self.slice(a, b) for a, b in pairwise(sorted({0, *cuts, self.documents}))]
 
     def frequencies(self, vocabulary: int) -> npt.NDArray[np.int64]:
         """How often each token is a target: f (N,)."""

@@ -1,1 +1,1 @@
-"""What every training run needs: clock, checks, checkpoints, signals, CUDA graphs, several processes."""
+"""What every training run needs: clock, checks, checkpoints, signals, CUDA graphs."""

@@ -1,9 +1,9 @@
 """A training run: what the paper's network and the networks next to the counts have in common.
 
 A run goes from moment to moment, places where it could stop. In between are the steps, the checks of held-out text, and
-the decision to end, which belong to each kind of run. Here are its clock, its checkpoints, signals, and the agreement
-between several processes. Everything random follows from a seed and the place in the run, and a checkpoint holds the
-whole state, so a run that was interrupted and resumed ends with the weights of one that never was.
+the decision to end, which belong to each kind of run. Here are its clock, its checkpoints, and signals. Everything
+random follows from a seed and the place in the run, and a checkpoint holds the whole state, so a run that was
+interrupted and resumed ends with the weights of one that never was.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from saffu.settings import Settings
 from saffu.text.corpus import TokenCorpus
 from saffu.training.checkpoint import Checkpoint, restored
 from saffu.training.cuda_graph import side_stream
-from saffu.workers import ProcessGroup
 from saffu.writing import uninterrupted
 
 Row = dict[str, Any]
@@ -62,7 +61,6 @@ class Run(ABC, Generic[M, P]):
         corpus: TokenCorpus,
         dev: TokenCorpus,
         device: torch.device,
-        group: ProcessGroup,
         source: Any,
         settings: Settings | None = None,
         save_seconds: float = 60.0,
@@ -72,7 +70,6 @@ class Run(ABC, Generic[M, P]):
             raise SaffuError("training needs held-out text for early stopping; pass some as `dev`")
         self.text = {"corpus": corpus.fingerprint(), "dev": dev.fingerprint()}
         self.device = device
-        self.group = group
         self.source = source
         self.settings = settings
         self.save_seconds = save_seconds
@@ -80,10 +77,7 @@ class Run(ABC, Generic[M, P]):
 
     @abstractmethod
     def moments(self, on_check: OnCheck[M] | None) -> Iterator[bool]:
-        """Train to the end, yielding wherever the run could stop: in the same places in all processes.
-
-        Yields True if a checkpoint must be saved now.
-        """
+        """Train to the end, yielding wherever the run could stop; True if a checkpoint must be saved now."""
 
     @abstractmethod
     def arrays(self) -> dict[str, Array]:
@@ -93,55 +87,43 @@ class Run(ABC, Generic[M, P]):
     def load(self, arrays: Mapping[str, Array]) -> None:
         """Restore what `arrays` returned; KeyError, TypeError, ValueError, or RuntimeError if it cannot."""
 
-    def close(self) -> None:
-        """Drop what refers to the group of processes, so that it can end."""
-
     def run(self, save: Save | None = None, on_check: OnCheck[M] | None = None) -> M:
         """Train until the run ends; return the best model.
 
-        `on_check` receives a row of the log and the model as it is now, whenever held-out text was scored. `save`,
-        called on the first process only, must store `best` together with the files it receives: checkpoints, or none
-        after a divergence. Signals that end the run take effect at the next moment, once a checkpoint is saved.
+        `on_check` receives a row of the log and the model as it is now, whenever held-out text was scored. `save` must
+        store `best` together with the files it receives: checkpoints, or none after a divergence. Signals that end the
+        run take effect at the next moment, once a checkpoint is saved.
         """
         cuda = [self.device] if self.device.type == "cuda" else []
         try:
             with side_stream(self.device), torch.random.fork_rng(cuda), uninterrupted(once=True) as interrupts:
                 self._since = saved = time.perf_counter()
                 for now in self.moments(on_check):
-                    due = now or time.perf_counter() - saved >= self.save_seconds
-                    stop, due = self.read_clock(bool(interrupts), due)
-                    if stop or due:
+                    stop = bool(interrupts)
+                    self.read_clock()
+                    if stop or now or self._since - saved >= self.save_seconds:
                         self.save(save)
                         saved = self._since
-                    if stop:  # here or in another process
+                    if stop:
                         raise KeyboardInterrupt
                 self.save(save)
         except Diverged:
-            if save and self.group.is_first:
+            if save:
                 save({})
             raise
-        finally:
-            self.close()
         return self.best
 
-    def read_clock(self, *flags: bool) -> list[bool]:
-        """Add the time of the first process since the last call. Returns for each flag whether any process has it."""
+    def read_clock(self) -> None:
+        """Add the time since the last call."""
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
         now = time.perf_counter()
-        passed, *raised = self.of_first(now - self._since, *flags)
-        self.progress.seconds += passed
+        self.progress.seconds += now - self._since
         self._since = now
-        return [number > 0 for number in raised]
-
-    def of_first(self, number: float, *added: float) -> list[float]:
-        """A number of the first process, and others summed over all processes."""
-        numbers = self.group.sum(np.array([number if self.group.is_first else 0.0, *added], dtype=np.float64))
-        return [float(number) for number in numbers]
 
     def save(self, save: Save | None) -> None:
         """Save a checkpoint; the time it takes counts."""
-        if save is not None and self.group.is_first:
+        if save is not None:
             save(self.checkpoint().files())
         self.read_clock()
 
@@ -163,7 +145,7 @@ class Run(ABC, Generic[M, P]):
 
     def seed_step(self, seed: int) -> None:
         """Seed dropout for the current step alone, so that a resumed run draws what the uninterrupted one draws."""
-        value = seed_of(seed, "dropout", self.progress.steps, self.group.rank)
+        value = seed_of(seed, "dropout", self.progress.steps, 0)  # the 0 keeps the weights of published runs
         if self.device.type == "cuda":
             torch.cuda.manual_seed(value)
         else:
