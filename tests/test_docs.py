@@ -58,8 +58,8 @@ def commands_of(text: str) -> list[str]:
 
 
 def saffu_words(line: str) -> list[str]:
-    """The words after `saffu` of a command line, which may be the end of a pipe and may write to a file."""
-    return shlex.split(re.split(r"(?:^|\| )saffu ", line)[1].split(" > ")[0])
+    """The words after `saffu` of a command line, which may be part of a pipe and may write to a file."""
+    return shlex.split(re.split(r" > | \| ", re.split(r"(?:^|\| )saffu ", line)[1])[0])
 
 
 ALL_COMMANDS = [(page.name, line) for page in PAGES for line in commands_of(page.read_text("utf-8"))]

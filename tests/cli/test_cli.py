@@ -297,8 +297,6 @@ def spoil(tmp_path):
         ("explain nowhere --top 0", "--top must be at least 1"),
         ("embed nowhere", "no word to look up"),
         ("embed nowhere x --out folder", "is a folder"),
-        ("score nowhere --above high", "--above: must be a number, got 'high'"),
-        ("score nowhere --below nan", "--below: must be a number"),
         ("compare folder folder", "listed twice"),
         ("compare folder taken --names a", "1 name for 2 runs"),
         ("report nowhere", "saffu ablate"),

@@ -1,4 +1,4 @@
-"""Distributions: quantiles and histograms."""
+"""Distributions: histograms, and the quantiles that bound them."""
 
 import math
 import random
@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from saffu.tools.distribution import SHARES, Distribution
+from saffu.tools.distribution import Distribution
 
 
 def test_quantiles_are_numpys():
@@ -14,7 +14,7 @@ def test_quantiles_are_numpys():
     values = Distribution()
     for number in numbers:
         values.add(number)
-    for share in SHARES:
+    for share in (0.01, 0.05, 0.5, 0.95, 0.99):
         assert values.quantile(share) == pytest.approx(np.quantile(numbers, share, method="inverted_cdf"), abs=6e-4)
     parts = [Distribution(), Distribution()]
     for place, number in enumerate(numbers):

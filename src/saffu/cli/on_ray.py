@@ -32,8 +32,6 @@ def score(options: argparse.Namespace) -> Tally:
     names = (
         "unit",
         "keep",
-        "below",
-        "above",
         "json",
         "field",
         "split",
@@ -41,7 +39,6 @@ def score(options: argparse.Namespace) -> Tally:
         "online",
         "repetition",
         "keep_best",
-        "quantiles",
         "encoding_errors",
         "bad_records",
     )

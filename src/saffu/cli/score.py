@@ -19,13 +19,11 @@ from saffu.cli.options import (
     add_online_options,
     add_text_options,
     device_of,
-    finite,
     named_path,
     require_online,
 )
-from saffu.cli.output import print_json
 from saffu.errors import SaffuError
-from saffu.format import plural, table, warn
+from saffu.format import plural, warn
 
 if TYPE_CHECKING:
     from saffu.tools.score_table import Tally
@@ -44,12 +42,8 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("--against", action="append", default=[], type=named_path, metavar="OTHER", help=help)
     help = "keep only rows that meet a condition such as 'bits_per_byte<1.9'; may be repeated"
     parser.add_argument("--keep", action="append", default=[], metavar="CONDITION", help=help)
-    parser.add_argument("--below", type=finite, metavar="X", help="short for --keep 'bits_per_byte<X'")
-    parser.add_argument("--above", type=finite, metavar="X", help="short for --keep 'bits_per_byte>X'")
-    help = "keep only the best lines: a share such as 50%%, with the fewest bits per byte or the highest log-ratio"
+    help = "keep only the best of all lines: a share such as 50%%, by bits per byte or, with --against, log-ratio"
     parser.add_argument("--keep-best", type=share, metavar="SHARE", help=help)
-    help = "print the distribution of scores instead of rows, to help choose a threshold"
-    parser.add_argument("--quantiles", action="store_true", help=help)
     help = "whether to predict with memory of what the text itself has said so far [only with --split file]"
     parser.add_argument("--memory", action=argparse.BooleanOptionalAction, help=help)
     parser.add_argument("--no-cache", dest="memory", action="store_false", default=None, help=argparse.SUPPRESS)
@@ -86,8 +80,8 @@ def run(options: argparse.Namespace) -> None:
 
     measures = scoring.measures_of(options)
     require_stream(options)
-    if options.keep_best is not None and (options.quantiles or options.ray or options.out):
-        raise SaffuError("--keep-best prints lines of one run; remove --quantiles, --ray, and --out")
+    if options.keep_best is not None and (options.ray or options.out):
+        raise SaffuError("--keep-best prints lines of one run; remove --ray and --out")
     if options.ray or options.out:
         from saffu.cli import on_ray
 
@@ -109,9 +103,7 @@ def run(options: argparse.Namespace) -> None:
         warn(f"scores replaced fields of the same name: {names}; rename these fields to keep them")
     if tally.blank:
         warn(f"skipped {plural(tally.blank, 'blank record')}")
-    if tally.rows and options.quantiles:
-        print_quantiles(options, measures.main, tally)
-    elif tally.rows and sys.stderr.isatty() and not options.quiet:
+    if tally.rows and sys.stderr.isatty() and not options.quiet:
         print(histogram(options, measures.main, tally), file=sys.stderr)
 
 
@@ -122,19 +114,6 @@ def require_stream(options: argparse.Namespace) -> None:
         raise SaffuError("--online reads one text after the other, with memory; remove --repetition, --ray, and --out")
     if options.update and options.text in ([], ["-"]):
         raise SaffuError("--update reads the text twice, and standard input can be read once; pass files")
-
-
-def print_quantiles(options: argparse.Namespace, measure: str, tally: Tally) -> None:
-    """The distribution of the scores that are kept: a table of quantiles and a histogram, or one JSON object."""
-    if not tally.kept:
-        raise SaffuError(f"no {options.unit[:-1]} meets all conditions; relax --keep, --below, or --above")
-    quantiles = tally.values.quantiles()
-    if options.json:
-        print_json({"measure": measure, options.unit: tally.kept, "quantiles": quantiles})
-        return
-    print(table(["quantile", measure], [[name, f"{value:.3f}"] for name, value in quantiles.items()]))
-    if not options.quiet:
-        print(f"\n{histogram(options, measure, tally)}")
 
 
 def histogram(options: argparse.Namespace, measure: str, tally: Tally) -> str:
@@ -151,7 +130,6 @@ COMMAND = Command(
     "saffu score model stories.txt --words > surprisals.tsv\n"
     "zcat crawl.jsonl.gz | saffu score model --field text --json --keep 'bits_per_byte<1.9' > clean.jsonl\n"
     "saffu score law lines.txt --against news --keep 'log_ratio_per_byte>0' > law.txt\n"
-    "saffu score model good.txt --quantiles\n"
     "saffu score model crawl.txt --keep-best 50% > better-half.txt\n"
     "saffu score model crawl/*.jsonl.gz --json --out scored --ray    # on a cluster",
     add_options,

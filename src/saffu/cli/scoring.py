@@ -22,7 +22,6 @@ from saffu.tools.score_table import (
     TextWriter,
     Writer,
     best_rows,
-    distribution,
     scored,
     write_rows,
 )
@@ -43,11 +42,8 @@ def write_scores(
     records = read_records(sources, skipped=tally.skipped, **reading(options))
     groups = (Arrivals if live else batches)(records, lambda record: len(record.text))
     rows = scored(groups, measures, scorer, others, tally)
-    if options.quantiles:
-        tally.values = distribution(rows, measures)  # only those that are kept
-        return tally
     if options.keep_best is not None:
-        rows = best_rows(rows, measures, options.keep_best, tally, live)
+        rows = best_rows(rows, measures, options.keep_best, tally)
     write_rows(rows, writer_of(options, measures, len(sources) > 1, tally), out)
     return tally
 
@@ -69,10 +65,6 @@ def scorers_of(options: argparse.Namespace, load: Callable[[Path], Scorer]) -> l
 def measures_of(options: argparse.Namespace) -> Measures:
     """The columns and conditions that the options ask for. Fails before any work if rows will not have them."""
     conditions = [Condition.parse(text) for text in options.keep]
-    if options.unit != "lines" and (options.below, options.above) != (None, None):
-        raise SaffuError(f"--below and --above are for lines; with --{options.unit}, use --keep 'bits>X'")
-    conditions += [Condition("bits_per_byte", "<", options.below)] if options.below is not None else []
-    conditions += [Condition("bits_per_byte", ">", options.above)] if options.above is not None else []
     names = [Path(model).resolve().name for model in (options.model, *options.against)]
     return Measures(options.unit, conditions, names, options.repetition)
 

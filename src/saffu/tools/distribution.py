@@ -1,17 +1,16 @@
-"""How numbers are distributed: quantiles and a histogram, in constant memory."""
+"""How numbers are distributed: a histogram, in constant memory."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
 
 WIDTH = 0.001  # of a bin
 LARGEST = 10_000.0  # what lies beyond is counted here
 STEPS = tuple(step * 10**power for power in range(8) for step in (1, 2, 5))  # in bins, of a bar
 BARS = 20
-SHARES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
 
 def number_of(share: float, total: int) -> int:
@@ -56,10 +55,6 @@ class Distribution:
             if below >= needed:
                 break
         return round(place * WIDTH, 3)
-
-    def quantiles(self, shares: Sequence[float] = SHARES) -> dict[str, float]:
-        """Quantiles by name: "1%", …, "99%"."""
-        return {f"{share:.0%}": self.quantile(share) for share in shares}
 
     def histogram(self, title: str, width: int = 40) -> str:
         """At most 20 bars of equal width from the 1st to the 99th percentile; the first and the last hold all beyond.

@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import tempfile
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import IO, Any, Literal
@@ -19,7 +18,7 @@ import numpy as np
 from saffu.errors import SaffuError
 from saffu.format import to_json
 from saffu.text.records import Record, Skipped
-from saffu.tools.distribution import Distribution, bin_of, number_of
+from saffu.tools.distribution import Distribution, number_of
 from saffu.tools.scores import Condition, Scorer
 from saffu.tools.words import END_OF_LINE
 
@@ -31,7 +30,6 @@ COLUMNS = {
 RATIO = "log_ratio_per_byte"
 BEST = "best"
 REPETITION, COST = "repetition", "cost"
-JUDGED_TOGETHER = 1000  # rows of a stream of which the best are kept
 Row = dict[str, Any]
 
 
@@ -167,74 +165,30 @@ def scored(
         yield kept
 
 
-def distribution(rows: Iterable[list[tuple[Record, Row]]], measures: Measures) -> Distribution:
-    """How the measure is distributed in the rows that are kept, without those of line ends among words."""
-    values = Distribution()
-    for _, row in chain.from_iterable(rows):
-        if row.get("word") != END_OF_LINE:
-            values.add(row[measures.main])
-    return values
-
-
 def best_rows(
-    rows: Iterable[list[tuple[Record, Row]]], measures: Measures, share: float, tally: Tally, live: bool
+    rows: Iterable[list[tuple[Record, Row]]], measures: Measures, share: float, tally: Tally
 ) -> Iterator[list[tuple[Record, Row]]]:
     """The best share of all rows: those with the fewest bits per byte, the least cost, or the highest log-ratio.
 
-    Rows of files are judged when all are known, exactly; meanwhile they wait in a temporary file. Rows of a live stream
-    are judged by those before them: the first thousand among themselves, and then each by all earlier thousands.
+    Rows are judged when all are known; meanwhile they wait in a temporary file.
     """
     if measures.unit != "lines":
         raise SaffuError(f"`keep_best` keeps whole lines; remove --{measures.unit}")
     sign = -1.0 if measures.against else 1.0
-    kept = _best_so_far if live else _best_of_all
-    best = 0
-    for batch in kept(rows, lambda row: sign * row[measures.main], share):
-        best += len(batch)
-        yield batch
-    tally.kept = best
-
-
-def _best_of_all(
-    rows: Iterable[list[tuple[Record, Row]]], value: Callable[[Row], float], share: float
-) -> Iterator[list[tuple[Record, Row]]]:
     values = array("d")
     with tempfile.TemporaryFile() as file:
         for record, row in chain.from_iterable(rows):
-            values.append(value(row))
+            values.append(sign * row[measures.main])
             file.write(json.dumps([vars(record), row], default=str).encode() + b"\n")
         order = np.argsort(np.array(values), kind="stable")
         is_kept = np.zeros(len(values), dtype=bool)
         is_kept[order[: number_of(share, len(values))]] = True
+        tally.kept = int(is_kept.sum())
         file.seek(0)
         for line, keep in zip(file, is_kept.tolist(), strict=True):
             if keep:
                 record, row = json.loads(line)
                 yield [(Record(**record), row)]
-
-
-def _best_so_far(
-    rows: Iterable[list[tuple[Record, Row]]], value: Callable[[Row], float], share: float
-) -> Iterator[list[tuple[Record, Row]]]:
-    seen = Distribution()
-    limit = math.nan
-    waiting = list[tuple[Record, Row]]()
-    for batch in rows:
-        kept = []
-        for record, row in batch:
-            seen.add(value(row))
-            if math.isnan(limit):
-                waiting.append((record, row))
-            elif bin_of(value(row)) <= bin_of(limit):
-                kept.append((record, row))
-            if seen.counts.total() % JUDGED_TOGETHER == 0:
-                limit = seen.quantile(share)
-                kept += [item for item in waiting if bin_of(value(item[1])) <= bin_of(limit)]
-                waiting = []
-        yield kept
-    if waiting:
-        limit = seen.quantile(share)
-        yield [item for item in waiting if bin_of(value(item[1])) <= bin_of(limit)]
 
 
 class TableWriter:
