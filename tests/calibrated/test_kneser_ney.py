@@ -14,7 +14,7 @@ from saffu.calibrated import kneser_ney
 from saffu.calibrated.kneser_ney import KneserNey, Table, discounts, ranks_in_order, unigrams
 from saffu.calibrated.ngrams import NgramCounts
 from saffu.errors import SaffuError
-from saffu.text.tokenizer import EOD
+from saffu.text.tokenizer import EOD, PAD
 
 VOCABULARY = 9
 lines = st.lists(st.integers(4, VOCABULARY - 2), max_size=7)  # the last token never occurs
@@ -232,3 +232,42 @@ def test_unseen_ids_are_rejected():
     with pytest.raises(SaffuError, match="ids outside"):
         model.log_probabilities(corpus_of([[8]]))
     assert model.log_probabilities(corpus_of([])).shape == (0,)
+
+
+def stored_counts(rows: dict, order: int) -> NgramCounts:
+    """Counts as a folder may hold them: of rows of tokens, the nearest first and the target last."""
+    drawn = sorted(rows)
+    keys = [sum(token << 16 * place for place, token in enumerate(reversed(row[1:]))) for row in drawn]
+    sizes = np.bincount([row[0] for row in drawn], minlength=VOCABULARY)
+    arrays = {
+        "shape": np.array([order, VOCABULARY]),
+        "offsets": np.concatenate([[0], sizes.cumsum()]),
+        "keys": np.array(keys, dtype=np.uint16 if order == 2 else np.uint64),
+        "counts": np.array([rows[row] for row in drawn], dtype=np.uint32),
+    }
+    return NgramCounts.from_arrays(arrays, VOCABULARY)
+
+
+def test_sums_of_counts_do_not_wrap():
+    """Three rows of 2³¹ would add up to 2³¹ again, after they have come to zero: a follower twice."""
+    rows = {(4, PAD, older, target): 1 << 31 for older in (4, 5, 6) for target in (EOD, 7)}
+    with pytest.raises(SaffuError, match="more than four billion times"):
+        Table.solve(stored_counts(rows, 4), (1, 2, 3), ranks_in_order(VOCABULARY))
+
+
+tokens = st.sampled_from([PAD, EOD, 4, 5, VOCABULARY - 1])
+targets = st.sampled_from([EOD, 4, VOCABULARY - 1])
+often = st.sampled_from([1, 2, 3, 1 << 31, (1 << 32) - 1])
+
+
+@pytest.mark.parametrize("order", [2, 3, 4])
+@given(data=st.data())
+def test_whatever_counts_are_accepted_gives_tables_that_are_accepted(order, data):
+    rows = data.draw(st.dictionaries(st.tuples(*[tokens] * (order - 1), targets), often, min_size=1))
+    try:
+        table = Table.solve(stored_counts(rows, order), range(1, order), ranks_in_order(VOCABULARY))
+    except SaffuError:
+        assert sum(rows.values()) >= 1 << 32
+        return
+    found = Table.from_arrays(table.arrays(), VOCABULARY)
+    assert all(np.array_equal(found.arrays()[name], array) for name, array in table.arrays().items())

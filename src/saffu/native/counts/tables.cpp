@@ -36,8 +36,10 @@ template <class Key> struct Builder {
     std::vector<std::vector<Token>> touched;      // and which are not zero
 
     void add(int level, Token follower, uint32_t count) {
-        if (!sums[level][follower]) touched[level].push_back(follower);
-        sums[level][follower] += count;
+        uint32_t &sum = sums[level][follower];
+        if (!sum) touched[level].push_back(follower);
+        require_count((int64_t)sum + count);
+        sum += count;
     }
 
     // All rows from i to j share the first `level` tokens of their context. Leaves its followers in sums[level].
