@@ -1,11 +1,11 @@
-"""The packages: which may import which, where torch may be imported, who may print, and how long functions may grow."""
+"""The packages: which may import which, where torch may be imported, and who may print."""
 
 import ast
 import os
-import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,6 @@ import saffu
 
 ROOT = Path(saffu.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-REPOSITORY = Path(__file__).parent.parent
-NOT_INSTALLED = sorted(path for folder in ("lab", "reference") for path in (REPOSITORY / folder).glob("*.py"))
 
 PACKAGES = {"text": 1, "training": 3, "calibrated": 4, "paper": 4, "tools": 5, "companion": 6, "model": 7}
 PACKAGES |= {"cluster": 8, "experiments": 8, "play": 8, "cli": 9}
@@ -24,7 +22,7 @@ TORCH = ("paper/", "training/", "companion/", "experiments/", "model/transformer
 NO_TORCH = tuple(f"companion/{name}.py" for name in ("config", "kernels", "model", "networks", "rows"))
 NO_TORCH += ("companion/weights.py", "companion/window.py")  # a trained model is used without it
 TORCH_INSIDE_FUNCTIONS = ("workers.py",)
-MOST_LINES, MOST_ARGUMENTS = 55, 9  # of a function
+UNSAFE = {"dill", "marshal", "pickle", "shelve"}
 
 
 def place(module: str) -> str:
@@ -41,11 +39,12 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 2 else parts)
 
 
-def imported(path: Path) -> list[tuple[str, bool]]:
-    """All modules that a file imports, wherever in it, and whether inside a function (or for type checkers only)."""
-    modules: list[tuple[str, bool]] = []
+@cache
+def imported(path: Path) -> list[tuple[str, str]]:
+    """All modules that a file imports, each with where: at its top (""), inside a "function", or for "types" only."""
+    modules: list[tuple[str, str]] = []
 
-    def visit(node: ast.AST, inside: bool) -> None:
+    def visit(node: ast.AST, inside: str) -> None:
         if isinstance(node, ast.Import):
             modules.extend((alias.name, inside) for alias in node.names if alias.name != "saffu")
         elif isinstance(node, ast.ImportFrom):
@@ -53,11 +52,14 @@ def imported(path: Path) -> list[tuple[str, bool]]:
             modules.extend((resolved(node.module or "", alias.name), inside) for alias in node.names)
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "saffu":
             modules.append((resolved("saffu", node.attr), inside))  # after `import saffu`
-        inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or is_for_type_checkers(node)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inside = "function"
+        elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            inside = "types"
         for child in ast.iter_child_nodes(node):
             visit(child, inside)
 
-    visit(ast.parse(path.read_text("utf-8")), False)
+    visit(ast.parse(path.read_text("utf-8")), "")
     return [(module, inside) for module, inside in modules if module]
 
 
@@ -77,48 +79,32 @@ def resolved(base: str, name: str) -> str:
     return f"{base}.{name}" if place.is_dir() or place.with_suffix(".py").exists() else base
 
 
-def is_for_type_checkers(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_packages_import_only_what_comes_before_them(path):
-    here = place(module_of(path))
-    for module, _ in imported(path):
-        if module.split(".")[0] == "saffu" and place(module) != here:
+def test_packages_import_only_what_comes_before_them():
+    wrong = []
+    for path in FILES:
+        here = place(module_of(path))
+        for module, _ in imported(path):
             there = place(module)
-            assert level(there) <= level(here), f"{module_of(path)} imports {module}"
-            assert level(there) < level(here) or level(here) == 0, f"{module_of(path)} imports its neighbor {module}"
+            if module.split(".")[0] == "saffu" and there != here:
+                allowed = level(there) < level(here) or level(there) == level(here) == 0
+                wrong += [] if allowed else [f"{module_of(path)} imports {module}"]
+    assert not wrong
 
 
-@pytest.mark.parametrize("line", ["from saffu import cli", "from saffu import SaffuLM", "from saffu.cli import main"])
-def test_no_spelling_of_an_import_is_overlooked(line, tmp_path):
-    (tmp_path / "file.py").write_text(f"{line}\n")
-    (tmp_path / "other.py").write_text(f"import saffu\nx = saffu.{line.split()[-1]}\n")
-    (module, _), *_ = imported(tmp_path / "file.py")
-    assert place(module) in ("cli", "model")
-    if line.startswith("from saffu import"):
-        assert imported(tmp_path / "other.py") == [(module, False)]
+def test_no_spelling_of_an_import_is_overlooked(tmp_path):
+    spellings = ["from saffu import cli", "from saffu import SaffuLM", "from saffu.cli import main"]
+    for number, text in enumerate([*spellings, "import saffu\nsaffu.cli", "import saffu\nsaffu.SaffuLM"]):
+        path = tmp_path / f"{number}.py"
+        path.write_text(text)
+        ((module, inside),) = imported(path)
+        assert place(module) in ("cli", "model") and not inside, text
 
 
 def test_files_do_not_import_each_other_in_circles():
     """Neither directly nor by way of others, not even inside functions; what only a type checker imports is exempt."""
-    graph = {module_of(path): imported_at_run_time(path) for path in FILES}
-    assert not circles(graph)
-
-
-def imported_at_run_time(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text("utf-8"))
-    for node in ast.walk(tree):
-        if is_for_type_checkers(node):
-            node.body = []
-    modules: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            modules |= {resolved(node.module or "", alias.name) for alias in node.names}
-        elif isinstance(node, ast.Import):
-            modules |= {alias.name for alias in node.names}
-    return modules
+    graph = {module_of(path): {module for module, inside in imported(path) if inside != "types"} for path in FILES}
+    groups = circles(graph)
+    assert not groups
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
@@ -136,120 +122,34 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return [list(group) for group in sorted(groups) if len(group) > 1]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_torch_is_imported_only_where_it_may_be(path):
-    name = path.relative_to(ROOT).as_posix()
-    for module, inside in imported(path):
-        if module.split(".")[0] in ("torch", "transformers"):
-            allowed = (name.startswith(TORCH) and name not in NO_TORCH) or (name in TORCH_INSIDE_FUNCTIONS and inside)
-            assert allowed, f"{name} imports {module}"
+def test_large_and_unsafe_packages_are_imported_only_where_they_may_be():
+    """Ray only inside functions of the cluster, which is itself imported inside functions; what unpickles nowhere."""
+    wrong = []
+    for path in FILES:
+        name = path.relative_to(ROOT).as_posix()
+        in_cluster = place(module_of(path)) == "cluster"
+        for module, inside in imported(path):
+            package = module.split(".")[0]
+            if package in ("torch", "transformers"):
+                allowed = name not in NO_TORCH if name.startswith(TORCH) else inside and name in TORCH_INSIDE_FUNCTIONS
+            elif package == "ray":
+                allowed = in_cluster and inside
+            elif module.startswith("saffu.cluster"):
+                allowed = in_cluster or inside
+            else:
+                allowed = package not in UNSAFE
+            wrong += [] if allowed else [f"{name} imports {module}"]
+    assert not wrong
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_ray_is_imported_only_by_the_cluster(path):
-    """And never while modules are loaded: the cluster is imported inside functions, and imports ray inside its own."""
-    for module, inside in imported(path):
-        if module.split(".")[0] == "ray":
-            assert place(module_of(path)) == "cluster" and inside, f"{module_of(path)} imports {module}"
-        if module.startswith("saffu.cluster") and place(module_of(path)) != "cluster":
-            assert inside, f"{module_of(path)} imports {module}"
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_only_the_command_line_prints(path):
-    if place(module_of(path)) != "cli":
-        names = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Name)]
-        printed = [node.lineno for node in names if node.id == "print"]
-        assert not printed, f"{module_of(path)} prints in line {printed[0]}"
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_is_unpickled(path):
-    assert not {module.split(".")[0] for module, _ in imported(path)} & {"dill", "marshal", "pickle", "shelve"}
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nobody_asks_which_kind_of_model_it_holds(path):
-    """Except for `model/solutions.py`, and the packages of the solutions themselves."""
-    if place(module_of(path)) not in ("calibrated", "companion", "paper") and path.name != "solutions.py":
-        assert not questions(ast.parse(path.read_text("utf-8"))), module_of(path)
-
-
-def questions(tree: ast.AST) -> list[str]:
-    """Comparisons of a preset with a name, tests of a model's class, and of its attributes.
-
-    >>> questions(ast.parse("x = lm.config.preset != 'paper' and isinstance(model, PaperModel)"))
-    ["lm.config.preset != 'paper'", 'isinstance(model, PaperModel)']
-    >>> questions(ast.parse("x = getattr(lm.model_, 'side', None) or getattr(options, 'side')"))
-    ["getattr(lm.model_, 'side', None)"]
-    """
-    comparison = r".*preset.*'(calibrated|companion|paper)'|.*'(calibrated|companion|paper)'.*preset"
-    call = r"isinstance\(.*(Calibrated|Companion|Paper)(Model|Config|Sums)\b|(has|get)attr\([\w.]*model_?\b"
-    texts = [(ast.unparse(node), node) for node in ast.walk(tree) if isinstance(node, ast.Compare | ast.Call)]
-    return [text for text, node in texts if re.match(comparison if isinstance(node, ast.Compare) else call, text)]
-
-
-@pytest.mark.parametrize("path", [*FILES, *NOT_INSTALLED], ids=lambda path: "/".join(path.parts[-2:]))
-def test_functions_fit_on_a_screen_and_take_few_arguments(path):
-    for function in functions(ast.parse(path.read_text("utf-8"))):
-        where = f"{path.name}: {function.name}"
-        assert lines_of_body(function) <= MOST_LINES, f"{where} has {lines_of_body(function)} lines"
-        assert len(arguments_of(function)) <= MOST_ARGUMENTS, f"{where} takes {', '.join(arguments_of(function))}"
-
-
-BELONG_TOGETHER = [{"lo", "hi"}, {"low", "high"}, {"begin", "end"}, {"first", "last"}, {"one", "two"}]
-BELONG_TOGETHER += [{"left", "right"}, {"before", "after"}, {"train", "dev"}]
-
-
-@pytest.mark.parametrize("path", [*FILES, *NOT_INSTALLED], ids=lambda path: "/".join(path.parts[-2:]))
-def test_unrelated_values_are_assigned_on_lines_of_their_own(path):
-    assert not packed_assignments(ast.parse(path.read_text("utf-8")))
-
-
-def packed_assignments(tree: ast.AST) -> list[str]:
-    """Assignments of several values to as many names, unless these go together, are constants, or change places.
-
-    >>> packed_assignments(ast.parse("a, n = f(), 0; lo, hi = f(0), f(1); A, B = 1, 2; x, y = y, x + y"))
-    ['a, n = (f(), 0)']
-    """
-    packed = []
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Assign)
-            and isinstance(node.targets[0], ast.Tuple)
-            and isinstance(node.value, ast.Tuple)
-        ):
-            targets = [ast.unparse(target) for target in node.targets[0].elts]
-            names = {target.removeprefix("self.") for target in targets}
-            read = {
-                ast.unparse(n) for n in ast.walk(node.value) if isinstance(n, ast.Name | ast.Attribute | ast.Subscript)
-            }
-            constant = all(isinstance(value, ast.Constant) for value in node.value.elts)
-            if not (constant or set(targets) & read or names in BELONG_TOGETHER or "(" in "".join(targets)):
-                packed.append(ast.unparse(node))
-    return packed
-
-
-def functions(tree: ast.AST) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-
-
-def lines_of_body(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Without its docstring and without functions inside it."""
-    has_docstring = ast.get_docstring(function) is not None and len(function.body) > 1
-    first = function.body[1 if has_docstring else 0].lineno
-    inside = [node for statement in function.body for node in functions(statement)]
-    return function.end_lineno - first + 1 - sum(node.end_lineno - node.lineno + 1 for node in inside)
-
-
-def arguments_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
-    given = function.args
-    names = [argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
-    return [name for name in names if name not in ("self", "cls")]
-
-
-def test_few_files_lie_at_the_top():
-    assert len([path for path in ROOT.iterdir() if path.is_file()]) <= 13
+def test_only_the_command_line_prints():
+    printing = []
+    for path in FILES:
+        if place(module_of(path)) != "cli":
+            nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+            lines = [node.lineno for node in nodes if isinstance(node, ast.Name) and node.id == "print"]
+            printing += [f"{module_of(path)}, line {line}" for line in lines]
+    assert not printing
 
 
 def test_names_of_the_package_are_listed():
