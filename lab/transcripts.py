@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 import shlex
 import subprocess
@@ -54,7 +55,8 @@ def printed(folder: Path) -> dict[str, str]:
 def _transcript(line: str, folder: Path) -> str:
     words = shlex.split(line)
     command = [sys.executable, "-m", *words] if words[0] == "saffu" else words
-    done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+    environment = {**os.environ, "COLUMNS": "80"}
+    done = subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, text=True)
     rows = [f"$ {line}", *(row.expandtabs(15).rstrip() for row in done.stdout.splitlines())]
     return "".join(f"{row if len(row) <= WIDTH else row[: WIDTH - 1] + '…'}\n" for row in rows)
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
+from unicodedata import combining, east_asian_width
 
 from saffu.format import escape_controls, show_token, to_json, warn
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM
     from saffu.text.tokenizer import Tokenizer
+
+SHORTEST = 12  # columns of a sample that is worth showing
 
 
 def print_json(facts: Mapping[str, Any]) -> None:
@@ -63,13 +67,42 @@ def print_unless_closed(text: str, stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def clipped(text: str, width: int) -> str:
-    """The beginning of a text, at most `width` characters long.
+def columns(text: str) -> int:
+    """How many columns a text takes: East Asian characters take two, marks on others none.
 
-    >>> clipped("normalizer", 6)
-    'norma…'
+    >>> columns("naïve"), columns("東京"), columns("e\u0301")
+    (5, 4, 1)
     """
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def clipped(text: str, width: int) -> str:
+    """The beginning of a text, at most `width` columns wide.
+
+    >>> clipped("normalizer", 6), clipped("東京都", 5)
+    ('norma…', '東京…')
+    """
+    if columns(text) <= width:
+        return text
+    while text and columns(text) >= width:
+        text = text[:-1]
+    return text + "…"
+
+
+def readable(sample: str) -> str:
+    """The first text of a sample of short documents, without markers, on one line.
+
+    >>> readable("<sod>the small dog<eod><sod>a king…")
+    'the small dog'
+    """
+    texts = [show_token(text.removesuffix("<eod>")).replace("▁", " ").strip() for text in sample.split("<sod>")]
+    return next(filter(None, texts), "")
+
+
+def with_sample(row: str, sample: str) -> str:
+    """A row of a table, and what fits of a sample on the same line of the terminal; nothing if that is too little."""
+    room = shutil.get_terminal_size().columns - 1 - len(row) - 2
+    return row if room < SHORTEST else f"{row}  {clipped(sample, room)}"
 
 
 class Log:
@@ -78,15 +111,15 @@ class Log:
     def __init__(self, options: argparse.Namespace, backprop: bool, network: bool = False):
         """`network`: whether what is trained is a network next to counts."""
         self.options = options
-        self.columns = [("stage", "<14", "stage")]
+        self.columns = [("stage", "<10" if network else "<14", "stage")]
         if network:
-            self.columns += [("step", ">7,", "step"), ("counted_bits_per_byte", ">9.3f", "counted")]
-            self.columns += [("network_bits_per_byte", ">9.3f", "network")]
+            self.columns += [
+                ("counted_bits_per_byte", ">7.3f", "counted"),
+                ("network_bits_per_byte", ">7.3f", "network"),
+            ]
         elif backprop:
-            self.columns += [("step", ">7,", "step"), ("train_perplexity", ">9.2f", "train ppl")]
+            self.columns += [("train_perplexity", ">9.2f", "train ppl")]
         self.columns += [("dev_perplexity", ">9.2f", "dev ppl"), ("dev_bits_per_byte", ">9.3f", "bits/byte")]
-        if backprop:
-            self.columns += [("tokens_per_second", ">9,.0f", "tokens/s")]
         self.columns += [("seconds", ">8.1f", "seconds")]
         self.begun = False
 
@@ -96,11 +129,10 @@ class Log:
     def row(self, row: Mapping[str, Any]) -> None:
         if not self.begun:
             heads = [f"{title:{form[0]}{_width(form)}}" for _, form, title in self.columns]
-            self.say("  ".join(heads) + "  sample")
+            self.say(with_sample("  ".join(heads), "sample"))
         self.begun = True
         cells = [f"{row[key]:{form}}" if key in row else " " * _width(form) for key, form, _ in self.columns]
-        sample = show_token(str(row.get("sample", ""))).replace("▁", " ")
-        self.say(("  ".join(cells) + "  " + sample).rstrip())
+        self.say(with_sample("  ".join(cells), readable(str(row.get("sample", "")))).rstrip())
         for warning in row.get("warnings", ()):
             self.say(f"note: {warning}")
         if "outcome" in row:
