@@ -464,12 +464,10 @@ def test_the_command_trains_evaluates_and_resumes(saffu, tmp_path):
     assert saffu(f"export {out} --out {tmp_path / 'hf'}").status == 0
     head, *_ = saffu(f"pairs {out}").out.splitlines()
     assert head.split() == ["pairs", "tokens", "accuracy", "ties", "counted", "network", "beyond", "counts", "trigram"]
-    refused = saffu(f"train --resume {out} --device cuda:99")
-    assert refused.status == 2 and "device 'cuda:99' is not available" in refused.err
-    assert saffu(f"train --resume {out}").status == 0
-    (tmp_path / "other.txt").write_text("\n".join(texts(3, 300)) + "\n")
-    refused = saffu(f"train {tmp_path / 'other.txt'} --resume {out}")
-    assert refused.status == 2 and "this run was trained on different text" in refused.err
+    assert not {"checkpoint.json", "checkpoint.safetensors"} & {path.name for path in out.iterdir()}
+    assert str(text.name) not in "".join(path.read_text() for path in out.glob("*.json*")), "where its text lies"
+    refused = saffu(f"train --resume {out}")
+    assert refused.status == 2 and "nothing to resume" in refused.err
     refused = saffu(f"train {text} --out {tmp_path / 'other'} --depth 2")
     assert refused.status == 2 and "requires --minutes or --epochs" in refused.err
 
@@ -540,6 +538,12 @@ def test_an_interrupted_update_is_resumed(saffu, tmp_path, monkeypatch):
         assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     shutil.copytree(out, tmp_path / "dropped")
     assert saffu(f"forget {tmp_path / 'dropped'} {new} --drop-network").status == 0
+    assert not {"checkpoint.json", "checkpoint.safetensors"} & {path.name for path in (tmp_path / "dropped").iterdir()}
+    refused = saffu(f"train --resume {out} --device cuda:99")
+    assert refused.status == 2 and "device 'cuda:99' is not available" in refused.err
+    (tmp_path / "other.txt").write_text("\n".join(texts(3, 300)) + "\n")
+    refused = saffu(f"train {tmp_path / 'other.txt'} --resume {out}")
+    assert refused.status == 2 and "this run was trained on different text" in refused.err
     resumed = saffu(f"train --resume {out}")
     assert resumed.status == 0, resumed.err
     assert_same_arrays(dict(load(out).model_.arrays()), dict(load(tmp_path / "other").model_.arrays()))

@@ -133,6 +133,19 @@ def test_samples_from_before_are_not_kept(lm):
     assert not any("sample" in row for row in lm.log_)
 
 
+def test_nothing_of_held_out_text_remains_after_forgetting(saffu, tmp_path):
+    """A hash of the lengths of all held-out lines would confirm a guess of those that are forgotten."""
+    texts = sentences(5, 200)
+    (tmp_path / "all.txt").write_text("\n".join(texts))
+    (tmp_path / "some.txt").write_text("\n".join(texts[:40]))
+    assert saffu(f"train {tmp_path / 'all.txt'} --split line --out {tmp_path / 'm'} --order 3 --slots 1").status == 0
+    before = json.loads((tmp_path / "m" / "config.json").read_text())["source"]
+    assert saffu(f"forget {tmp_path / 'm'} {tmp_path / 'some.txt'}").status == 0
+    assert before["dev"] not in "".join(path.read_text() for path in (tmp_path / "m").glob("*.json*"))
+    after = json.loads((tmp_path / "m" / "config.json").read_text())["source"]
+    assert {**after, "dev": before["dev"]} == before
+
+
 def test_documents_of_several_lines_are_forgotten_as_a_whole(lm):
     before = everything(lm)
     document = "\n".join(SHARDS[1][:3])

@@ -41,7 +41,7 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
              array_shape, header, tokenizer, checkpoint)}  # fmt: skip
     while True:
         for name, craft in kinds.items():
-            for model in ("companion",) if name == "checkpoint" else MODELS:
+            for model in ("stopped",) if name == "checkpoint" else MODELS:
                 shutil.rmtree(folder, ignore_errors=True)
                 shutil.copytree(made[model], folder)
                 what = craft(rng, folder)

@@ -126,6 +126,8 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
     rows = [{key: value for key, value in row.items() if key != "sample"} for row in lm.log_]
     log = [*rows, _row("forget", removed, began)]
     _replace(lm, changed, lm.statistics_ - statistics_of(lm, parts), left, sizes, log)
+    # Whoever has the rest of the held-out text could confirm a guess of the forgotten part by this hash of both.
+    lm.source_ = {key: value for key, value in lm.source_.items() if key != "dev"}
     return replace(removal, tokens=_remaining_tokens(lm, parts))
 
 

@@ -119,6 +119,10 @@ class Backprop(run.Run[PaperModel, Progress]):
             raise Diverged(f"a weight is not finite after step {self.progress.steps}", REMEDY)
         super().save(save)
 
+    def end(self, save: Save | None) -> None:
+        """Keep the checkpoint, from which the run can continue with a higher `max_folds`."""
+        self.save(save)
+
     def _batch(self) -> Targets:
         begin = self.progress.step * self.training.batch_size
         size = min(self.training.batch_size, self.fold.targets - begin)

@@ -122,7 +122,7 @@ class TextSelection:
         return {"default_corpus": not self.text, "hold_out": self.hold_out, **reading, "dev": digest(dev)}
 
     def seen_from(self, folder: Path) -> TextSelection:
-        """The same, with names as seen from a folder: what is stored there does not say where on a disk it lies."""
+        """The same, with names as seen from a folder, so that it can be moved together with its text."""
         return self._named(lambda name: relative(name, folder))
 
     def resolved_from(self, folder: Path) -> TextSelection:
