@@ -446,6 +446,45 @@ def test_a_network_is_trained_while_one_types(page, monkeypatch):
     assert not removed["has_network"] and removed["name"] == f"{counted['name']}, its network removed"
 
 
+def test_training_after_forgetting_counts_what_is_left(page, monkeypatch):
+    pytest.importorskip("torch", reason="a network needs torch")
+    from companion_data import CONFIG, texts
+
+    monkeypatch.setattr(counting, "preset", lambda _: replace(CONFIG, epochs=6))
+    documents = [*texts(1, 300), "the xylophonist saw ann .", *texts(2, 300)]
+    id = page.count("\n\n".join(documents))["id"]
+    for number in (25, 9):  # one that the network would be trained on, and one that was held out
+        page.post("forget", model=id, document=number)
+    page.settled()
+    page.post("train", model=id, minutes=10)
+    page.settled()
+    subject = page.studio.subject(f"{id}-network")
+    trained, counted = subject.version.lm, page.studio.subject(id).version.lm
+    with pytest.raises(saffu.SaffuError):
+        copy.copy(trained).forget(["the xylophonist saw ann ."], drop_network=True)
+    held_out = [documents[number] for number in range(19, len(documents), 10)]
+    assert trained.model_.counted.frequencies.sum() == counted.frequencies_.sum() - counted.tokenize(held_out).targets
+
+
+def test_what_is_forgotten_while_a_network_is_trained_is_not_in_it(page, monkeypatch):
+    pytest.importorskip("torch", reason="a network needs torch")
+    from companion_data import CONFIG, texts
+
+    monkeypatch.setattr(counting, "preset", lambda _: replace(CONFIG, epochs=1))
+    id = page.count("\n\n".join(texts(1, 200)))["id"]
+    subject = page.studio.subject(id)
+    train = saffu.SaffuLM.backprop
+
+    def forget_meanwhile(*arguments, **options):
+        subject.forget(3)
+        return train(*arguments, **options)
+
+    monkeypatch.setattr(saffu.SaffuLM, "backprop", forget_meanwhile)
+    page.post("train", model=id, minutes=10)
+    (counted,) = page.settled()["models"]
+    assert counted["training"]["failed"] and not counted["training"]["model"] and counted["documents"] == 16
+
+
 def test_training_says_why_it_cannot(page):
     id = page.count("one line\nand another\n")["id"]
     pytest.importorskip("torch", reason="a network needs torch")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,12 @@ from saffu.errors import SaffuError, install_command
 from saffu.model.language_model import SaffuLM
 from saffu.model.solutions import preset
 from saffu.play.subject import WITH_NETWORK, Subject
-from saffu.play.texts import Texts, beginnings, split_text
+from saffu.play.texts import Texts, beginnings, divided, split_text
 from saffu.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from saffu.play.studio import NetworkTraining
 
-EVERY = 10  # every tenth document is held out
 TOO_SHORT = (
     "this text has fewer than ten documents, so none is held out to see whether training helps; count a longer text"
 )
@@ -38,8 +37,7 @@ def count(id: str, name: str, text: str, split: str, on_stage: OnStage, on_subje
     documents = split_text(text, split)
     if not documents:
         raise SaffuError("there is no text to count; paste some text, or drop a file")
-    held_out = [document for number, document in enumerate(documents) if number % EVERY == EVERY - 1]
-    fitted = [document for number, document in enumerate(documents) if number % EVERY != EVERY - 1]
+    fitted, held_out = divided(dict(enumerate(documents)))
     on_stage(1)
     began = time.perf_counter()
     tokenizer = Tokenizer.train(fitted)
@@ -54,8 +52,6 @@ def count(id: str, name: str, text: str, split: str, on_stage: OnStage, on_subje
     subject = Subject(id, name, lm, Texts.of(dict(enumerate(documents)), lm))
     subject.scores = {"seconds": seconds, "held_out": len(held_out), "fitted": len(fitted)}
     subject.examples = beginnings(documents)
-    subject.fitted = fitted
-    subject.held_out = held_out
     subject.version.typist.suggest("")
     on_subject(subject)
     if held_out:
@@ -69,13 +65,16 @@ def add_rival(subject: Subject) -> None:
     if importlib.util.find_spec("torch") is None:
         subject.rival_note = f"The paper's model needs PyTorch; install it with `{install_command('torch')}`"
         return
+    fitted, held_out = divided(documents_of(subject))
     try:
+        if subject.changes:
+            raise SaffuError("documents were forgotten or added since the counted model was scored; undo that first")
         began = time.perf_counter()
-        lm = SaffuLM(preset("paper")).fit(subject.fitted, references=False)
+        lm = SaffuLM(preset("paper")).fit(fitted, references=False)
         rival = Subject(f"{subject.id}-paper", "the paper's explicit solution", lm)
         scores = {"paper_seconds": time.perf_counter() - began}
-        if subject.held_out:
-            scores["paper"] = lm.score(subject.held_out).bits_per_byte
+        if held_out:
+            scores["paper"] = lm.score(held_out).bits_per_byte
     except SaffuError as error:
         subject.rival_note = f"The paper's model cannot be fitted to this text: {error}"
         return
@@ -84,11 +83,22 @@ def add_rival(subject: Subject) -> None:
     subject.rival_note = ""
 
 
+def documents_of(subject: Subject) -> Mapping[int, str]:
+    """Return the documents that a model counts now, by number."""
+    texts = subject.version.texts
+    if texts is None:
+        raise SaffuError("a model folder holds counts, not text; count a text here instead")
+    return texts.documents
+
+
 def add_network(subject: Subject, training: NetworkTraining) -> Subject | None:
     """Train a network next to counts of the same text; None if it fails, or does not help, as `training` then says.
 
     The documents that were held out stay so: they show after every tenth of the time how well the model predicts now.
+    What has been forgotten is not counted again.
     """
+    documents = documents_of(subject)
+    fitted, held_out = divided(documents)
 
     def on_row(row: dict[str, Any]) -> None:
         names = {"bits": "dev_bits_per_byte", "network": "network_bits_per_byte", "counts": "counted_bits_per_byte"}
@@ -96,21 +106,21 @@ def add_network(subject: Subject, training: NetworkTraining) -> Subject | None:
         training.moments = [*training.moments, {"seconds": row["seconds"], **moment}]
 
     try:
-        if not subject.held_out:
+        if not held_out:
             raise SaffuError(TOO_SHORT)
         config: Any = preset("companion")
         config = replace(config, minutes=training.minutes)
-        lm = SaffuLM(config, tokenizer=subject.version.lm.tokenizer_).fit(subject.fitted, references=False)
+        lm = SaffuLM(config, tokenizer=subject.version.lm.tokenizer_).fit(fitted, references=False)
         lm.source_ = subject.version.lm.source_
-        lm.backprop(subject.fitted, subject.held_out, on_fold=on_row)
+        lm.backprop(fitted, held_out, on_fold=on_row)
+        if documents.keys() - documents_of(subject).keys():
+            raise SaffuError("documents were forgotten while the network was trained on them; train again")
     except SaffuError as error:
         training.failed = str(error)
         return None
     training.outcome = lm.log_[-1].get("outcome", "")
     if not lm.model_.has_network:
         return None
-    trained = Subject(
-        f"{subject.id}-network", subject.name + WITH_NETWORK, lm, Texts.of(dict(enumerate(subject.fitted)), lm)
-    )
+    trained = Subject(f"{subject.id}-network", subject.name + WITH_NETWORK, lm, Texts.of(dict(enumerate(fitted)), lm))
     trained.examples = subject.examples
     return trained

@@ -152,7 +152,7 @@ class Studio:
     def compare(self, id: str) -> None:
         """Start fitting the paper's model to the same text in the background."""
         subject = self.subject(id)
-        if not subject.fitted:
+        if subject.version.texts is None:
             raise SaffuError("a model folder holds counts, not text; count a text to compare with the paper's model")
         with self._lock:
             if subject.rival is not None or subject.rival_note == FITTING:
@@ -165,7 +165,7 @@ class Studio:
     def train(self, id: str, minutes: float) -> None:
         """Start training a network next to the counts of the same text in the background."""
         subject = self.subject(id)
-        if not subject.fitted:
+        if subject.version.texts is None:
             raise SaffuError("a model folder holds counts, not text; train it with `saffu train --minutes`")
         if importlib.util.find_spec("torch") is None:
             raise SaffuError(f"training needs PyTorch; install it with `{install_command('torch')}`")

@@ -76,8 +76,6 @@ class Subject:
         self.changes: list[Change] = []
         self.scores: dict[str, Any] = {}
         self.examples: list[str] = []  # beginnings of texts to try
-        self.fitted: list[str] = []  # documents the model was fitted to
-        self.held_out: list[str] = []  # and those it was scored on
         self.rival: Subject | None = None  # the paper's model of the same text
         self.rival_note = ""  # why there is none, or none yet
         self.training: NetworkTraining | None = None

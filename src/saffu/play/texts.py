@@ -21,6 +21,7 @@ from saffu.tools.decoding import Spelling, is_inside_word
 
 SPLITS = ("auto", "line", "paragraph")
 REACH = 8  # tokens of a context that are compared with those before a word in a document
+EVERY = 10  # every tenth document is held out
 WORD = re.compile(r"\w+(?:['’-]\w+)*")
 BEGINNINGS, WORDS = 8, 3  # of documents, to try a model with, and words of each
 SPEAKERS = 6  # documents shown that speak for a word
@@ -47,6 +48,12 @@ def split_text(text: str, split: str = "auto") -> list[str]:
         else:
             documents[-1] += "\n" + line
     return documents
+
+
+def divided(documents: Mapping[int, str]) -> tuple[list[str], list[str]]:
+    """Return the documents that a model is fitted to, and those that are held out, by their numbers."""
+    fitted = [document for number, document in documents.items() if number % EVERY != EVERY - 1]
+    return fitted, [document for number, document in documents.items() if number % EVERY == EVERY - 1]
 
 
 def beginnings(documents: Sequence[str]) -> list[str]:
