@@ -18,6 +18,7 @@ from pathlib import Path
 from saffu import files
 from saffu.text.default_corpus import default_corpus
 
+PROMPT = "If *size* is negative, read until the end of the"
 TRANSCRIPTS = {
     "demo.txt": [
         "saffu train --out demo-model --force",
@@ -27,9 +28,8 @@ TRANSCRIPTS = {
     "demo-eval.txt": ["saffu eval demo-model"],
     "demo-score.txt": ["cat lines.txt", "saffu score demo-model lines.txt"],
     "demo-words.txt": ["saffu score demo-model lines.txt --words --keep 'bits>25'"],
-    "demo-explain.txt": [
-        'saffu explain demo-model "If *size* is negative, read until the end of the" --target file --top 3'
-    ],
+    "demo-explain.txt": [f'saffu explain demo-model "{PROMPT}"'],
+    "demo-explain-all.txt": [f'saffu explain demo-model "{PROMPT}" --target file --top 3 --all'],
     "demo-embed.txt": ["saffu embed demo-model must file --top 4"],
     "demo-arpa.txt": ["saffu export demo-model --to arpa --out model.arpa"],
     "demo-hf.txt": ["saffu export demo-model --to hf --out model-hf"],

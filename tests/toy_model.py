@@ -87,7 +87,10 @@ class ToyModel(Capabilities):
         log_p = self.table[last]
         with np.errstate(divide="ignore", invalid="ignore"):
             prior = np.log(self.prior)
-            terms = [Term("prior", prior, weight=1.0), Term("previous token", log_p - prior, (last,))]
+            terms = [
+                Term("prior", prior, weight=1.0),
+                Term("previous token", log_p - prior, (last,), reason="{} right before it"),
+            ]
         return Explanation(tuple(context), terms, log_p, {})
 
     def vectors(self) -> dict[str, np.ndarray]:

@@ -228,6 +228,7 @@ class Term:
     weight: float | None = None  # its exponent, or the attention it gets
     slots: int = 1  # number of slots it stands for: `<pad>` fills many
     of_class: Floats | None = None  # (N,) the part of `values` that predicts a token's class; None without classes
+    reason: str = ""  # in words, {} for the text it saw; terms with the same are one reason, those without are none
 
 
 @dataclass(frozen=True, eq=False)

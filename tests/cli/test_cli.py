@@ -567,8 +567,22 @@ def test_explanations_add_up(saffu, model):
     shown = facts(saffu("explain model 'the small' --target dog --json"))
     sums = [sum(column) for column in zip(*(term["values"] for term in shown["terms"]), strict=True)]
     assert sums == pytest.approx(shown["log_probabilities"], abs=1e-4)
-    table = saffu("explain model 'the small' --rows 1").out
+    table = saffu("explain model 'the small' --rows 1 --all").out
     assert "= log₂ p" in table and "\033" not in table
+
+
+@pytest.mark.parametrize("options", ["", "--target dog", "--target dog cat --top 1 --rows 3"])
+def test_an_explanation_is_a_sentence_and_reasons(saffu, fitted, options):
+    """Of each token: in words of the text, the strongest first, and none of the terms that only the sum needs."""
+    fitted("calibrated").save("m")
+    shown = saffu(f"explain m 'the old king saw the small' {options}").out
+    *blocks, _ = shown.split("\n\n")
+    assert len(blocks) == 2 * max(1, options.count("dog") + options.count("cat") + options.count("--top"))
+    for sentence, lines in zip(blocks[::2], blocks[1::2], strict=True):
+        assert "“the old king saw the small”" in sentence and max(map(len, sentence.splitlines())) < 80
+        bits = [abs(float(line.split()[0].replace("−", "-"))) for line in lines.splitlines()]
+        assert len(bits) == (3 if "--rows" in options else 5) and bits == sorted(bits, reverse=True)
+    assert not re.search(r"<|▁|slot|normalizer|other|token", shown)
 
 
 def test_exponents_that_round_to_zero_have_no_sign():
@@ -579,8 +593,8 @@ def test_exponents_that_round_to_zero_have_no_sign():
 
 def test_explanations_of_half_words(saffu, fitted, tmp_path):
     fitted("calibrated").save(tmp_path / "m")
-    half = saffu("explain m 'the old kin' --top 1")
-    assert "'kin' becomes 'king'" in half.err and "▁king" in half.out
+    half = saffu("explain m 'the old kin'")
+    assert "'kin' becomes 'king'" in half.err and "“king”" in half.out
     assert facts(saffu("explain m 'the old kin' --top 1 --json"))["context"][-1] == " old"
     whole = saffu("explain m 'the old kin' --target g --top 0")  # a target says what is meant
     assert "inside a word" not in whole.err
@@ -588,10 +602,10 @@ def test_explanations_of_half_words(saffu, fitted, tmp_path):
 
 def test_explanations_show_what_the_memory_holds(saffu, fitted, tmp_path):
     fitted("calibrated").save(tmp_path / "m")
-    shown = saffu("explain m 'the dog saw the cat and the' --target cat king --top 0").out
+    shown = saffu("explain m 'the dog saw the cat and the' --target cat king --top 0 --all").out
     _, lines = shown.split("earlier in the document\n")
     assert " ".join(lines.split()) == "▁cat 1 time, last 3 tokens back: the▁dog▁saw▁the▁cat"
-    assert "earlier" not in saffu("explain m 'the dog saw' --target king --top 0").out
+    assert "earlier" not in saffu("explain m 'the dog saw' --target king --top 0 --all").out
 
 
 def test_fitting_and_training_know_the_same_settings():

@@ -7,8 +7,16 @@ import pytest
 
 from conftest import sentences
 from saffu import SaffuError
-from saffu.text.tokenizer import EOD
-from saffu.tools.explain import HalfWord, candidate, explanation_facts, most_likely
+from saffu.text.tokenizer import EOD, PAD
+from saffu.tools.explain import (
+    HalfWord,
+    candidate,
+    candidate_text,
+    explanation_facts,
+    most_likely,
+    reasons,
+    seen_text,
+)
 from saffu.tools.generate import encode_prompt
 
 PROMPTS = ["", "the small dog saw", " ".join(sentences(3, 6)), "the dog saw a cat .\nthe", "ünseen 🙂 \t wörds\0"]
@@ -53,6 +61,31 @@ def test_earlier_occurrences_of_candidates(fitted):
     seen = {term["name"]: term["seen"] for term in facts["terms"]}
     assert (seen["document, 1 token"], seen["document, 2 tokens"]) == ([" the"], [" and", " the"])
     assert seen["document, half-life 20"] == []
+
+
+def test_reasons_are_what_is_neither_prior_nor_normalizer(lm):
+    explanation = lm.explain("the old king saw the small")
+    rest = [term for term in explanation.terms if term.name in ("prior", "normalizer")]
+    assert len(rest) < len(explanation.terms)
+    for token in [EOD, *most_likely(lm.model_, explanation, 3)]:
+        found = reasons(explanation, lm.tokenizer_, token)
+        bits = [reason.bits for reason in found]
+        total = sum(bits) + sum(term.values[token] for term in rest) / np.log(2)
+        assert total == pytest.approx(explanation.log_probabilities[token] / np.log(2), abs=1e-6)
+        assert bits == sorted(bits, key=abs, reverse=True)
+        assert len({reason.text for reason in found}) == len(found)
+
+
+def test_the_text_that_a_part_saw(fitted):
+    tokenizer = fitted("calibrated").tokenizer_
+    context = encode_prompt(tokenizer, "the dog saw\nthe kings (a")
+    texts = [seen_text(tokenizer, context, context[first:]) for first in range(len(context))]
+    assert texts[0] == "“the dog saw ⏎ the kings (a”" and texts[3] == texts[4] == "“the kings (a”"
+    assert any(text.startswith("“…") for text in texts) and texts[-1] == "“a”"
+    assert seen_text(tokenizer, context, [PAD, PAD, EOD, *context[:2]]) == "“the dog”"
+    assert seen_text(tokenizer, context, [PAD, EOD]) == seen_text(tokenizer, [], []) == ""
+    assert seen_text(tokenizer, context, context[1:4]) == "“dog saw ⏎”"
+    assert candidate_text(tokenizer, context[:2], EOD) != candidate_text(tokenizer, context[:2], context[2]) == "“saw”"
 
 
 def test_shares_are_not_bits(fitted):

@@ -31,8 +31,11 @@ def explain(model: CalibratedModel, context: Sequence[int]) -> Explanation:
     terms = []
     gamma = level.spread(exponents[1 + views]) if model.config.cache else np.ones_like(prior)
 
-    def add_term(name: str, values: Floats, seen: Sequence[int] = (), weight: float | None = None) -> None:
-        terms.append(Term(name, level.joined(values), tuple(seen), weight, of_class=level.class_part(values)))
+    def add_term(
+        name: str, values: Floats, seen: Sequence[int] = (), weight: float | None = None, reason: str = ""
+    ) -> None:
+        of_class = level.class_part(values)
+        terms.append(Term(name, level.joined(values), tuple(seen), weight, of_class=of_class, reason=reason))
 
     is_slot = np.array([view.is_slot for view in model.views])
     others = exponents[1 : 1 + views][~is_slot]  # of shares that are not divided by f, as those of slots are
@@ -42,7 +45,8 @@ def explain(model: CalibratedModel, context: Sequence[int]) -> Explanation:
     for view, shares, weights in zip(model.views, features[1:], exponents[1:], strict=False):
         evidence = level.spread(weights) * (shares - prior)
         plain_scores += evidence
-        add_term(view.name, gamma * evidence, tokens_seen(view, context)[::-1], float(weights[0] * gamma[0]))
+        weight = float(weights[0] * gamma[0])
+        add_term(view.name, gamma * evidence, tokens_seen(view, context)[::-1], weight, reason_of(view))
     scores = gamma * plain_scores
     normalizers = np.zeros_like(prior)
     if model.config.cache:
@@ -54,11 +58,18 @@ def explain(model: CalibratedModel, context: Sequence[int]) -> Explanation:
             strict=True,
         ):  # fmt: skip
             scores = scores + values
-            add_term(name, values, seen, float(weights[0]))
+            add_term(name, values, seen, float(weights[0]), "what the document has said so far")
     last = level.normalizers(scores)
     add_term("normalizer", normalizers + last)
     log_p = np.where(np.arange(model.vocabulary) < EOD, -np.inf, level.joined(scores + last))
     return Explanation(tuple(context), terms, log_p, {"n-gram share": ngram_shares(model, context)})
+
+
+def reason_of(view: View) -> str:
+    """What a view sees, in words; {} stands for its text."""
+    if view.classes:
+        return "words like those right before it"
+    return "{} right before it" if view.distances[0] == 1 else "{} farther back"
 
 
 class Levels:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from saffu.cli.options import Command, Parser, add_model, integer, load_model, require_utf8
 from saffu.cli.output import clipped, print_json, warn_of_space
 from saffu.errors import SaffuError
 from saffu.format import plural, show_token, warn
 
+if TYPE_CHECKING:
+    from saffu.interface import Explanation
+    from saffu.text.tokenizer import Tokenizer
+    from saffu.tools.explain import Reason
+
+REASONS = 5  # on the first screen, for each candidate
+LITTLE = 1.0  # bits below which no reason is worth a sentence
+WORDS = 8  # tokens of the prompt in a sentence
 LABEL, CELL = 40, 8  # characters
 BOLD, DIM, RED, GREEN = "1", "2", "31", "32"
 
@@ -21,18 +31,22 @@ BOLD, DIM, RED, GREEN = "1", "2", "31", "32"
 def add_options(parser: Parser, _: Sequence[str]) -> None:
     add_model(parser)
     parser.add_argument("prompt", nargs="?", default="", metavar="PROMPT", help="the context [a new document]")
-    parser.add_argument("--top", type=integer(0), default=5, metavar="N", help="show the N most likely tokens [5]")
-    help = "also show these candidates, before the top N"
+    help = "explain the N most likely tokens [1; 0 with --target; 5 with --all and --json]"
+    parser.add_argument("--top", type=integer(0), metavar="N", help=help)
+    help = "explain these candidates, before the top N"
     parser.add_argument("--target", nargs="+", default=[], metavar="WORD", help=help)
-    help = "show the N largest contributions and the sum of the rest [14]"
-    parser.add_argument("--rows", type=integer(1), default=14, metavar="N", help=help)
+    help = "show the N strongest reasons, or parts of the sum [5; all with --all]"
+    parser.add_argument("--rows", type=integer(1), metavar="N", help=help)
+    parser.add_argument("--all", action="store_true", help="show the whole sum: every part of the model, in bits")
     parser.add_argument("--json", action="store_true", help="print one JSON object with all parts")
 
 
 def run(options: argparse.Namespace) -> None:
     from saffu.tools.explain import HalfWord, candidate, explanation_facts, most_likely
 
-    if not (options.top or options.target):
+    whole = options.all or options.json
+    top = options.top if options.top is not None else 5 if whole else int(not options.target)
+    if not (top or options.target):
         raise SaffuError("--top must be at least 1 without --target; pass one of them")
     require_utf8(options.prompt, *options.target)
     lm = load_model(options)
@@ -51,20 +65,59 @@ def run(options: argparse.Namespace) -> None:
         if token.strip() != word.strip():
             first = show_token(token)
             warn(f"the target {show_token(word)!r} is more than one token; showing its first token, {first!r}")
-    candidates = list(
-        dict.fromkeys([*named, *(int(token) for token in most_likely(lm.model_, explanation, options.top, among))])
-    )
-    facts = explanation_facts(explanation, lm.tokenizer_, candidates)
+    likely = most_likely(lm.model_, explanation, top, among) or most_likely(lm.model_, explanation, top)
+    candidates = list(dict.fromkeys([*named, *likely]))
     if options.json:
-        print_json({"prompt": options.prompt, **facts})
+        print_json({"prompt": options.prompt, **explanation_facts(explanation, lm.tokenizer_, candidates)})
         return
     terminal = sys.stdout.isatty()
     color = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     width = shutil.get_terminal_size().columns if terminal else 80
-    print("\n".join(tables(facts, options.rows, max(width, LABEL + CELL), color)))
+    if options.all:
+        facts = explanation_facts(explanation, lm.tokenizer_, candidates)
+        lines = tables(facts, options.rows, max(width, LABEL + CELL), color)
+    else:
+        lines = summaries(lm.tokenizer_, explanation, candidates, options.rows or REASONS, width, color)
+    print("\n".join(lines))
 
 
-def tables(facts: Mapping[str, Any], rows: int = 14, width: int = 80, color: bool = False) -> list[str]:
+def summaries(
+    tokenizer: Tokenizer, explanation: Explanation, candidates: Sequence[int], rows: int, width: int, color: bool
+) -> list[str]:
+    """For each candidate, a sentence and its strongest reasons."""
+    from saffu.tools.explain import reasons
+
+    lines = []
+    for token in candidates:
+        found = reasons(explanation, tokenizer, token)
+        lines += [*textwrap.wrap(sentence(tokenizer, explanation, token, found), width - 1), ""]
+        page = Page(color)
+        lines += [f"  {page.paint(signed(each.bits).rjust(6), hue(each.bits))}  {each.text}" for each in found[:rows]]
+        lines += [""]
+    return [*lines, "In bits: each + doubles the probability, each − halves it. The whole sum: --all"]
+
+
+def sentence(tokenizer: Tokenizer, explanation: Explanation, token: int, found: Sequence[Reason]) -> str:
+    """How likely a candidate is, and the strongest reason for it, if there is one worth a sentence."""
+    from saffu.tools.explain import candidate_text, seen_text
+
+    context = explanation.context
+    after = seen_text(tokenizer, context, context[-WORDS:])
+    where = f"After {after}" if after else "Where a line begins"
+    likely = as_percent(math.exp(explanation.log_probabilities[token]))
+    begin = f"{where}, {candidate_text(tokenizer, context, token)} is {likely} likely"
+    strongest = max(found, key=lambda reason: reason.bits, default=None)
+    if strongest is None or strongest.bits < LITTLE:
+        return f"{begin}; nothing before it makes it much likelier."
+    others = sum(reason.bits for reason in found if reason.bits > 0) - strongest.bits
+    return f"{begin}, {'mostly' if strongest.bits > others else 'above all'} because of {strongest.text}."
+
+
+def as_percent(p: float) -> str:
+    return f"{p:.2%}" if p >= 1e-4 else f"{p:.0e}"
+
+
+def tables(facts: Mapping[str, Any], rows: int | None = None, width: int = 80, color: bool = False) -> list[str]:
     """The explanation as lines of text: as many candidates side by side as fit, then the next ones below."""
     lines = ["bits that each part adds for (+) or against (−) a next token"]
     fitting = (width - LABEL) // CELL
@@ -74,7 +127,7 @@ def tables(facts: Mapping[str, Any], rows: int = 14, width: int = 80, color: boo
         page.head([show_token(candidate["token"]) for candidate in facts["candidates"][shown]])
         page.terms(facts["terms"], shown, rows)
         page.row("= log₂ p", facts["log_probabilities"][shown], BOLD)
-        page.row("p", [f"{p:.2%}" if p >= 1e-4 else f"{p:.0e}" for p in facts["probabilities"][shown]], BOLD)
+        page.row("p", list(map(as_percent, facts["probabilities"][shown])), BOLD)
         for title, terms in facts["details"].items():
             page.lines += ["", title]
             page.terms(terms, shown, rows, share=title.endswith("share"))
@@ -116,7 +169,7 @@ class Page:
             cells.append(self.paint(text.rjust(CELL), code or ("" if isinstance(value, str) else hue(value))))
         self.lines.append(self.paint(clipped(label, LABEL - 1).ljust(LABEL), code) + "".join(cells))
 
-    def terms(self, terms: Sequence[Mapping[str, Any]], shown: slice, rows: int, share: bool = False) -> None:
+    def terms(self, terms: Sequence[Mapping[str, Any]], shown: slice, rows: int | None, share: bool = False) -> None:
         """The largest terms in their order, and the sum of all others."""
         strength = [max(abs(value) for value in term["values"][shown]) for term in terms]
         largest = set(sorted(range(len(terms)), key=lambda number: -strength[number])[:rows])
@@ -154,10 +207,11 @@ def ending(tokens: Sequence[str], width: int) -> str:
 
 COMMAND = Command(
     "explain",
-    "explain a next-token prediction, part by part",
+    "explain why a token is predicted",
     "MODEL [PROMPT] [options]",
     'saffu explain model "Once upon a"\n'
-    'saffu explain model "Once upon a" --target time day --top 3\n'
+    'saffu explain model "Once upon a" --target time day\n'
+    'saffu explain model "Once upon a" --all\n'
     'saffu explain model "Once upon a" --top 20 --json',
     add_options,
     run,

@@ -250,7 +250,8 @@ class CompanionModel(Capabilities):
         from_counts = log_share[0] + parts[0, predicted].astype(np.float64)
         share[predicted] = 1 - np.minimum(np.exp(from_counts - log_p[predicted]), 1)
         gate = 1 - float(np.exp(log_share[0]))
-        terms = [*counted.terms, Term("network", added, tuple(context)[-self.config.context :], gate)]
+        seen = tuple(context)[-self.config.context :]
+        terms = [*counted.terms, Term("network", added, seen, gate, reason="the trained network")]
         sides = [Term("network", share, weight=gate), Term("counts", predicted - share, weight=1 - gate)]
         return Explanation(tuple(context), terms, log_p, {**counted.details, "gate share": sides})
 

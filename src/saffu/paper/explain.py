@@ -42,7 +42,8 @@ def explain(
     for name, rows in network.parts.items():
         evidence = hidden[rows] @ network.M[rows] - log_prior / len(network.parts)
         title = "document model" if name == "document" else f"{name} unit"
-        terms.append(Term(title, (evidence - torch.exp(log_prior) @ evidence).numpy()))
+        values = (evidence - torch.exp(log_prior) @ evidence).numpy()
+        terms.append(Term(title, values, reason=f"the {title}"))
     summed = sum(term.values for term in terms)
     difference = float((log_p - torch.from_numpy(np.asarray(summed)))[EOD])  # the same for all tokens
     terms.append(Term(NORMALIZER, np.full(network.vocabulary, difference)))

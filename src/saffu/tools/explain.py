@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from saffu.errors import SaffuError
+from saffu.format import show_token
 from saffu.interface import Explanation, Floats, Model, Term
 from saffu.text.tokenizer import EOD, SPECIAL_TOKENS, Tokenizer, WordTokenizer
-from saffu.tools.decoding import Spelling, unfinished, word_completions
+from saffu.tools.decoding import Spelling, is_inside_word, unfinished, word_completions
 from saffu.tools.generate import encode_prompt, uncounted
 
 INSIDE = 0.8  # probability of a longer word from which on a prompt is taken to end inside it
@@ -53,6 +55,57 @@ def explanation_facts(explanation: Explanation, tokenizer: Tokenizer, candidates
             for title, terms in explanation.details.items()
         },
     }
+
+
+@dataclass(frozen=True)
+class Reason:
+    """What speaks for or against a token, in words of the text."""
+
+    text: str
+    bits: float  # for it if positive: each makes it twice as likely
+
+
+def reasons(explanation: Explanation, tokenizer: Tokenizer, token: int) -> list[Reason]:
+    """Return what speaks for and against a token, the strongest first; parts that read the same are one reason.
+
+    With the terms that are no reasons, the prior and the normalizer, they add up to its log-probability.
+    """
+    bits: dict[str, float] = {}
+    for term in explanation.terms:
+        if term.reason:
+            seen = seen_text(tokenizer, explanation.context, term.seen) if "{}" in term.reason else ""
+            text = term.reason.replace("{}", seen) if seen or "{}" not in term.reason else "the start of the line"
+            bits[text] = bits.get(text, 0.0) + float(term.values[token]) / math.log(2)
+    return sorted((Reason(*each) for each in bits.items()), key=lambda reason: -abs(reason.bits))
+
+
+def seen_text(tokenizer: Tokenizer, context: Sequence[int], tokens: Sequence[int]) -> str:
+    """Quote the text of some tokens of a context; empty if they are only markers.
+
+    An ellipsis stands for the beginning of a word, and an arrow for the end of a line.
+    """
+    place = next((place for place, token in enumerate(tokens) if token > EOD), len(tokens))
+    seen = list(tokens[place:])
+    lines = [list(line) for is_end, line in groupby(seen, lambda token: token == EOD) if not is_end]
+    text = " \u23ce ".join(" ".join(tokenizer.decode(line).split()) for line in lines)
+    text += " \u23ce" if seen[-1:] == [EOD] else ""
+    places = [place for place in range(len(context)) if list(context[place : place + len(seen)]) == seen]
+    is_cut = bool(seen) and bool(places) and all(is_within(tokenizer, context, place) for place in places)
+    return f"“{'…' if is_cut else ''}{text}”" if seen else ""
+
+
+def candidate_text(tokenizer: Tokenizer, context: Sequence[int], token: int) -> str:
+    """Quote a token that may follow a context."""
+    if token == EOD:
+        return "the end of the line"
+    text = tokenizer.token(token).strip() or show_token(tokenizer.token(token))
+    return f"“{'…' if is_within(tokenizer, [*context, token], len(context)) else ''}{text}”"
+
+
+def is_within(tokenizer: Tokenizer, context: Sequence[int], place: int) -> bool:
+    """Whether a token of a context continues a word."""
+    inside = is_inside_word(Spelling.of(tokenizer).continues, context, place)
+    return inside and tokenizer.token(context[place - 1])[-1:].isalnum()
 
 
 def most_likely(model: Model, explanation: Explanation, number: int, among: Sequence[int] | None = None) -> list[int]:
