@@ -26,10 +26,11 @@ LIBRARY = SOURCES / f"libsaffu.{ {'win32': 'dll', 'darwin': 'dylib'}.get(sys.pla
 FLAGS = ["-O3", "-std=c++17", "-shared", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math"]
 MICROSOFT_FLAGS = ["/nologo", "/O2", "/std:c++17", "/EHsc", "/utf-8", "/LD"]
 WEB = Path(__file__).parent / "src" / "saffu" / "play" / "web" / "kernels.wasm"
-WEB_SOURCES = ("counted/query.cpp", "counts/rows.cpp", "counts/tables.cpp", "storage.cpp")
+WEB_SOURCES = ("model.cpp", "counted/query.cpp", "counts/rows.cpp", "counts/tables.cpp", "storage.cpp")
 WEB_FLAGS = ["--target=wasm32-wasi", "-msimd128", "-fno-exceptions", "-mexec-model=reactor", "-Wl,--strip-all"]
 WEB_EXPORTS = (
-    "malloc free saffu_count_rows saffu_merge_rows saffu_regroup_rows saffu_build_levels saffu_class_rows saffu_reader "
+    "malloc free saffu_count_rows saffu_merge_rows saffu_regroup_rows saffu_build_levels saffu_model "
+    "saffu_free_model saffu_put saffu_ready saffu_room saffu_fill saffu_reader "
     "saffu_free_reader saffu_read saffu_plain_shares saffu_read_targets saffu_score saffu_distribution saffu_explain "
     "saffu_match"
 )

@@ -5,6 +5,7 @@
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
+#include <string>
 #include <vector>
 
 extern "C" {
@@ -20,8 +21,12 @@ EXPORT void saffu_build_levels(const int64_t *offsets, const void *keys, const u
                                int32_t columns, int32_t width, const uint16_t *rank, int64_t vocabulary,
                                const uint32_t *prune, const double *discounts, int64_t *statistics, int64_t *sizes,
                                void **arrays);
-EXPORT void saffu_view_score(const View *view, const uint16_t *rank, const uint16_t *ids, const int64_t *starts,
-                             int64_t documents, int64_t lo, int64_t hi, double *out);
+EXPORT Model *saffu_model();
+EXPORT void saffu_free_model(Model *model);
+EXPORT void saffu_put(Model *model, const char *name, const char *type, const void *data, int64_t size);
+EXPORT const char *saffu_ready(Model *model);
+EXPORT void saffu_view_score(const Model *model, const uint16_t *ids, const int64_t *starts, int64_t documents,
+                             int64_t lo, int64_t hi, double *out);
 }
 
 namespace {
@@ -88,7 +93,7 @@ struct Arrays {  // of one level
 void print_table(const Rows &rows, const std::vector<uint16_t> &ids) {
     int depth = rows.columns - 1;
     std::vector<uint16_t> rank(VOCABULARY);
-    for (int i = 0; i < VOCABULARY; i++) rank[i] = (uint16_t)i;
+    for (int i = 0; i < VOCABULARY; i++) rank[i] = (uint16_t)(i < EOD ? VOCABULARY - EOD + i : i - EOD);
     std::vector<uint32_t> prune(depth + 1, 0);
     std::vector<int64_t> statistics(5 * (depth + 1)), sizes(2 * (depth + 1)), none(2 * (depth + 1));
     saffu_build_levels(rows.offsets.data(), rows.keys.data, rows.count(), VOCABULARY, rows.columns, rows.width,
@@ -96,12 +101,22 @@ void print_table(const Rows &rows, const std::vector<uint16_t> &ids) {
     std::vector<double> discounts(4 * (depth + 1), 0.75);
     std::vector<Arrays> levels(depth);
     std::vector<void *> pointers;
-    View view{};
-    const int32_t distances[] = {1, 2, 3, 4, 5, 6, 7, 8};
+    Model *model = saffu_model();
+    auto put = [&](const std::string &name, const char *type, const auto &numbers) {
+        saffu_put(model, name.c_str(), type, numbers.data(), (int64_t)numbers.size());
+    };
+    std::vector<int32_t> distances(depth), seen(2, 0);
+    for (int i = 0; i < depth; i++) distances[i] = i + 1;
     std::vector<float> unigram(VOCABULARY, 1.0f / VOCABULARY);
-    view.levels = depth;
-    view.distances = distances;
-    view.unigram = unigram.data();
+    std::vector<uint16_t> classes(VOCABULARY, 0);
+    std::vector<int64_t> frequencies(VOCABULARY, 0);
+    std::vector<double> exponents(2 * (1 + EVIDENCE * depth), 0);
+    put("table 0.distances", "i4", distances);
+    put("table 0.unigram", "f4", unigram);
+    put("view 0", "i4", seen);
+    put("output_classes", "u2", classes);
+    put("frequencies", "i8", frequencies);
+    put("plain", "f8", exponents);
     for (int level = 1; level <= depth; level++) {
         int64_t contexts = sizes[2 * level], followers = sizes[2 * level + 1];
         std::printf("level %d: %" PRId64 " contexts, %" PRId64 " followers, %" PRId64 " seen once\n", level, contexts,
@@ -120,14 +135,22 @@ void print_table(const Rows &rows, const std::vector<uint16_t> &ids) {
         if (level == depth) pointers[6 * (level - 1) + 1] = nullptr;
         a.begin[contexts] = (uint32_t)followers;
         if (level < depth) a.child[contexts] = (uint32_t)sizes[2 * level + 2];
-        view.level[level - 1] = {a.token.data(), a.child.data(), a.begin.data(), a.backoff.data(),
-                                 a.follow.data(), a.mass.data(), nullptr, nullptr, nullptr, 0, 0};
+        std::string name = "table 0." + std::to_string(level) + ".";
+        put(name + "token", "u2", a.token);
+        put(name + "child", "u4", a.child);
+        put(name + "begin", "u4", a.begin);
+        put(name + "backoff", "f4", a.backoff);
+        put(name + "follow", "u2", a.follow);
+        put(name + "mass", "f4", a.mass);
     }
     saffu_build_levels(rows.offsets.data(), rows.keys.data, rows.count(), VOCABULARY, rows.columns, rows.width,
                        rank.data(), VOCABULARY, prune.data(), discounts.data(), statistics.data(), none.data(),
                        pointers.data());
     std::vector<double> log_p(TOKENS);
-    saffu_view_score(&view, rank.data(), ids.data(), starts, 2, 0, TOKENS, log_p.data());
+    const char *problem = saffu_ready(model);
+    std::printf("%s\n", problem ? problem : "sound");
+    saffu_view_score(model, ids.data(), starts, 2, 0, TOKENS, log_p.data());
+    saffu_free_model(model);
     double total = 0;
     for (double one : log_p) total += one;
     std::printf("mean ln p: %.4f\n", total / TOKENS);

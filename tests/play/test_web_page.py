@@ -2,16 +2,15 @@
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 from web_engine import MULTILINGUAL, browser_kernels, questions, random_texts, require_same  # noqa: F401
 
 from saffu import CalibratedConfig, SaffuLM
-from saffu.calibrated import kernels
 from saffu.errors import SaffuError
 from saffu.play import web_page
 from saffu.play.demos import story
@@ -22,6 +21,7 @@ from saffu.play.why import why
 from saffu.text.tokenizer import TokenizerConfig
 from saffu.tools.generate import encode_prompt
 
+COUNTED = re.compile(r"frequencies|room|table \d+\.(?!distances).*")
 ZEBRA = "the zebra crossed the quiet river ."
 TEXTS = [
     "",
@@ -58,21 +58,18 @@ def asked(lm, browser_kernels, tmp_path, monkeypatch):  # noqa: F811
     return ask
 
 
-def test_structures_are_laid_out_for_addresses_of_32_bits(lm):
-    model = web_page.counted_model(lm)
-    image = web_page.Image(model.native)
-    there = web_page.on_page(kernels.Model).from_buffer(image.data)
-    assert (there.vocabulary, there.views, there.memory.window) == (model.vocabulary, len(model.views), 100_000)
-    ranks = np.frombuffer(image.data, np.uint16, model.vocabulary, there.rank)
-    assert (ranks == model.ranks.ranks).all() and there.prior == 0  # which follows from counts
-    exponents = np.frombuffer(image.data, np.float32, model.encoder.plain.shape[1], there.plain[1])
-    assert (exponents == model.encoder.plain[1].astype(np.float32)).all()
+def test_the_page_has_what_does_not_follow_from_counts(lm):
+    arrays = web_page.page_arrays(lm, "toy", None)
+    about = json.loads(arrays["about"].tobytes())
+    made = lm.model_.native.arrays
+    assert {*about["given"]} == {name for name in made if not COUNTED.fullmatch(name)}
+    assert all((arrays[name] == made[name]).all() for name in about["given"])
 
 
 def test_the_engine_answers_as_the_server_does(asked, counted_page):
     documents = story().splitlines()
     lm = SaffuLM().fit(documents)
-    assert lm.model_.native.views[0].level[0].heavies  # contexts with many followers
+    assert lm.model_.native.arrays["room"].size  # contexts with many followers
     studio = Studio(lm, "toy")
     studio.subjects["toy"] = Subject("toy", "toy", lm, Texts.of(dict(enumerate(documents)), lm))
     asks = questions(type(counted_page)(studio), "toy", ["The lamp was li", "I found a piano . ", *TEXTS])

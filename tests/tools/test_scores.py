@@ -10,7 +10,7 @@ import pytest
 
 from conftest import CONFIGS, sentences
 from saffu import CalibratedConfig, SaffuError, SaffuLM
-from saffu.calibrated.reading import NativeModel
+from saffu.calibrated import kernels
 from saffu.tools.scores import BATCH_CHARACTERS, FIRST_BATCH, LARGEST_BATCH, Arrivals, Condition, batches
 from toy_model import ToyConfig
 
@@ -40,7 +40,8 @@ def test_a_text_of_several_lines_is_one_row(fitted, dev_text):
 def test_texts_that_come_one_by_one_share_what_is_made_for_them(train_text, dev_text, monkeypatch):
     lm = SaffuLM(CONFIGS["calibrated"]()).fit(train_text)
     laid_out = []
-    monkeypatch.setattr("saffu.calibrated.model.NativeModel", lambda *parts: laid_out.append(0) or NativeModel(*parts))
+    made = kernels.Model
+    monkeypatch.setattr(kernels, "Model", lambda arrays: laid_out.append(0) or made(arrays))
     one_by_one = [lm.score_lines([text])[0] for text in dev_text]
     assert one_by_one == lm.score_lines(dev_text)
     assert [lm.surprisals(text) for text in dev_text[:9]] == lm.surprisals_batch(dev_text[:9])

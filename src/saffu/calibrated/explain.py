@@ -137,7 +137,7 @@ def matches(model: CalibratedModel, number: int, context: Sequence[int]) -> list
     tail = np.array(context[-model.lookback :], dtype=TOKEN)
     contexts = np.empty(MAX_LEVELS, dtype=np.uint32)
     levels = library.saffu_match(
-        model.native.views[number], pointer(tail, TOKEN), len(tail), len(context), pointer(contexts, np.uint32)
+        model.native, number, pointer(tail, TOKEN), len(tail), len(context), pointer(contexts, np.uint32)
     )
     return [int(at) for at in contexts[:levels]]
 

@@ -260,7 +260,7 @@ class Calibration:
             share = np.ascontiguousarray(share)
             sums = np.zeros((2, 2 + J + J * J))
             library.saffu_moments(
-                self.model.native.structure, pointer(self.ids, TOKEN), pointer(self.starts, np.int64),
+                self.model.native, pointer(self.ids, TOKEN), pointer(self.starts, np.int64),
                 self.corpus.documents, pointer(share, np.int64), len(share), pointer(memory_starts, np.int64),
                 len(self.memory_starts) - 1, J, pointer(sums, np.float64),
             )  # fmt: skip

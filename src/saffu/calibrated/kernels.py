@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import weakref
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_uint32, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -40,59 +41,36 @@ class Buffer(Structure):
             library.saffu_free(self.data)
 
 
-def members(kind: Any, *names: str) -> list[tuple[str, Any]]:
-    """Some members of a structure, all of one type."""
-    return [(name, kind) for name in names]
+class Model(c_void_p):
+    """What kernels make of arrays, by their stored names; only they know how it lies in memory (native/model.cpp).
+
+    It holds the arrays, because kernels keep their addresses, and calls may outlive whatever else holds them.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        """Raise SaffuError unless the arrays make a model."""
+        super().__init__(library.saffu_model())
+        weakref.finalize(self, library.saffu_free_model, self.value)
+        self.arrays: dict[str, Array] = {}
+        self.put(arrays)
+        require_sound(library.saffu_ready(self))
+
+    def put(self, arrays: Mapping[str, Array]) -> None:
+        """Give arrays to the kernels, or others in their place."""
+        for name, array in arrays.items():
+            own = self.arrays[name] = np.ascontiguousarray(array)
+            library.saffu_put(self, name.encode(), own.dtype.str[1:].encode(), own.ctypes.data, own.size)
+
+    def set_exponents(self, plain: Array, memory: Array) -> None:
+        """Replace the exponents (2, J), for calibration, which tries many."""
+        self.put({"plain": plain, "memory": memory})
+        require_sound(library.saffu_exponents(self))
 
 
-class Level(Structure):
-    """One level of a table: see native/counted/query.h."""
-
-    _fields_ = [
-        *members(c_void_p, "token", "child", "begin", "backoff", "follow", "mass", "heavy", "rows", "before"),
-        *members(c_uint32, "many", "heavies"),
-    ]
-
-
-class View(Structure):
-    _fields_ = [
-        *members(c_int32, "levels", "exact"),
-        *members(c_void_p, "distances", "classes", "unigram", "class_unigram"),
-        ("level", Level * MAX_LEVELS),
-    ]
-
-
-class MemoryContext(Structure):
-    _fields_ = [
-        *members(c_int32, "length", "exact", "chained"),
-        *members(c_float, "strength", "keep"),
-        ("longest", c_int32),
-        *members(c_void_p, "distances", "classes"),
-    ]
-
-
-class MemoryShape(Structure):
-    _fields_ = [
-        *members(c_int32, "window", "decays", "contexts", "ages"),
-        *members(c_float, "strength", "rate", "smallest_share"),
-        *members(c_void_p, "half_lives", "age_limits", "count_limits", "match_limits"),
-        ("context", POINTER(MemoryContext)),
-    ]
-
-
-class Model(Structure):
-    """See counted/query.h. It holds the arrays it points to, because calls may outlive whatever else holds them."""
-
-    kept: list[object]
-    exponents: list[Array]
-    _fields_ = [
-        *members(c_int32, "vocabulary", "classes", "views"),
-        *members(c_void_p, "rank", "token_of_rank", "class_of_rank", "class_first"),
-        *members(c_void_p, "prior", "class_prior", "log_prior", "log_class_prior", "is_slot"),
-        *members(c_void_p * 2, "plain", "remembered"),
-        ("view", POINTER(View)),
-        *members(MemoryShape, "memory", "archive"),
-    ]
+def require_sound(problem: bytes | None) -> None:
+    """Raise SaffuError if the kernels found a problem."""
+    if problem is not None:
+        raise SaffuError(f"the model is damaged ({problem.decode()}); restore the folder or train again")
 
 
 def pointer(array: Array | None, dtype: npt.DTypeLike) -> c_void_p:
@@ -136,11 +114,17 @@ def _load() -> ctypes.CDLL:
         ),
         "saffu_merge_rows": (i64, [p, p, p, p, p, p, i64, i32, i32, p, p, p]),
         "saffu_build_levels": (None, [p, p, p, i64, i32, i32, p, i64, p, p, p, p, p]),
-        "saffu_check_level": (i32, [p, p, p, p, p, p, i64, i64, i64, p, i64, i64]),
-        "saffu_score": (None, [POINTER(Model), p, p, i64, i64, i64, p, p]),
-        "saffu_moments": (None, [POINTER(Model), p, p, i64, p, i64, p, i64, i32, p]),
-        "saffu_plain_shares": (None, [POINTER(Model), p, p, i64, i64, i64, p]),
-        "saffu_reader": (p, [POINTER(Model), i32]),
+        "saffu_model": (p, []),
+        "saffu_free_model": (None, [p]),
+        "saffu_put": (None, [p, c_char_p, c_char_p, p, i64]),
+        "saffu_ready": (c_char_p, [p]),
+        "saffu_exponents": (c_char_p, [p]),
+        "saffu_room": (i64, [p]),
+        "saffu_fill": (None, [p, p]),
+        "saffu_score": (None, [p, p, p, i64, i64, i64, p, p]),
+        "saffu_moments": (None, [p, p, p, i64, p, i64, p, i64, i32, p]),
+        "saffu_plain_shares": (None, [p, p, p, i64, i64, i64, p]),
+        "saffu_reader": (p, [p, i32]),
         "saffu_free_reader": (None, [p]),
         "saffu_read_targets": (None, [p, p, p, i64, i64, i64, p, p, p]),
         "saffu_read": (None, [p, p, i64, i64, i64, p]),
@@ -149,9 +133,8 @@ def _load() -> ctypes.CDLL:
         "saffu_members": (None, [p, i32, p]),
         "saffu_sample": (i32, [p, p, i64, i64, p, p, i32, i32]),
         "saffu_explain": (None, [p, p, i64, i64, p, p, p]),
-        "saffu_match": (i32, [POINTER(View), p, i64, i64, p]),
-        "saffu_view_score": (None, [POINTER(View), p, p, p, i64, i64, i64, p]),
-        "saffu_class_rows": (None, [p, p, p, p, p, i64, i32, p, p]),
+        "saffu_match": (i32, [p, i32, p, i64, i64, p]),
+        "saffu_view_score": (None, [p, p, p, i64, i64, i64, p]),
         "saffu_sparse_product": (None, [p, p, p, i64, p, i64, i32, p]),
         "saffu_exchange": (i64, [p, p, p, i64, i64, p, i64, i64, i32, p]),
     }

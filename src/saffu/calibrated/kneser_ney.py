@@ -16,7 +16,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from itertools import pairwise
 from operator import add
 
@@ -139,6 +139,11 @@ def empty_levels(sizes: Array, closed: bool = False) -> list[dict[str, Array]]:
     return [{name: storage.empty(n, LEVEL_ARRAYS[name]) for name, n in own.items()} for own in lengths]
 
 
+def level_names(level: int, depth: int) -> list[str]:
+    """The arrays that a level has: contexts of one token are known by their place, the longest have none below."""
+    return [name for name in LEVEL_ARRAYS if (name != "token" or level > 1) and (name != "child" or level < depth)]
+
+
 def level_lengths(sizes: Array, closed: bool) -> list[dict[str, int]]:
     """The lengths of the arrays of each level."""
     if int(sizes.max()) >= 1 << 32:
@@ -149,11 +154,7 @@ def level_lengths(sizes: Array, closed: bool) -> list[dict[str, int]]:
         contexts, followers = (int(n) for n in sizes[level])
         own = {"token": contexts, "child": contexts + closed, "begin": contexts + closed, "backoff": contexts}
         own |= {"follow": followers, "mass": followers}
-        if level == 1:
-            del own["token"]
-        if level == depth:
-            del own["child"]
-        lengths.append(own)
+        lengths.append({name: own[name] for name in level_names(level, depth)})
     return lengths
 
 
@@ -252,67 +253,34 @@ class Table:
         return stored
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array], vocabulary: int) -> Table:
-        """The table whose `arrays()` these are; shapes and offsets are checked before any kernel follows them."""
+    def from_arrays(cls, arrays: Mapping[str, Array]) -> Table:
+        """The table whose `arrays()` these are. What kernels follow, they check when they make a model of it."""
         try:
             distances = tuple(int(d) for d in arrays["distances"])
             depth = len(distances)
-            levels: list[dict[str, Array]] = []
-            for number in range(1, depth + 1):
-                missing = ["token"] * (number == 1) + ["child"] * (number == depth)
-                names = [name for name in LEVEL_ARRAYS if name not in missing]
-                level = {name: arrays[f"{number}.{name}"] for name in names}
-                deeper = len(arrays[f"{number + 1}.backoff"]) if number < depth else 0
-                parent = levels[-1]["child"] if levels else None
-                require(level_is_sound(level, deeper, parent, vocabulary), f"level {number}")
-                levels.append(level)
+            levels = [
+                {name: arrays[f"{level}.{name}"] for name in level_names(level, depth)} for level in range(1, depth + 1)
+            ]
             unigram = arrays["unigram"]
-            require(unigram.shape == (vocabulary,) and unigram.dtype == np.float32, "unigram")
-            require(within(unigram[: vocabulary - EOD], 1e-30), "unigram")
             require(depth < kernels.MAX_LEVELS and arrays["discounts"].shape == (depth + 1, 4), "discounts")
             require(arrays["estimated"].shape == (depth + 1,) and arrays["estimated"].dtype == np.bool_, "discounts")
-        except (KeyError, ValueError, TypeError, IndexError) as error:
+        except (KeyError, ValueError, TypeError) as error:
             raise SaffuError(f"a table of n-grams is damaged ({error}); restore the folder or train again") from None
         return cls(distances, levels, unigram, arrays["discounts"], arrays["estimated"])
 
-    @cached_property
-    def _distances(self) -> Array:
-        """The distances as an array for kernels, which keep its address."""
-        return np.array(self.distances, dtype=np.int32)
-
-    def native(self, classes: Array | None = None, exact: int = 0) -> kernels.View:
-        """The table for kernels, which see contexts by class if classes are given; the arrays must outlive it."""
-        view = kernels.View(len(self.levels), exact)
-        view.distances = pointer(self._distances, np.int32)
-        view.classes = pointer(classes, TOKEN)
-        view.unigram = pointer(self.unigram, np.float32)
-        for number, level in enumerate(self.levels):
-            for name, array in level.items():
-                setattr(view.level[number], name, pointer(array, LEVEL_ARRAYS[name]))
-        return view
-
-
-def level_is_sound(level: Mapping[str, Array], deeper: int, parent: Array | None, vocabulary: int) -> bool:
-    """Whether kernels can follow a level that has `deeper` contexts below it, and `parent` offsets into it."""
-    contexts = len(level["backoff"])
-    followers = len(level["follow"])
-    lengths = {"token": contexts, "child": contexts + 1, "begin": contexts + 1, "mass": followers}
-    if any(array.dtype != LEVEL_ARRAYS[name] or array.ndim != 1 for name, array in level.items()):
-        return False
-    if any(len(level[name]) != length for name, length in lengths.items() if name in level):
-        return False
-    if parent is None and contexts != vocabulary:
-        return False
-    pointers = [pointer(level.get(name), dtype) for name, dtype in LEVEL_ARRAYS.items()]
-    parents = 0 if parent is None else len(parent) - 1
-    above = pointer(parent, np.uint32)
-    predicted = vocabulary - EOD  # followers are ranked, markers last
-    return bool(library.saffu_check_level(*pointers, contexts, followers, deeper, above, parents, predicted))
-
-
-def within(numbers: Array, least: float) -> bool:
-    """Whether all numbers are finite and at least `least`."""
-    return not len(numbers) or bool(least <= float(numbers.min()) <= float(numbers.max()) < np.inf)
+    def alone(self) -> kernels.Model:
+        """The table as kernels have it, checked: the only view of a model whose tokens are all in one class."""
+        vocabulary = len(self.unigram)
+        arrays = {f"table 0.{name}": array for name, array in self.arrays().items()}
+        return kernels.Model(
+            arrays
+            | {
+                "view 0": np.zeros(2, dtype=np.int32),
+                "plain": np.zeros((2, 1 + kernels.EVIDENCE * len(self.levels))),
+                "output_classes": np.zeros(vocabulary, dtype=TOKEN),
+                "frequencies": np.zeros(vocabulary, dtype=np.int64),
+            }
+        )
 
 
 def adjusted_counts(levels: Levels, vocabulary: int) -> Array:
@@ -369,13 +337,15 @@ class KneserNey:
 
     def log_probabilities(self, corpus: TokenCorpus, progress: str | None = None) -> Floats:
         """ln p of every target, (targets,)."""
-        view = self.table.native()
         ids = checked_ids(corpus, self.vocabulary)
+        if not self.table.levels:
+            return np.log(self.table.unigram[self.ranks[ids]].astype(np.float64))
+        native = self.table.alone()
 
         def kernel(starts: Array, lo: int, hi: int, out: Array) -> None:
             library.saffu_view_score(
-                view, pointer(self.ranks, TOKEN), pointer(ids, TOKEN), pointer(starts, np.int64),
-                corpus.documents, lo, hi, pointer(out, np.float64),
+                native, pointer(ids, TOKEN), pointer(starts, np.int64), corpus.documents, lo, hi,
+                pointer(out, np.float64),
             )  # fmt: skip
 
         return in_chunks(kernel, corpus, progress)

@@ -27,33 +27,31 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from saffu.calibrated import kernels, storage
 from saffu.calibrated.classes import token_vectors
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.explain import explain
 from saffu.calibrated.kernels import TOKEN, Array, library, pointer
 from saffu.calibrated.kneser_ney import Ranks, Table, in_chunks, log_prior
 from saffu.calibrated.ngrams import NgramCounts, checked_ids
-from saffu.calibrated.reading import NativeModel, Reader, Readers, initial_learning, read_corpus
+from saffu.calibrated.reading import Reader, Readers, initial_learning, read_corpus
 from saffu.calibrated.tempered import Prediction, sample_at
 from saffu.calibrated.views import (
     CalibratedSums,
     View,
-    exponent_slices,
     first_remembered,
     fits,
+    memory_arrays,
     memory_contexts,
-    memory_slices,
     stored_views,
     views_array,
 )
 from saffu.errors import SaffuError
-from saffu.files import are_counts, part_of, require
+from saffu.files import part_of
 from saffu.interface import Arrays, Capabilities, Explanation, Floats, State, document_of
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
-from saffu.workers import in_parallel
 
-LARGEST_WEIGHT = 1e3  # of an exponent or a log-odds, by magnitude; larger ones would overflow in single precision
 TRIES = 4  # of drawing one of the most likely tokens in one call of the kernel
 Document = tuple[int, bytes, bytes]
 """How many tokens a document has so far; the last of them, as two bytes each; what was learned from it."""
@@ -79,18 +77,9 @@ class Encoder:
         views = stored_views(arrays["views"])
         sizes = {view.classes for view in views} | {context.classes for context in memory_contexts(config)}
         classes = {size: arrays[f"context_classes.{size}"] for size in sorted(sizes - {0}, reverse=True)}
-        encoder = cls(arrays["output_classes"], classes, arrays["plain"], arrays["memory"], views)
-        outputs = encoder.output_classes
-        damaged = "the model's classes or exponents are damaged; restore the folder or train again"
-        require(fits(config, views), damaged)
-        for numbers in (outputs, *classes.values()):
-            require(numbers.shape == (vocabulary,) and numbers.dtype == TOKEN, damaged)
-            require(int(numbers.max()) < vocabulary, damaged)
-        require(set(outputs[EOD:].tolist()) == set(range(int(outputs.max()) + 1)), damaged)
-        for exponents, slices in ((encoder.plain, exponent_slices(views)), (encoder.memory, memory_slices(config))):
-            require(exponents.shape == (2, slices[-1].stop) and exponents.dtype == np.float64, damaged)
-            require(bool((np.abs(exponents) <= LARGEST_WEIGHT).all()), damaged)
-        return encoder
+        if not fits(config, views) or len(arrays["output_classes"]) != vocabulary:
+            raise SaffuError("the model's views are damaged or of other settings; restore the folder or train again")
+        return cls(arrays["output_classes"], classes, arrays["plain"], arrays["memory"], views)
 
 
 class CalibratedModel(Capabilities):
@@ -172,10 +161,27 @@ class CalibratedModel(Capabilities):
     def ranks(self) -> Ranks:
         return Ranks(self.encoder.output_classes)
 
+    def kernel_arrays(self) -> dict[str, Array]:
+        """The arrays that kernels make a model of, by name."""
+        arrays = self.encoder.arrays() | memory_arrays(self.config) | {"frequencies": self.frequencies}
+        del arrays["views"]  # which are shown to kernels one by one
+        for number, (view, table) in enumerate(zip(self.views, self.tables, strict=True)):
+            arrays[f"view {number}"] = np.array([view.classes, view.exact], dtype=np.int32)
+            arrays |= {f"table {number}.{name}": array for name, array in table.arrays().items()}
+        return arrays
+
     @cached_property
-    def native(self) -> NativeModel:
-        """The model laid out for kernels, on first use."""
-        return NativeModel(self.config, self.encoder, self.tables, self.ranks, self.frequencies)
+    def checked(self) -> kernels.Model:
+        """The model as kernels have it, with all arrays checked."""
+        return kernels.Model(self.kernel_arrays())
+
+    @cached_property
+    def native(self) -> kernels.Model:
+        """That, ready to read fast: with sums by class, which take room, on first use."""
+        model = self.checked
+        room = model.arrays["room"] = storage.empty(library.saffu_room(model), np.uint8)
+        library.saffu_fill(model, pointer(room, np.uint8))
+        return model
 
     def followers(self) -> tuple[Array, Array]:
         """Where the tokens that follow each token begin (N + 1,), and these tokens, one after the other."""
@@ -198,14 +204,14 @@ class CalibratedModel(Capabilities):
 
     def _scored(self, corpus: TokenCorpus, progress: str | None, certainty: Array | None) -> Floats:
         if self.config.cache:
-            return read_corpus(self.native, corpus, self.vocabulary, progress, certainty, self.stream)
+            return read_corpus(self.native, self.ranks, corpus, progress, certainty, self.stream)
         ids = checked_ids(corpus, self.vocabulary)
         native = self.native  # laid out before threads need it
 
         def kernel(starts: Array, lo: int, hi: int, out: Array) -> None:
             part = None if certainty is None else certainty[lo:hi]
             library.saffu_score(
-                native.structure, pointer(ids, TOKEN), pointer(starts, np.int64), corpus.documents, lo, hi,
+                native, pointer(ids, TOKEN), pointer(starts, np.int64), corpus.documents, lo, hi,
                 pointer(out, np.float64), pointer(part, np.float32),
             )  # fmt: skip
 
@@ -371,15 +377,14 @@ class CalibratedModel(Capabilities):
             counts = int(arrays["counts"][0])
         except (KeyError, IndexError):
             raise SaffuError("the model's arrays do not fit its settings; restore the folder or train again") from None
-        if not are_counts(frequencies, vocabulary) or counts < 0:
-            raise SaffuError("the model's frequencies are damaged; restore the folder or train again")
         views = encoder.views
-        parts = [part_of(arrays, f"table {number}.") for number in range(len(views))]
-        tables = in_parallel(lambda arrays: Table.from_arrays(arrays, vocabulary), parts)
-        if any(table.distances != view.distances for table, view in zip(tables, views, strict=True)):
-            raise SaffuError("the model's tables do not fit its settings; restore the folder or train again")
+        tables = [Table.from_arrays(part_of(arrays, f"table {number}.")) for number in range(len(views))]
+        if counts < 0 or any(table.distances != view.distances for table, view in zip(tables, views, strict=True)):
+            raise SaffuError("the model's tables are damaged or of other settings; restore the folder or train again")
         read_sums = None if sums is None else partial(CalibratedSums.from_arrays, config.order, vocabulary, views, sums)
-        return cls(config, encoder, tables, frequencies, counts, read_sums)
+        model = cls(config, encoder, tables, frequencies, counts, read_sums)
+        model.checked = kernels.Model(model.kernel_arrays())  # now, before anything follows damaged offsets
+        return model
 
     @property
     def size(self) -> int:

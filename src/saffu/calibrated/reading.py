@@ -1,4 +1,4 @@
-"""A model as the kernels hold it, and reading with it: the readers of native/counted, many threads for a corpus.
+"""Reading with a model: the readers of native/counted, many threads for a corpus.
 
 A document must be read in order, because the memory learns from it. But its tokens are known, so the shares of views,
 most of the work, can be computed in advance; and documents do not depend on each other.
@@ -8,161 +8,41 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import c_void_p
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from saffu.calibrated import kernels, storage, views
-from saffu.calibrated.config import CalibratedConfig
+from saffu.calibrated import kernels
 from saffu.calibrated.kernels import TOKEN, Array, library, pointer
-from saffu.calibrated.kneser_ney import Ranks, Table, log_prior
+from saffu.calibrated.kneser_ney import Ranks
 from saffu.calibrated.ngrams import checked_ids
 from saffu.format import progress_bar
 from saffu.interface import Floats
 from saffu.text.corpus import TokenCorpus
 from saffu.workers import cores, run_in_threads
 
-if TYPE_CHECKING:
-    from saffu.calibrated.model import Encoder
-
 CHUNK = 1 << 10  # targets read at a time
 AHEAD = 8  # chunks of a document whose shares may wait to be read
-MOST_TOKENS = 2**31 - 1  # that a memory can hold
-CLASS_SUMS_ABOVE = 64  # followers from which on sums by class are stored for a context
 IDLE = 4  # readers kept for the next call: each remembers the document that it read last
-
-
-class NativeModel:
-    """The structure that kernels read, and the arrays it points to."""
-
-    def __init__(
-        self,
-        config: CalibratedConfig,
-        encoder: Encoder,
-        tables: Sequence[Table],
-        ranks: Ranks,
-        frequencies: Array,
-    ):
-        context_classes = encoder.context_classes
-        prior = log_prior(frequencies, ranks)
-        of_classes = np.log(ranks.by_class(np.exp(prior)))
-        self.ranks = ranks
-        self.views = (kernels.View * len(encoder.views))()
-        self.structure = kernels.Model(len(frequencies), ranks.number, len(encoder.views))
-        self.structure.kept = [tables, ranks, context_classes]
-        for number, (view, table) in enumerate(zip(encoder.views, tables, strict=True)):
-            classes = context_classes[view.classes] if view.classes else None
-            native = table.native(classes, view.exact)
-            class_unigram = ranks.by_class(table.unigram).astype(np.float32)
-            native.class_unigram = pointer(class_unigram, np.float32)
-            self.structure.kept += [classes, class_unigram]
-            for level, native_level in zip(table.levels, native.level, strict=False):
-                self._add_class_rows(level, native_level, ranks)
-            self.views[number] = native
-        arrays: dict[str, Array] = {
-            "rank": ranks.ranks,
-            "token_of_rank": ranks.tokens,
-            "class_of_rank": ranks.classes,
-            "class_first": ranks.first,
-            "prior": np.exp(prior).astype(np.float32),
-            "class_prior": np.exp(of_classes).astype(np.float32),
-            "log_prior": prior.astype(np.float32),
-            "log_class_prior": of_classes.astype(np.float32),
-            "is_slot": np.array([view.is_slot for view in encoder.views], dtype=np.int32),
-        }
-        for name, array in arrays.items():
-            setattr(self.structure, name, pointer(array, array.dtype))
-        self.structure.kept.append(arrays)
-        self.structure.view = self.views
-        contexts = views.memory_contexts(config)
-        self.structure.memory = self._shape(config.cache, views.HALF_LIVES, contexts, context_classes)
-        window = min(views.ARCHIVE * config.cache, MOST_TOKENS)
-        self.structure.archive = self._shape(window, views.ARCHIVE_HALF_LIVES, views.ARCHIVE_CONTEXTS, {})
-        self.set_exponents(encoder.plain, encoder.memory)
-
-    def _add_class_rows(self, level: dict[str, Array], native: kernels.Level, ranks: Ranks) -> None:
-        """Sums by class of contexts with many followers, and where each class begins among them: both save time."""
-        heavy = np.flatnonzero(np.diff(level["begin"]) > CLASS_SUMS_ABOVE).astype(np.uint32)
-        rows = storage.empty((len(heavy), ranks.number), np.float32)
-        before = storage.empty((len(heavy), ranks.number + 1), TOKEN)
-        library.saffu_class_rows(
-            pointer(level["begin"], np.uint32), pointer(level["follow"], TOKEN), pointer(level["mass"], np.float32),
-            pointer(ranks.classes, TOKEN), pointer(heavy, np.uint32), len(heavy), ranks.number,
-            pointer(rows, np.float32), pointer(before, TOKEN),
-        )  # fmt: skip
-        native.heavy = pointer(heavy, np.uint32)
-        native.many = CLASS_SUMS_ABOVE
-        native.heavies = len(heavy)
-        native.rows = pointer(rows, np.float32)
-        native.before = pointer(before, TOKEN)
-        self.structure.kept += [heavy, rows, before]
-
-    def _shape(
-        self,
-        window: int,
-        half_lives: Sequence[float],
-        contexts: Sequence[views.MemoryContext],
-        context_classes: dict[int, Array],
-    ) -> kernels.MemoryShape:
-        """How a memory is made."""
-        arrays: list[Array] = []
-
-        def pointer_to(values: Sequence[float], dtype: npt.DTypeLike) -> c_void_p:
-            arrays.append(np.array(values, dtype=dtype))
-            return pointer(arrays[-1], dtype)
-
-        natives = (kernels.MemoryContext * len(contexts))()
-        for native, context in zip(natives, contexts, strict=True):
-            native.length = len(context.distances)
-            native.exact = context.exact
-            native.chained = context.chained
-            native.strength = context.strength
-            native.keep = context.keep
-            native.longest = context.longest
-            native.distances = pointer_to(context.distances, np.int32)
-            native.classes = pointer(context_classes[context.classes] if context.classes else None, TOKEN)
-        self.structure.kept += [arrays, natives]
-        return kernels.MemoryShape(
-            window=window,
-            decays=len(half_lives),
-            contexts=len(contexts),
-            ages=len(views.AGES),
-            strength=views.STRENGTH,
-            rate=views.RATE,
-            smallest_share=views.SMALLEST_SHARE,
-            half_lives=pointer_to(half_lives, np.float32),
-            age_limits=pointer_to(views.AGES, np.int64),
-            count_limits=pointer_to([*views.ONE_FOLLOWER, views.SEVERAL_FOLLOWERS], np.float32),
-            match_limits=pointer_to(views.MATCHES, np.int32),
-            context=natives,
-        )
-
-    def set_exponents(self, plain: Array, remembered: Array) -> None:
-        """Replace the exponents (2, J), for calibration, which tries many."""
-        arrays = self.structure.exponents = [np.ascontiguousarray(e, dtype=np.float32) for e in (plain, remembered)]
-        for level in (0, 1):
-            self.structure.plain[level] = pointer(arrays[0][level], np.float32)
-            self.structure.remembered[level] = pointer(arrays[1][level], np.float32)
 
 
 class Reader:
     """A native reader, which remembers the document that it reads and, if it is online, those before it."""
 
-    def __init__(self, native: NativeModel, is_online: bool = False):
-        self.structure = native.structure  # must outlive the reader
-        self.handle = c_void_p(library.saffu_reader(self.structure, is_online))
+    def __init__(self, native: kernels.Model, is_online: bool = False):
+        self.native = native  # must outlive the reader
+        self.handle = c_void_p(library.saffu_reader(native, is_online))
         weakref.finalize(self, library.saffu_free_reader, self.handle)
 
 
 class Readers:
     """Readers for documents that come and go. A reader that has just read the start of one continues from there."""
 
-    def __init__(self, native: NativeModel):
+    def __init__(self, native: kernels.Model):
         self.native = native
         self.lock = threading.Lock()
         self.idle: list[Reader] = []
@@ -222,7 +102,7 @@ class Schedule:
     The shares of views, most of the work, are computed in any order, at most `AHEAD` chunks before they are read.
     """
 
-    def __init__(self, native: NativeModel, courses: list[Course], online: Reader | None):
+    def __init__(self, native: kernels.Model, courses: list[Course], online: Reader | None):
         self.waiting = sorted(courses, key=lambda course: course.chunks)
         self.open: list[Course] = []
         self.readers = Readers(native)
@@ -281,9 +161,9 @@ def courses_of(starts: Array, is_online: bool) -> list[Course]:
 
 
 def read_corpus(
-    native: NativeModel,
+    native: kernels.Model,
+    ranks: Ranks,
     corpus: TokenCorpus,
-    vocabulary: int,
     progress: str | None,
     certainty: Array | None,
     online: Reader | None = None,
@@ -292,10 +172,9 @@ def read_corpus(
 
     Documents are independent of each other, unless a reader is given that is `online`.
     """
-    ids = checked_ids(corpus, vocabulary)
+    ids = checked_ids(corpus, len(ranks.ranks))
     starts = np.ascontiguousarray(corpus.starts, dtype=np.int64)
     out = np.empty(corpus.targets)
-    ranks = native.ranks
     courses = courses_of(starts, online is not None)
     widths = ranks.number + np.diff(ranks.first)[ranks.classes[ranks.ranks]]  # shares per target, by token
     schedule = Schedule(native, courses, online)
@@ -307,7 +186,7 @@ def read_corpus(
             text = pointer(ids, TOKEN), pointer(starts, np.int64), corpus.documents, lo, hi
             if reader is None:
                 shares = np.empty(int(widths[ids[lo:hi]].sum()), dtype=np.float32)
-                library.saffu_plain_shares(native.structure, *text, pointer(shares, np.float32))
+                library.saffu_plain_shares(native, *text, pointer(shares, np.float32))
                 schedule.computed(course, place, shares)
             else:
                 part = None if certainty is None else certainty[lo:hi]

@@ -223,6 +223,7 @@ class MemoryContext(View):
     longest: int = 0  # if set, only its latest occurrence counts, as often as tokens agree, at most this often
 
 
+MOST_TOKENS = 2**31 - 1  # that a memory can hold
 ARCHIVE = 5  # times `cache`: tokens of all documents that are remembered when documents are read online
 ARCHIVE_HALF_LIVES = (150, 8000)
 ARCHIVE_CONTEXTS = (
@@ -288,6 +289,31 @@ def first_remembered(window: int, age: int) -> int:
     half = max(1, window // 2)
     excess = age - window
     return -(-excess // half) * half if excess > 0 else 0
+
+
+def memory_arrays(config: CalibratedConfig) -> dict[str, Array]:
+    """The memory of a document, and that of all documents, as kernels take them (native/model.cpp); {} without one."""
+    if not config.cache:
+        return {}
+    arrays: dict[str, Array] = {
+        "learning": np.array([STRENGTH, RATE, SMALLEST_SHARE], dtype=np.float32),
+        "ages": np.array(AGES, dtype=np.int64),
+        "count_limits": np.array([*ONE_FOLLOWER, SEVERAL_FOLLOWERS], dtype=np.float32),
+        "match_limits": np.array(MATCHES, dtype=np.int32),
+    }
+    archive = min(ARCHIVE * config.cache, MOST_TOKENS)
+    for name, window, half_lives, contexts in (
+        ("document", config.cache, HALF_LIVES, memory_contexts(config)),
+        ("archive", archive, ARCHIVE_HALF_LIVES, ARCHIVE_CONTEXTS),
+    ):
+        arrays[f"{name}.window"] = np.array([window], dtype=np.int32)
+        arrays[f"{name}.half_lives"] = np.array(half_lives, dtype=np.float32)
+        for number, context in enumerate(contexts):
+            numbers = [context.exact, context.chained, context.longest, context.classes]
+            arrays[f"{name} {number}"] = np.array(numbers, dtype=np.int32)
+            arrays[f"{name} {number}.weights"] = np.array([context.strength, context.keep], dtype=np.float32)
+            arrays[f"{name} {number}.distances"] = np.array(context.distances, dtype=np.int32)
+    return arrays
 
 
 def memory_slices(config: CalibratedConfig) -> list[slice]:

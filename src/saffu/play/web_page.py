@@ -1,28 +1,23 @@
 """A page without a server: the counted model in one file, solved and asked by the kernels, compiled to WebAssembly.
 
 The file holds the counts, from which the tables follow, because they are a seventh of the size. What does not follow
-from counts (classes, exponents, the shape of the memory) is laid out here as kernels with addresses of 32 bits read it,
-so that the page's scripts need not know about it.
+from counts (classes, exponents, how memories are made) is put before the kernels as in the library, array by array.
 """
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
-from saffu.calibrated import kernels
-from saffu.calibrated.kneser_ney import Table
 from saffu.calibrated.model import CalibratedModel
-from saffu.calibrated.reading import NativeModel, initial_learning
+from saffu.calibrated.reading import initial_learning
 from saffu.calibrated.views import HALF_LIVES, memory_contexts, memory_parts
 from saffu.errors import SaffuError
 from saffu.files import Content, write_folder
@@ -37,8 +32,6 @@ from saffu.text.tokenizer import WordTokenizer
 KERNELS, MODEL = "kernels.wasm", "model.saffu"
 CODE = files("saffu.play") / "web" / KERNELS
 LONGEST = 1 << 17  # tokens of a text that is typed
-ALIGNMENT = 16  # bytes
-POINTER = ctypes.c_uint32  # of WebAssembly
 POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'; "
     "style-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'"
@@ -78,7 +71,11 @@ def page_arrays(lm: SaffuLM, name: str, counted: TokenCorpus | None) -> dict[str
     """The content of the model's file."""
     model = counted_model(lm)
     ranks = model.ranks
-    image = Image(model.native)
+    given = {
+        name: array
+        for name, array in model.kernel_arrays().items()
+        if name != "frequencies" and (not name.startswith("table ") or name.endswith(".distances"))
+    }
     about = {
         "name": name,
         "settings": model.config.to_dict(),
@@ -90,8 +87,7 @@ def page_arrays(lm: SaffuLM, name: str, counted: TokenCorpus | None) -> dict[str
         "half_lives": len(HALF_LIVES),
         "learned": 2 * model.encoder.memory.size if model.config.cache else 0,
         "longest": LONGEST,
-        "fields": {each.__name__: offsets(each) for each in (kernels.Model, kernels.View, kernels.Level)},
-        "view_at": image.address(model.native.views),
+        "given": [*given],
         "merges": json.loads(lm.tokenizer_.to_json())["model"]["merges"],
         "trained_on": lm.trained_on_,
         "examples": [] if counted is None else beginnings(list(texts_of(lm, counted))),
@@ -100,15 +96,12 @@ def page_arrays(lm: SaffuLM, name: str, counted: TokenCorpus | None) -> dict[str
     about["merges"] = [merge if isinstance(merge, str) else " ".join(merge) for merge in about["merges"]]
     arrays = {
         "about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8),
-        "structure": np.frombuffer(bytes(image.data), dtype=np.uint8),
-        "relocations": np.array(image.relocations, dtype=np.uint32),
         "rank": ranks.ranks,
         "token_of_rank": ranks.tokens,
         "class_of_rank": ranks.classes,
         "class_first": ranks.first,
-        "output_classes": model.encoder.output_classes,
         "learned": initial_learning(model.encoder.memory),
-        **{f"context_classes.{number}": classes for number, classes in model.encoder.context_classes.items()},
+        **given,
         **model.sums.arrays(),  # type: ignore[union-attr]
     }
     if counted is not None:
@@ -130,108 +123,3 @@ def counted_model(lm: SaffuLM) -> CalibratedModel:
 def texts_of(lm: SaffuLM, corpus: TokenCorpus) -> Iterator[str]:
     for begin, end in zip(corpus.starts[:-1].tolist(), corpus.starts[1:].tolist(), strict=True):
         yield lm.tokenizer_.decode(corpus.ids[begin:end].tolist())
-
-
-def on_page(field: Any) -> Any:
-    """The type of a field where addresses have 32 bits."""
-    if field is ctypes.c_void_p or issubclass(field, ctypes._Pointer):
-        return POINTER
-    if issubclass(field, ctypes.Array):
-        return on_page(field._type_) * field._length_
-    if issubclass(field, ctypes.Structure):
-        fields = [(name, on_page(kind)) for name, kind, *_ in field._fields_]
-        return type(field.__name__, (ctypes.Structure,), {"_fields_": fields})
-    return field
-
-
-def offsets(structure: type[ctypes.Structure]) -> dict[str, int]:
-    """Where the fields of a structure are, and its size."""
-    there = on_page(structure)
-    return {name: getattr(there, name).offset for name, _ in there._fields_} | {"size": ctypes.sizeof(there)}
-
-
-class Image:
-    """The structure that kernels read, and what it points to, as bytes; what follows from counts is left out."""
-
-    def __init__(self, native: NativeModel) -> None:
-        self.data = bytearray()
-        self.relocations: list[int] = []  # places of addresses, which are relative to the image
-        self.places: dict[int, int] = {}  # of what is in the image, by its address here
-        self.arrays = {
-            array.ctypes.data: array for array in arrays_in([native.structure.kept, native.structure.exponents])
-        }
-        structures = [native.views, *(each for each in native.structure.kept if isinstance(each, ctypes.Array))]
-        self.structures = {ctypes.addressof(each): each for each in structures}
-        self.skip = {
-            kernels.Model: {"prior", "class_prior", "log_prior", "log_class_prior"},
-            kernels.View: {"unigram", "class_unigram", "level"},
-        }
-        self.add(native.structure)
-
-    def address(self, structure: Any) -> int:
-        return self.places[ctypes.addressof(structure)]
-
-    def reserve(self, size: int) -> int:
-        self.data += bytes(-len(self.data) % ALIGNMENT)
-        self.data += bytes(size)
-        return len(self.data) - size
-
-    def add(self, structure: Any) -> int:
-        """Put a structure, or an array of structures, into the image; its place there."""
-        here = ctypes.addressof(structure)
-        if here not in self.places:
-            self.places[here] = self.reserve(ctypes.sizeof(on_page(type(structure))))
-            self.fill(structure, self.places[here])
-        return self.places[here]
-
-    def fill(self, value: Any, place: int) -> None:
-        if isinstance(value, ctypes.Array):
-            step = ctypes.sizeof(on_page(value._type_))
-            for number in range(len(value)):
-                self.fill_field(value._type_, value[number], place + number * step)
-            return
-        there = on_page(type(value))
-        skip = self.skip.get(type(value), set())
-        for name, kind, *_ in value._fields_:
-            if name not in skip:
-                self.fill_field(kind, getattr(value, name), place + getattr(there, name).offset)
-
-    def fill_field(self, kind: Any, value: Any, place: int) -> None:
-        if issubclass(kind, ctypes.Structure | ctypes.Array):
-            self.fill(value, place)
-        elif kind is ctypes.c_void_p or issubclass(kind, ctypes._Pointer):
-            address = value if kind is ctypes.c_void_p else ctypes.cast(value, ctypes.c_void_p).value
-            if address:
-                self.write(POINTER(self.target(address)), place)
-                self.relocations.append(place)
-        else:
-            self.write(kind(value), place)
-
-    def target(self, address: int) -> int:
-        """The place of what an address points to."""
-        if address in self.structures:
-            return self.add(self.structures[address])
-        if address not in self.places:
-            array = self.arrays[address]
-            self.places[address] = self.reserve(array.nbytes)
-            self.data[self.places[address] : self.places[address] + array.nbytes] = array.tobytes()
-        return self.places[address]
-
-    def write(self, value: Any, place: int) -> None:
-        self.data[place : place + ctypes.sizeof(value)] = bytes(value)
-
-
-def arrays_in(kept: Any) -> Iterator[Array]:
-    """All arrays in nested lists and dictionaries."""
-    if isinstance(kept, np.ndarray):
-        yield kept
-        if kept.ndim == 2 and len(kept) == 2:  # of classes and of tokens
-            yield from kept
-    elif isinstance(kept, Mapping):
-        for each in kept.values():
-            yield from arrays_in(each)
-    elif isinstance(kept, list | tuple):
-        for each in kept:
-            yield from arrays_in(each)
-    elif isinstance(kept, Table):
-        yield kept._distances

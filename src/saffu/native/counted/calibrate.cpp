@@ -62,7 +62,7 @@ EXPORT void saffu_moments(const Model *model, const Token *ids, const int64_t *s
             index[v + 1] = views.looked->exponent[v];
             outputs.shares(*model, *views.looked, v, row);
             logarithms(row, n);
-            if (model->is_slot[v])
+            if (model->view[v].is_slot)
                 for (int i = 0; i < n; i++) row[i] -= log_prior[i];
         }
     };

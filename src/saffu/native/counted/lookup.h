@@ -278,7 +278,7 @@ class ViewProduct {
         int n = outputs.n();
         const float *exponents = model.plain[outputs.level];
         float prior = exponents[0];
-        for (int v = 0; v < model.views; v++) prior -= model.is_slot[v] ? exponents[looked->exponent[v]] : 0;
+        for (int v = 0; v < model.views; v++) prior -= model.view[v].is_slot ? exponents[looked->exponent[v]] : 0;
         scaled(out, outputs.log_prior(model), prior, n);
         for (int v = 0; v < model.views; v++) {
             float exponent = exponents[looked->exponent[v]];

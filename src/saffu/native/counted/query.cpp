@@ -204,7 +204,7 @@ class Reader {
         for (int level = 0; level < 2; level++) {
             std::fill(exponents_of[level].begin(), exponents_of[level].end(), 0.0f);
             std::fill(squares_of[level].begin(), squares_of[level].end(), 1.0f);
-            std::copy_n(model.remembered[level], J, exponents(level));
+            if (model.memory.window) std::copy_n(model.remembered[level], J, exponents(level));
         }
     }
 
@@ -458,23 +458,25 @@ EXPORT void saffu_explain(Reader *reader, const Token *tail, int64_t n, int64_t 
 } OR_FAIL()
 
 // The contexts of a view that were seen after a document, one for each level, shortest first; returns their number.
-EXPORT int32_t saffu_match(const View *view, const Token *tail, int64_t n, int64_t age, uint32_t *contexts) KERNEL {
-    Match found = match(*view, Context{tail + n, age});
+EXPORT int32_t saffu_match(const Model *model, int32_t view, const Token *tail, int64_t n, int64_t age,
+                           uint32_t *contexts) KERNEL {
+    Match found = match(model->view[view], Context{tail + n, age});
     std::copy_n(found.context + 1, found.levels, contexts);
     return found.levels;
 } OR_FAIL(0)
 
-// ln p of each target from lo to hi under one view alone.
-EXPORT void saffu_view_score(const View *view, const Token *rank, const Token *ids, const int64_t *starts,
-                             int64_t documents, int64_t lo, int64_t hi, double *out) KERNEL {
+// ln p of each target from lo to hi under the first view alone.
+EXPORT void saffu_view_score(const Model *model, const Token *ids, const int64_t *starts, int64_t documents, int64_t lo,
+                             int64_t hi, double *out) KERNEL {
+    const View &view = model->view[0];
     Pace pace;
     each_target(starts, documents, lo, hi, [&](int64_t p, int64_t start) {
         pace.step(1 << 16);
-        Match found = match(*view, Context{ids + p, p - start});
-        Token target = rank[ids[p]];
-        double share = (double)found.weight[0] * view->unigram[target];
+        Match found = match(view, Context{ids + p, p - start});
+        Token target = model->rank[ids[p]];
+        double share = (double)found.weight[0] * view.unigram[target];
         for (int l = found.levels; l > 0; l--) {
-            const Level &level = view->level[l - 1];
+            const Level &level = view.level[l - 1];
             const Token *first = level.follow + level.begin[found.context[l]];
             const Token *last = level.follow + level.begin[found.context[l] + 1];
             const Token *place = std::lower_bound(first, last, target);
@@ -482,26 +484,5 @@ EXPORT void saffu_view_score(const View *view, const Token *rank, const Token *i
         }
         out[p - lo] = std::log(share);
     });
-} OR_FAIL()
-
-// Sums of the followers' shares by class for chosen contexts of a level: (contexts, classes). And how many followers are in
-// the classes before each, and in all: (contexts, classes + 1).
-EXPORT void saffu_class_rows(const uint32_t *begin, const Token *follow, const float *mass, const Token *class_of_rank,
-                             const uint32_t *contexts, int64_t n, int32_t classes, float *out, Token *before) KERNEL {
-    std::vector<double> sums(classes);
-    Pace pace;
-    for (int64_t row = 0; row < n; row++) {
-        uint32_t first = begin[contexts[row]], last = begin[contexts[row] + 1];
-        pace.step((last - first) * 6 + classes * 6);
-        std::fill(sums.begin(), sums.end(), 0.0);
-        int next = 0;  // class
-        for (uint32_t i = first; i < last; i++) {
-            int k = class_of_rank[follow[i]];
-            for (; next <= k; next++) *before++ = (Token)(i - first);
-            sums[k] += mass[i];
-        }
-        for (; next <= classes; next++) *before++ = (Token)(last - first);
-        for (int k = 0; k < classes; k++) out[row * classes + k] = (float)sums[k];
-    }
 } OR_FAIL()
 }

@@ -1,6 +1,6 @@
-// A calibrated model in memory: tables, classes, and exponents, as Python lays them out (calibrated/reading.py).
+// A counted model in memory: tables, classes, and exponents, as model.cpp makes it of named arrays.
 #pragma once
-#include "../kernels.h"
+#include "../named.h"
 
 constexpr int MAX_LEVELS = 9, MAX_VIEWS = 32;
 constexpr int EVIDENCE = 4;  // a context's exponent depends on how many followers it has: up to 1, 8, 64, more
@@ -15,12 +15,13 @@ struct Level {
     const uint32_t *heavy;              // contexts with more than `many` followers, ascending
     const float *rows;                  // (heavies, classes) sums by class of their shares
     const Token *before;                // (heavies, classes + 1) how many of their followers are in classes before
-    uint32_t many, heavies;
+    uint32_t contexts, many, heavies;
 };
 
 struct View {
-    int32_t levels;                     // 0 for unigrams
+    int32_t levels;
     int32_t exact;                      // number of nearest tokens that it sees exactly, not by class
+    bool is_slot;                       // one token alone, whose shares are divided by the prior
     const int32_t *distances;           // of its context tokens, nearest first
     const Token *classes;               // of context tokens; null if it sees the tokens themselves
     const float *unigram;               // by rank
@@ -51,21 +52,20 @@ struct MemoryShape {
     const int64_t *age_limits;          // (ages)
     const float *count_limits;          // (3) two for contexts with one follower, one for others
     const int32_t *match_limits;        // (MEMORY_EVIDENCE − 1) tokens that agree
-    const MemoryContext *context;
+    MemoryContext context[MAX_MEMORY_PARTS];
     int parts() const { return decays + contexts; }
     int exponents() const { return MEMORY_EVIDENCE * parts(); }
 };
 
 // Tokens are ranked class by class: class k holds the ranks from class_first[k] to class_first[k + 1].
-struct Model {
+struct Model : Named {
     int32_t vocabulary, classes, views;
     const Token *rank, *token_of_rank, *class_of_rank;
     const int32_t *class_first;
     const float *prior, *class_prior, *log_prior, *log_class_prior;
-    const int32_t *is_slot;             // of each view
     const float *plain[2];              // exponents of classes and of tokens: of the prior, then of every view (levels, EVIDENCE)
     const float *remembered[2];         // the same of ln p_plain, then of every part of the memory (MEMORY_EVIDENCE)
-    const View *view;
+    View view[MAX_VIEWS];
     MemoryShape memory, archive;        // of a document; of all documents, when they are read online
     int lookback() const {              // how many tokens before a target the views see
         int farthest = 0;

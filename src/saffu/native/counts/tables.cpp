@@ -160,27 +160,4 @@ EXPORT void saffu_build_levels(const int64_t *offsets, const void *keys, const u
     else if (width == 8) build((const uint64_t *)keys);
     else build((const Wide *)keys);
 } OR_FAIL()
-
-// Whether kernels can follow a level that came from a file: offsets that ascend from zero to `followers` and, unless null,
-// to `children`; followers that can be predicted and sorted; the tokens of siblings, if given, sorted; shares and backoffs
-// that are proper numbers. `parent` holds the offsets by which the level above finds its contexts here; null at level 1.
-EXPORT int32_t saffu_check_level(const Token *token, const uint32_t *child, const uint32_t *begin, const float *backoff,
-                                 const Token *follow, const float *mass, int64_t contexts, int64_t followers,
-                                 int64_t children, const uint32_t *parent, int64_t parents, int64_t predicted) KERNEL {
-    if (begin[0] != 0 || begin[contexts] != followers) return 0;
-    if (child && (child[0] != 0 || child[contexts] != children)) return 0;
-    for (int64_t i = 0; i < contexts; i++) {
-        if (begin[i + 1] < begin[i] || begin[i + 1] > followers) return 0;
-        if (child && (child[i + 1] < child[i] || child[i + 1] > children)) return 0;
-        if (!(backoff[i] > 0 && backoff[i] < 2)) return 0;
-        for (int64_t j = begin[i]; j < begin[i + 1]; j++) {
-            if (follow[j] >= predicted || (j > begin[i] && follow[j] <= follow[j - 1])) return 0;
-            if (!(mass[j] >= 0 && mass[j] < 2)) return 0;
-        }
-    }
-    for (int64_t p = 0; parent && p < parents; p++)  // the level above has been checked before
-        for (int64_t i = parent[p] + 1; i < parent[p + 1]; i++)
-            if (token[i] <= token[i - 1]) return 0;
-    return 1;
-} OR_FAIL(0)
 }

@@ -30,6 +30,12 @@ export class Kernels {
     return address;
   }
 
+  // What the kernels say at an address.
+  text(address) {
+    const bytes = new Uint8Array(this.call.memory.buffer, address);
+    return new TextDecoder().decode(bytes.slice(0, bytes.indexOf(0)));
+  }
+
   // The kernels' memory as an array; no longer valid once they allocate some.
   view(Type, address, length) {
     return new Type(this.call.memory.buffer, address, length);

@@ -4,12 +4,11 @@ import { Region } from "./kernels.js";
 import { Ngrams, marginal } from "./ngrams.js";
 import { solveTable } from "./tables.js";
 import { explained } from "./terms.js";
-import { EOD } from "./tokenizer.js";
+import { EOD, bytesOf } from "./tokenizer.js";
 
 const PAD = 0;
 const FEW_STARTS = 64; // different tokens near the starts of documents, as in calibrated/views.py
-const CLASS_SUMS_ABOVE = 64; // followers, as in calibrated/reading.py
-const MAX_LEVELS = 9;
+const TYPES = new Map([[Float64Array, "f8"], [Float32Array, "f4"], [BigInt64Array, "i8"], [Int32Array, "i4"], [Uint32Array, "u4"], [Uint16Array, "u2"]]);
 
 // The counts that all tables follow from: those of the memory, and of pairs of tokens farther apart, by distance.
 export class Sums {
@@ -46,8 +45,13 @@ export class Model {
     this.frequencies = sums.memory.frequencies();
     this.never = Array.from(this.frequencies.keys()).filter((token) => this.frequencies[token] === 0);
     this.lookback = Math.max(...this.views.flatMap((view) => view.distances));
-    this.address = this.placeStructure();
+    this.address = kernels.call.saffu_model();
+    for (const name of about.given) this.give(name, arrays.get(name));
+    this.give("frequencies", BigInt64Array.from(this.frequencies, BigInt));
     this.solve();
+    const problem = kernels.call.saffu_ready(this.address);
+    if (problem) throw new Error(`the model of this page is damaged (${kernels.text(problem)}); export it again`);
+    kernels.call.saffu_fill(this.address, this.region.allocate(Number(kernels.call.saffu_room(this.address))));
     this.reader = kernels.call.saffu_reader(this.address, 0);
     this.learned = this.region.allocate(4 * (about.learned + 2)); // and the certainty, which nothing here needs
     this.tail = this.region.allocate(2 * about.longest);
@@ -56,44 +60,36 @@ export class Model {
 
   free() {
     this.kernels.call.saffu_free_reader(this.reader);
+    this.kernels.call.saffu_free_model(this.address);
     this.region.free();
   }
 
-  // The structure that kernels read, without what follows from counts.
-  placeStructure() {
-    const address = this.region.put(this.arrays.get("structure"));
-    const words = this.kernels.view(Uint32Array, address, this.arrays.get("structure").length / 4);
-    for (const place of this.arrays.get("relocations")) words[place / 4] += address;
-    return address;
+  // Give the kernels an array, by the name that the library stores it by.
+  give(name, array) {
+    this.giveAt(name, TYPES.get(array.constructor), this.region.put(array), array.length);
   }
 
-  set(address, field, value) {
-    this.kernels.view(Uint32Array, address + field, 1)[0] = value;
+  giveAt(name, type, address, length) {
+    const [named, typed] = [name, type].map((text) => this.kernels.put(bytesOf(`${text}\0`)));
+    this.kernels.call.saffu_put(this.address, named, typed, address, BigInt(length));
+    this.kernels.free(named);
+    this.kernels.free(typed);
   }
 
   solve() {
     const { kernels, region, about, sums, views } = this;
     const scratch = new Region(kernels);
-    const prior = logPrior(this.frequencies, this.tokens);
-    const shares = prior.map(Math.exp);
-    const ofClasses = this.byClass(shares);
-    const values = { prior: shares, class_prior: ofClasses, log_prior: prior, log_class_prior: ofClasses.map(Math.log) };
-    for (const [name, array] of Object.entries(values)) this.set(this.address, about.fields.Model[name], region.put(Float32Array.from(array)));
+    const prior = Float32Array.from(priorOf(this.frequencies, this.tokens));
     const memory = sums.memory.placed(kernels, scratch);
     const ranks = scratch.put(this.ranks);
-    const classes = scratch.put(this.classes);
     views.forEach((view, number) => {
       const own = new Region(kernels);
-      const table = solveTable(kernels, region, this.rowsFor(view, memory, own), ranks, about.settings.prune, view.is_slot ? Float32Array.from(shares) : null);
+      const table = solveTable(kernels, region, this.rowsFor(view, memory, own), ranks, about.settings.prune, view.is_slot ? prior : null);
       own.free();
-      const address = about.view_at + this.address + number * about.fields.View.size;
-      this.set(address, about.fields.View.unigram, region.put(table.unigram));
-      this.set(address, about.fields.View.class_unigram, region.put(Float32Array.from(this.byClass(table.unigram))));
+      this.give(`table ${number}.unigram`, table.unigram);
       if (this.isWhole(view)) [this.pairs] = table.levels;
-      table.levels.forEach((level, place) => {
-        const at = address + about.fields.View.level + place * about.fields.Level.size;
-        for (const name of ["token", "child", "begin", "backoff", "follow", "mass"]) this.set(at, about.fields.Level[name], level[name]);
-        if (place < 2) this.addClassRows(level, at, classes);
+      table.levels.forEach(({ arrays }, place) => {
+        for (const [name, { type, address, length }] of Object.entries(arrays)) this.giveAt(`table ${number}.${place + 1}.${name}`, type, address, length);
       });
     });
     scratch.free();
@@ -106,8 +102,9 @@ export class Model {
 
   // The tokens that follow one in the text.
   followers(token) {
-    const [begin, end] = this.kernels.copy(Uint32Array, this.pairs.begin + 4 * token, 2);
-    return Array.from(this.kernels.copy(Uint16Array, this.pairs.follow + 2 * begin, end - begin), (rank) => this.tokens[rank]);
+    const { begin: bounds, follow } = this.pairs.arrays;
+    const [begin, end] = this.kernels.copy(Uint32Array, bounds.address + 4 * token, 2);
+    return Array.from(this.kernels.copy(Uint16Array, follow.address + 2 * begin, end - begin), (rank) => this.tokens[rank]);
   }
 
   // What a view saw. With few documents, slots do not see what stands near the start of one.
@@ -124,26 +121,6 @@ export class Model {
     if (!starts || starts > FEW_STARTS) return pairs;
     const rest = offsets.map((offset) => (offset > starts ? offset - BigInt(starts) : 0n));
     return { ...pairs, rows: pairs.rows - starts, offsets: region.put(rest), keys: pairs.keys + 2 * starts, counts: pairs.counts + 4 * starts };
-  }
-
-  // Sums by class of contexts with many followers, and where each class begins among them.
-  addClassRows({ begin, follow, mass, contexts }, at, classes) {
-    const { kernels, region, about } = this;
-    const bounds = kernels.copy(Uint32Array, begin, contexts + 1);
-    const many = [];
-    for (let context = 0; context < contexts; context += 1) if (bounds[context + 1] - bounds[context] > CLASS_SUMS_ABOVE) many.push(context);
-    const heavy = region.put(Uint32Array.from(many));
-    const rows = region.allocate(4 * many.length * about.classes);
-    const before = region.allocate(2 * many.length * (about.classes + 1));
-    kernels.call.saffu_class_rows(begin, follow, mass, classes, heavy, BigInt(many.length), about.classes, rows, before);
-    const values = { heavy, rows, before, many: CLASS_SUMS_ABOVE, heavies: many.length };
-    for (const [name, value] of Object.entries(values)) this.set(at, about.fields.Level[name], value);
-  }
-
-  byClass(shares) {
-    const sums = new Float64Array(this.about.classes);
-    for (let k = 0; k < sums.length; k += 1) for (let rank = this.first[k]; rank < this.first[k + 1]; rank += 1) sums[k] += shares[rank];
-    return sums;
   }
 
   // The state of a document: how many tokens it has, the last of them, and what was learned from it.
@@ -211,8 +188,7 @@ export class Model {
   matched(number, context) {
     const tail = Uint16Array.from(context.slice(-this.lookback));
     this.place(tail, new Float32Array(0));
-    const view = this.about.view_at + this.address + number * this.about.fields.View.size;
-    return this.kernels.call.saffu_match(view, this.tail, BigInt(tail.length), BigInt(context.length), this.row);
+    return this.kernels.call.saffu_match(this.address, number, this.tail, BigInt(tail.length), BigInt(context.length), this.row);
   }
 
   // What each part adds to ln p of a token after a context, {name, value, of_class, weight, seen}; the values add up to `total`.
@@ -238,9 +214,10 @@ export class Model {
   }
 }
 
-function logPrior(frequencies, tokens) {
+// Relative frequencies by rank, with half a count for what never occurred.
+function priorOf(frequencies, tokens) {
   const predicted = tokens.length - EOD;
   let total = 0;
   for (let rank = 0; rank < predicted; rank += 1) total += frequencies[tokens[rank]] + 0.5;
-  return Float64Array.from(tokens, (token, rank) => Math.log((rank < predicted ? frequencies[token] + 0.5 : 1e-30) / total));
+  return Float64Array.from(tokens, (token, rank) => (rank < predicted ? frequencies[token] + 0.5 : 1e-30) / total);
 }

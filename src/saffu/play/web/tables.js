@@ -4,6 +4,7 @@ import { Region } from "./kernels.js";
 import { keyWidth } from "./ngrams.js";
 
 const FALLBACK = [0.5, 1.0, 1.5];
+const LEVEL_ARRAYS = ["token", "child", "begin", "backoff", "follow", "mass"]; // in the order of saffu_build_levels
 const MARKERS = 3; // <pad>, <sod>, and <frg> are never predicted
 
 // The discounts of counts of 1, 2, and 3 or more, from the numbers of n-grams with count 1, 2, 3, and 4.
@@ -14,7 +15,7 @@ function discounts([n1, n2, n3, n4]) {
   return found.every((discount, place) => discount > 0 && discount <= place + 1) ? found : FALLBACK;
 }
 
-// A table of placed rows: the addresses of its levels, and its unigrams by rank, which are those given if any are.
+// A table of placed rows: where the arrays of its levels are, and its unigrams by rank, which are those given if any are.
 export function solveTable(kernels, region, rows, ranks, prune, given) {
   const { vocabulary, order } = rows;
   const depth = order - 1;
@@ -32,24 +33,19 @@ export function solveTable(kernels, region, rows, ranks, prune, given) {
   const levels = [];
   for (let level = 1; level <= depth; level += 1) {
     const [contexts, followers] = size.slice(2 * level, 2 * level + 2);
-    levels.push({
-      token: level > 1 ? region.allocate(2 * contexts) : 0,
-      child: level < depth ? region.allocate(4 * (contexts + 1)) : 0,
-      begin: region.allocate(4 * (contexts + 1)),
-      backoff: region.allocate(4 * contexts),
-      follow: region.allocate(2 * followers),
-      mass: region.allocate(4 * followers),
-      contexts,
-      followers,
-    });
+    const place = (type, length) => ({ type, length, address: region.allocate(Number(type[1]) * length) });
+    const arrays = { begin: place("u4", contexts + 1), backoff: place("f4", contexts), follow: place("u2", followers), mass: place("f4", followers) };
+    if (level > 1) arrays.token = place("u2", contexts);
+    if (level < depth) arrays.child = place("u4", contexts + 1);
+    levels.push({ arrays, contexts, followers });
   }
-  const addresses = levels.flatMap(({ token, child, begin, backoff, follow, mass }) => [token, child, begin, backoff, follow, mass]);
+  const addresses = levels.flatMap(({ arrays }) => LEVEL_ARRAYS.map((name) => arrays[name]?.address ?? 0));
   build(scratch.put(discount), 0, scratch.put(new BigInt64Array(2 * order)), scratch.put(Uint32Array.from(addresses)));
-  levels.forEach(({ begin, child, contexts, followers }, place) => {
-    kernels.view(Uint32Array, begin, contexts + 1)[contexts] = followers;
-    if (child) kernels.view(Uint32Array, child, contexts + 1)[contexts] = levels[place + 1].contexts;
+  levels.forEach(({ arrays: { begin, child }, contexts, followers }, place) => {
+    kernels.view(Uint32Array, begin.address, begin.length)[contexts] = followers;
+    if (child) kernels.view(Uint32Array, child.address, child.length)[contexts] = levels[place + 1].contexts;
   });
-  const unigram = given ?? unigrams(kernels.view(Uint16Array, levels[0].follow, levels[0].followers), vocabulary);
+  const unigram = given ?? unigrams(kernels.view(Uint16Array, levels[0].arrays.follow.address, levels[0].followers), vocabulary);
   scratch.free();
   return { levels, unigram };
 }
