@@ -1,5 +1,7 @@
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -192,6 +194,7 @@ def test_a_head_is_not_solved_from_other_features(features, targets):
 
 MISSING = """
 import sys
+from pathlib import Path
 sys.modules[{missing!r}] = None  # import fails
 import saffu.paper
 from saffu.errors import SaffuError, install_command
@@ -207,3 +210,16 @@ except SaffuError as error:
 def test_a_missing_package_is_an_error_with_the_remedy(missing):
     done = subprocess.run([sys.executable, "-c", MISSING.format(missing=missing)], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+def test_the_examples_of_the_page_run():
+    page = (Path(__file__).parents[2] / "docs" / "explicit-layers.md").read_text("utf-8")
+    names = {}
+    torch.manual_seed(0)
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        exec(block, names)
+    assert names["layer"].score(names["X_test"], names["y_test"]) == pytest.approx(0.88, abs=0.005)
+    assert names["layer"].priming_ == pytest.approx(19.5, abs=0.05)
+    assert names["layer"].scale_ == pytest.approx(1.56, abs=0.005)
+    logits = names["head"](names["body"](torch.tensor(names["X_test"], dtype=torch.float32)))
+    assert (logits.argmax(1).numpy() == names["y_test"]).mean() > 0.85
