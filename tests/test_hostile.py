@@ -1,5 +1,6 @@
 """Hostile files: what a folder or a text says is validated before use, and cannot control a terminal."""
 
+import hashlib
 import io
 import json
 import re
@@ -130,6 +131,24 @@ def test_a_terminal_is_never_controlled():
 def test_json_has_no_numbers_that_json_does_not_have(capsys):
     print_json({"a": [float("nan"), float("inf"), 1.5], "b": {"c": -float("inf")}})
     assert json.loads(capsys.readouterr().out) == {"a": [None, None, 1.5], "b": {"c": None}}
+
+
+@pytest.mark.parametrize("name", ["../outside.txt", "/proc/self/pagemap", "a/b", "..", "", "nul\0", "back\\slash"])
+def test_a_manifest_names_no_files_elsewhere(saffu, copied, tmp_path, name):  # noqa: F811
+    """Otherwise a folder could test what other files contain, or wait for one that never ends."""
+    folder = copied("calibrated")
+    (tmp_path / "outside.txt").write_text("private")
+    (tmp_path / "x.txt").write_text("the old dog\n")
+    manifest = json.loads((folder / "config.json").read_text())
+    manifest["checksums"].pop("config.json")
+    manifest["checksums"][name] = hashlib.sha256(b"private").hexdigest()
+    own = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    manifest["checksums"]["config.json"] = own
+    (folder / "config.json").write_text(json.dumps(manifest))
+    for line in (["check", folder], ["info", folder], ["update", folder, tmp_path / "x.txt"]):
+        one_line(saffu(line), "outside of")
+    with pytest.raises(SaffuError):
+        package.load(folder, check=True)
 
 
 # Tables

@@ -156,6 +156,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         recorded[MANIFEST] = _digest(document)
     if not isinstance(version, int) or not isinstance(recorded, dict):
         raise SaffuError(f"{path} is damaged; {RESTORE}")
+    if not all(map(_is_plain, recorded.keys() - {MANIFEST})):  # no file elsewhere is opened
+        raise SaffuError(f"{path} names files outside of {folder}; do not use this model")
     if version < OLDEST_FORMAT:
         raise SaffuError(f"{folder} was written by an older saffu (format {version}); train it again")
     if version > FORMAT:
@@ -191,8 +193,12 @@ def _recorded(folder: Path, name: str, manifest: Mapping[str, Any]) -> tuple[Pat
 
 
 def _require_plain(name: str) -> None:
-    if name != Path(name).name or name in ("", "..", MANIFEST) or "\\" in name:
+    if not _is_plain(name):
         raise SaffuError(f"{name!r} is not the name of a file in a model folder; use a plain name")
+
+
+def _is_plain(name: str) -> bool:
+    return name == Path(name).name and name not in ("", "..", MANIFEST) and not {"\\", "\0"} & set(name)
 
 
 def _read_document(path: Path) -> dict[str, Any]:
