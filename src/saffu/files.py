@@ -107,7 +107,10 @@ def _replace(folder: Path, manifest: Mapping[str, Any], files: Mapping[str, Cont
         checksums = {name: write_durably(fresh / name, content) for name, content in files.items()}
         document = json.loads(json.dumps({"format": FORMAT, **manifest, "checksums": checksums}))  # as it is read back
         document["checksums"][MANIFEST] = _digest(document)
-        write_durably(fresh / MANIFEST, (json.dumps(document, indent=2) + "\n").encode())
+        text = (json.dumps(document, indent=2) + "\n").encode()
+        if len(text) > LARGEST_MANIFEST:
+            raise SaffuError(f"{MANIFEST} would have {len(text):,} bytes, more than can be read; remove some facts")
+        write_durably(fresh / MANIFEST, text)
         _permit(fresh, folder)
         with uninterrupted():
             if folder.exists():

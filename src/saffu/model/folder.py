@@ -30,6 +30,7 @@ from saffu.interface import Array
 from saffu.model import formats
 from saffu.model.ledger import Ledger
 from saffu.model.solutions import solution
+from saffu.settings import Settings
 from saffu.text.corpus import SPLITS, TokenCorpus
 from saffu.text.tokenizer import Tokenizer
 from saffu.tools.evaluate import count_references
@@ -47,6 +48,7 @@ NUMBERS = ("seconds", "dev_perplexity", "dev_bits_per_byte", "tokens_per_second"
 COUNTS = ("documents", "parts", "tokens", "fold", "step", "steps", "shared", "models", "lines", "bytes")
 LARGEST_VOCABULARY = 1 << 16  # of n-gram counts
 NGRAMS = "ngrams."  # begins the names of stored n-gram counts
+UNFIT = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError)
 SIZES = ("documents", "parts", "lines", "tokens", "bytes")
 
 
@@ -122,7 +124,7 @@ class ModelFolder:
             yield
         except SaffuError:
             raise
-        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
+        except UNFIT as error:
             raise SaffuError(f"{self.path / name} is damaged ({error}); {RESTORE}") from None
 
     def text(self, name: str) -> str:
@@ -177,11 +179,18 @@ def write(
         "source": lm.source_,
         **(extra_settings or {}),
     }
+    tokenizer = lm.tokenizer_.to_json()
+    try:
+        manifest = json.loads(json.dumps(manifest))
+        log = "".join(json.dumps(row) + "\n" for row in lm.log_)
+        Facts.of(manifest, log, tokenizer)
+    except UNFIT as error:
+        raise SaffuError(f"this model could not be loaded again ({error}); correct its `source_` or `log_`") from None
     contents: dict[str, files.Content] = {
         MODEL: model.arrays,
-        TOKENIZER: lm.tokenizer_.to_json().encode(),
+        TOKENIZER: tokenizer.encode(),
         REFERENCES: statistics.arrays,
-        LOG: "".join(json.dumps(row) + "\n" for row in lm.log_).encode(),
+        LOG: log.encode(),
     }
     if model.sums is not None:
         contents[SUMS] = model.sums.arrays
@@ -227,31 +236,49 @@ def read_tokenizer(path: Path) -> Tokenizer:
     return Tokenizer.from_json(ModelFolder(path, check=True).text(TOKENIZER))
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What a folder says of a model in words; whatever is saved was read like this before."""
+
+    config: Settings
+    tokenizer: Tokenizer
+    tokenizer_settings: dict[str, Any]
+    sizes: dict[str, int]
+    source: dict[str, Any]
+    log: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any], log: str, tokenizer: str) -> Facts:
+        """Read the contents of config.json, log.jsonl, and tokenizer.json. Raises SaffuError or one of UNFIT."""
+        facts = cls(
+            solution(manifest["preset"]).config.from_dict(manifest["settings"]),
+            Tokenizer.from_json(tokenizer),
+            dict(manifest["tokenizer"]),
+            trained_on_facts(manifest["trained_on"]),
+            source_facts(manifest["source"]),
+            log_facts(log),
+        )
+        if len(facts.tokenizer) != manifest["vocabulary"]:
+            raise ValueError(f"it should have {manifest['vocabulary']} tokens, not {len(facts.tokenizer)}")
+        return facts
+
+
 def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
-    manifest = folder.manifest
     with folder.fitting(f"{files.MANIFEST} or {LOG}"):
-        own = solution(manifest["preset"])
-        config = own.config.from_dict(manifest["settings"])
-        vocabulary = int(manifest["vocabulary"])
-        sizes = trained_on_facts(manifest["trained_on"])
-        source = source_facts(manifest["source"])
-        tokenizer_settings = dict(manifest["tokenizer"])
-        log_text = folder.text(LOG) if LOG in folder else ""
-        log = log_facts(formats.migrated_log(folder.recorded, log_text) if folder.is_old else log_text)
-    tokenizer = Tokenizer.from_json(folder.text(TOKENIZER))
-    if len(tokenizer) != vocabulary:
-        where = folder.path / files.MANIFEST
-        raise SaffuError(f"{where} says {vocabulary} tokens, but the tokenizer has {len(tokenizer)}; train again")
+        log = folder.text(LOG) if LOG in folder else ""
+        log = formats.migrated_log(folder.recorded, log) if folder.is_old else log
+        facts = Facts.of(folder.manifest, log, folder.text(TOKENIZER))
     sums = folder.arrays(SUMS) if SUMS in folder else None
     with folder.fitting(MODEL):
-        model = own.from_arrays(config, vocabulary, folder.arrays(MODEL), sums, device)
-    lm = kind(config, tokenizer=tokenizer, device=device)
+        read_model = solution(facts.config.preset).from_arrays
+        model = read_model(facts.config, len(facts.tokenizer), folder.arrays(MODEL), sums, device)
+    lm = kind(facts.config, tokenizer=facts.tokenizer, device=device)
     lm.model_ = model
-    lm.tokenizer_ = tokenizer
-    lm.tokenizer_settings_ = tokenizer_settings
-    lm.trained_on_ = sizes
-    lm.source_ = source
-    lm.log_ = log
+    lm.tokenizer_ = facts.tokenizer
+    lm.tokenizer_settings_ = facts.tokenizer_settings
+    lm.trained_on_ = facts.sizes
+    lm.source_ = facts.source
+    lm.log_ = facts.log
     lm.folder = folder
     return lm
 
@@ -267,7 +294,9 @@ def trained_on_facts(stored: Mapping[str, Any]) -> dict[str, int]:
 
 def source_facts(stored: Mapping[str, Any]) -> dict[str, Any]:
     """How the text was read. Raises ValueError or TypeError if that is not known; other entries are the user's own."""
-    source = dict(stored.items())
+    if not isinstance(stored, dict):
+        raise TypeError("its source is not a dictionary")
+    source = dict(stored)
     if source.get("split") not in (None, *SPLITS):
         raise ValueError("its text was split in an unknown way")
     if source.get("hold_out") is not None and _count(source["hold_out"], "hold_out") == 1:

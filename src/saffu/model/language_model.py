@@ -57,7 +57,7 @@ class SaffuLM:
         trained_on_: number of documents, parts of them, lines, tokens, and bytes
         ledger_: which documents are counted; None if they can no longer change
         log_: one row per stage
-        source_: where the text came from; saved with the model, and yours to set
+        source_: where the text came from; saved with the model, and yours to add to, with whatever JSON can hold
     """
 
     model_: Model

@@ -20,6 +20,7 @@ from saffu.tools.words import beginning_with
 
 COLD = 0.05  # a temperature below which models do not sample by themselves
 TRIES = 10  # of sampling what is not refused, before the probabilities of all tokens are computed
+LONGEST_SAMPLE = 2000  # characters of a short document: a word may be as long as its line
 COLDEST = 1e-5  # a temperature below which float32 leaves only the most likely token
 LINE_START, WORD, OTHER = range(3)  # what a token can follow: nothing, a letter or digit, any other character
 _joints: WeakKeyDictionary[Any, Joints] = WeakKeyDictionary()  # by the counted model
@@ -376,5 +377,6 @@ def short_documents(model: Model, tokenizer: Tokenizer, seed: int) -> str:
     texts = []
     for tokens in zip(*steps, strict=True):
         text = tokenizer.decode(token for token in tokens if token is not None)
-        texts.append(f"<sod>{text}{'<eod>' if EOD in tokens else '…'}")
+        ended = EOD in tokens and len(text) <= LONGEST_SAMPLE
+        texts.append(f"<sod>{text[:LONGEST_SAMPLE]}{'<eod>' if ended else '…'}")
     return "".join(texts)
