@@ -15,6 +15,7 @@ from saffu.text.tokenizer import (
     SPECIAL_TOKENS,
     Tokenizer,
     TokenizerConfig,
+    WordTokenizer,
     count_bpe_words,
     learn_merges,
     most_frequent,
@@ -354,6 +355,13 @@ def test_json_of_another_tokenizer(tokenizer: Tokenizer) -> None:
 def test_lone_surrogates(tokenizer: Tokenizer) -> None:
     with pytest.raises(SaffuError, match="not valid Unicode; decode it with errors='replace'"):
         tokenizer.encode("a\udcff")
+
+
+@pytest.mark.parametrize("text", [None, 5, b"bytes", ["a list"]])
+def test_what_is_not_text_is_named(tokenizer: Tokenizer, text: object) -> None:
+    for made in (tokenizer, WordTokenizer(["the"])):
+        with pytest.raises(SaffuError, match=f"not a string but '{type(text).__name__}'"):
+            made.encode(text)
 
 
 @pytest.mark.parametrize("id", [-1, 10**6])

@@ -36,6 +36,18 @@ def test_words_that_occur_once_are_unknown(lm):
         Tokenizer.train([" "], WORDS)
 
 
+@pytest.mark.parametrize("name", ["<pad>", "<sod>", "<frg>", "<eod>", "<unk>"])
+def test_a_text_that_names_special_tokens(saffu, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text(f"the {name} dog\nthe {name} cat\na {name} {name}\n" * 9)
+    assert saffu("train text.txt --words-as-tokens --split line --out model --order 3 --slots 1").status == 0
+    lm = SaffuLM.load("model", check=True)
+    assert lm.encode(f"the {name}") == [*lm.encode("the"), UNKNOWN]
+    assert [lm.tokenizer_.name(id) for id in range(len(lm.tokenizer_))].count(name) == 1
+    with pytest.raises(SaffuError, match="no words"):
+        Tokenizer.train([name, name], WORDS)
+
+
 def test_the_smallest_count_is_a_setting():
     texts = ["a b b c c c", "<unk> c"]
     expected = {1: ["c", "b", "a"], 2: ["c", "b"], 3: ["c"], 4: ["c"], 5: ["c", "b", "a"]}  # all, if none is left

@@ -166,7 +166,8 @@ class Tokenizer:
             new = [chunk for chunk in dict.fromkeys(chain.from_iterable(chunks)) if chunk not in known]
             if new:
                 known.update(zip(new, [encoding.ids for encoding in self._backend.encode_batch_fast(new)], strict=True))
-        except TypeError:  # the library's answer to lone surrogates
+        except TypeError:  # also the library's answer to lone surrogates
+            require_strings(texts)
             raise SaffuError("the text is not valid Unicode; decode it with errors='replace'") from None
         self._known_characters += sum(map(len, new))
         if self._known_characters > KNOWN_CHARACTERS:
@@ -213,7 +214,7 @@ class WordTokenizer(Tokenizer):
     def __init__(self, words: Sequence[str]) -> None:
         names = [*SPECIAL_TOKENS, UNKNOWN, *words]
         self._names = dict(enumerate(names))
-        self._ids = {word: id for id, word in enumerate(names) if id > EOD}  # "<eod>" in a text is a word like others
+        self._ids = {word: id for id, word in enumerate(names) if id > EOD}  # "<eod>" in a text is an unknown word
         self._pieces = {id: f" {name}".encode() if id > EOD else b"" for id, name in enumerate(names)}
 
     @classmethod
@@ -230,16 +231,25 @@ class WordTokenizer(Tokenizer):
         return str(backend.to_str())
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        require_strings(texts)
         return [[self._ids.get(word, EOD + 1) for word in text.split()] for text in texts]
 
     def encode_bytes(self, data: bytes) -> list[int]:
         return self.encode(data.decode("utf-8", "replace"))
 
 
+def require_strings(texts: Sequence[str]) -> None:
+    """Raise SaffuError unless all texts are strings."""
+    for text in texts:
+        if not isinstance(text, str):
+            raise SaffuError(f"a text to encode is not a string but {type(text).__name__!r}; decode or convert it")
+
+
 def count_training_words(texts: Iterable[str], config: TokenizerConfig) -> Counter[str]:
     """Count the words that a tokenizer is learned from; the counts of parts of a text add up."""
     if config.words_as_tokens:
-        return Counter(word for text in texts for word in text.split() if word != UNKNOWN)
+        reserved = {*SPECIAL_TOKENS, UNKNOWN}  # a text that spells one of them has an unknown word there
+        return Counter(word for text in texts for word in text.split() if word not in reserved)
     return count_bpe_words(texts)
 
 
