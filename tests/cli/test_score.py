@@ -415,9 +415,21 @@ def test_online_errors(saffu, fitted, tmp_path):
         ("eval counted - --online --update", "--update counts whole files"),
         ("score counted lines.txt --online --repetition", "remove --repetition"),
         ("score model lines.txt --online", "cannot read online"),
+        ("score counted lines.txt --online --words", "online, there are no states"),
     ):
         result = saffu(options, stdin="a line\n")
         assert result.status == 2 and message in result.err, options
+
+
+def test_what_is_scored_online_is_what_is_counted(saffu, tmp_path):
+    """A model's own text may stand in another field than usual."""
+    for name, offset in (("train.jsonl", 0), ("new.jsonl", 150)):
+        records = [{"body": LINES[offset + n], "text": f"other {n}"} for n in range(150)]
+        (tmp_path / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert saffu("train train.jsonl --field body --split line --out own --order 3 --slots 1").status == 0
+    expected = rows(saffu("score own new.jsonl --field body --json --online"))
+    assert rows(saffu("score own new.jsonl --json --online --update")) == expected
+    assert saffu("forget own new.jsonl --field body").status == 0  # which was counted
 
 
 def test_eval_online_updates_if_asked(saffu, fitted, tmp_path):

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from saffu import SaffuError
+from saffu import SaffuError, SaffuLM, TokenizerConfig
 from saffu.tools.keystrokes import WORD, TypingScore, type_word, typing_score, unigrams
 
 
@@ -54,6 +54,15 @@ def test_the_last_letter_saves_nothing(fitted):
     assert TypingScore(10, 2, 5, 100, 60).saved == pytest.approx(0.4)
     with pytest.raises(SaffuError, match="no words"):
         typing_score(lm.model_, lm.tokenizer_, lm.tokenize(["..."]), 5)
+
+
+def test_nobody_types_unk(dev_text):
+    """A word that the vocabulary does not have is typed as it is, but the model does not know how it is spelled."""
+    words = SaffuLM(tokenizer=TokenizerConfig(words_as_tokens=True)).fit(dev_text)
+    with pytest.raises(SaffuError, match="2 words of the text are <unk>"):
+        typing_score(words.model_, words.tokenizer_, words.tokenize(["the zebra", "a okapi"]), 3)
+    known = typing_score(words.model_, words.tokenizer_, words.tokenize(dev_text[:9]), 10**6)
+    assert known.words == sum(any(map(str.isalpha, word)) for line in dev_text[:9] for word in line.split())
 
 
 def test_the_commands(saffu, fitted, tmp_path, monkeypatch):

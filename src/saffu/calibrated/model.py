@@ -222,6 +222,8 @@ class CalibratedModel(Capabilities):
         return Readers(self.native)
 
     def start(self, context: Iterable[int] = ()) -> State:
+        if self.stream is not None:
+            raise SaffuError("online, there are no states, which `words` need; score lines or tokens, or omit `online`")
         tokens = np.array(list(context), dtype=np.int64)
         if len(tokens) and not EOD <= tokens.min() <= tokens.max() < self.vocabulary:
             raise SaffuError(

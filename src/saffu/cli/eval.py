@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from saffu.interface import Score
     from saffu.model.language_model import SaffuLM
     from saffu.text.corpus import TokenCorpus
-    from saffu.text.tokenizer import Tokenizer
     from saffu.tools.keystrokes import TypingScore
 
 
@@ -78,6 +77,7 @@ def run(options: argparse.Namespace) -> None:
 
         corpus = tokenized(text if options.text else hold_out(text, every, held_out=True), options.max_tokens)
         text.warn_of_skipped()
+        typing = typing_scores(lm, corpus, options.typing) if options.typing else {}
         score = lm.score(corpus, online=options.online)
         warn_if_counted(corpus, lm.ledger_)
         counts = lm.references_
@@ -85,8 +85,7 @@ def run(options: argparse.Namespace) -> None:
             with Text(options.baseline_text, how) as other:
                 counts = evaluate.count_references(tokenized(other), len(lm.tokenizer_))
         baselines = evaluate.evaluate_references(counts, corpus) if counts is not None else {}
-        typing = typing_scores(lm, corpus, options.typing) if options.typing else {}
-    unknown = unknown_words(lm.tokenizer_, corpus)
+    unknown = evaluate.unknown_words(lm.tokenizer_, corpus)
     if options.json:
         facts: dict[str, Any] = {"documents": corpus.documents, "lines": corpus.lines, "split": how.split}
         facts |= {"targets": score.targets, "bytes": score.bytes, "nll": score.nll}
@@ -144,13 +143,6 @@ def typing_facts(score: TypingScore) -> dict[str, float]:
 
 def typed(score: TypingScore) -> dict[str, int]:
     return {"words": score.words, "characters": score.characters, "keystrokes": score.keystrokes}
-
-
-def unknown_words(tokenizer: Tokenizer, corpus: TokenCorpus) -> int:
-    """How many tokens stand for words that a closed vocabulary does not have."""
-    from saffu.text.tokenizer import UNKNOWN, WordTokenizer
-
-    return int((corpus.ids == tokenizer.encode(UNKNOWN)[0]).sum()) if isinstance(tokenizer, WordTokenizer) else 0
 
 
 COMMAND = Command(

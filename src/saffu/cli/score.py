@@ -89,6 +89,8 @@ def run(options: argparse.Namespace) -> None:
     else:
         from saffu.model.language_model import SaffuLM
 
+        if options.update:  # reads the text like the model's own; what is scored is what is counted
+            options.field = options.field or SaffuLM.load(options.model).source_.get("field")
         scorer, *others = scoring.scorers_of(options, lambda path: SaffuLM.load(path, device_of(options)).scorer_)
         with scoring.open_sources(options) as (sources, live):
             tally = scoring.write_scores(options, sources, scorer, others, sys.stdout, live)

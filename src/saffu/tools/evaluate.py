@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from saffu.interface import Floats, Model, Score
 from saffu.text.corpus import TokenCorpus
-from saffu.text.tokenizer import EOD
+from saffu.text.tokenizer import EOD, UNKNOWN, Tokenizer, WordTokenizer
 
 if TYPE_CHECKING:  # compiled kernels are loaded only where n-grams are used
     from saffu.calibrated.ngrams import NgramCounts
@@ -26,6 +26,11 @@ def evaluate(model: Model, corpus: TokenCorpus, progress: str | None = "evaluate
     corpus.require_text("score")
     log_p = model.log_probabilities(corpus, progress if corpus.targets >= PROGRESS_BAR_FROM else None)
     return Score(-float(log_p.sum()), corpus.targets, corpus.bytes)
+
+
+def unknown_words(tokenizer: Tokenizer, corpus: TokenCorpus) -> int:
+    """Count the tokens that stand for words that a closed vocabulary does not have."""
+    return int((corpus.ids == tokenizer.encode(UNKNOWN)[0]).sum()) if isinstance(tokenizer, WordTokenizer) else 0
 
 
 def dev_facts(score: Score) -> dict[str, float]:

@@ -14,11 +14,12 @@ from typing import cast
 import numpy as np
 
 from saffu.errors import SaffuError
-from saffu.format import progress_bar
+from saffu.format import plural, progress_bar
 from saffu.interface import Array, Capabilities, Model, State
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD, Tokenizer
 from saffu.tools.decoding import word_completions
+from saffu.tools.evaluate import unknown_words
 
 SUGGESTIONS = 3
 CONTEXT = 256  # tokens of a document that the model sees before a line
@@ -77,6 +78,11 @@ def typing_score(
     model: Model, tokenizer: Tokenizer, corpus: TokenCorpus, words: int, progress: str | None = None
 ) -> TypingScore:
     """Type lines from all parts of a corpus, at least this many words of them."""
+    if unknown := unknown_words(tokenizer, corpus):
+        raise SaffuError(
+            f"{plural(unknown, 'word')} of the text {'is' if unknown == 1 else 'are'} <unk>, which nobody types; use a "
+            "model of pieces of words, trained without `words_as_tokens`"
+        )
     typed = first = suggested = characters = keystrokes = 0
     with progress_bar(progress, total=words) as bar:
         for context, line in sampled_lines(corpus, tokenizer):
