@@ -1,7 +1,6 @@
 """What a user must be able to rely on, across packages: nothing silently wrong, no tracebacks, nothing left behind."""
 
 import gc
-import hashlib
 import json
 import os
 import shutil
@@ -15,13 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import saffu as package
 from conftest import sentences
+from damage import GOLDEN
 from saffu.calibrated.kernels import pointer
-from saffu.errors import SaffuError
-from saffu.files import load_arrays, to_safetensors
-
-GOLDEN = Path(__file__).parent / "golden" / "0.2.0" / "companion"
 
 QUICK = "--order 3 --slots 3 --word-classes 20"
 SMALL = "--block 4 --radius 2 --block-dimension 12 --radius-dimension 12 --hidden-dimension 12"
@@ -36,28 +31,6 @@ def texts(tmp_path, monkeypatch):
         (tmp_path / name).write_text("\n".join(sentences(number, 300)) + "\n")
     (tmp_path / "secret.txt").write_text("a xylophonist xylophonist\nthe xylophonist xylophonist\n")
     return tmp_path
-
-
-@pytest.fixture
-def copied(fitted, tmp_path):
-    """`copied(kind)`: a folder with a model of each kind."""
-
-    def copy(kind):
-        folder = tmp_path / kind
-        fitted(kind).save(folder)
-        return folder
-
-    return copy
-
-
-def sign(folder, **changes):
-    """Change config.json, and make all checksums fit."""
-    document = json.loads((folder / "config.json").read_text()) | changes
-    names = [name for name in document["checksums"] if name != "config.json"]
-    document["checksums"] = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
-    own = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
-    document["checksums"]["config.json"] = own
-    (folder / "config.json").write_text(json.dumps(document))
 
 
 def one_line(result, message=""):
@@ -135,116 +108,6 @@ def test_forgetting_states_what_stays(saffu, texts):
     assert "xylophonist" not in (texts / "private" / "tokenizer.json").read_text()
     saffu("train a.txt secret.txt --split line --hold-out 0 --encoder public --out shared")
     assert saffu("forget shared secret.txt").out.count("\n") == 1
-
-
-# Folders
-
-
-@pytest.mark.parametrize("kind", ["calibrated", "paper"])
-def test_edited_settings_are_noticed(copied, kind):
-    path = copied(kind) / "config.json"
-    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
-    with pytest.raises(SaffuError, match="damaged or was edited"):
-        package.load(path.parent)
-
-
-def test_files_next_to_a_model_are_checked(saffu, fitted, tmp_path):
-    fitted("calibrated").save(tmp_path / "m", {"notes.json": b"{}"})
-    assert saffu(["info", tmp_path / "m", "--check"]).status == 0
-    (tmp_path / "m" / "notes.json").write_bytes(b"[]")
-    assert saffu(["info", tmp_path / "m"]).status == 0
-    one_line(saffu(["info", tmp_path / "m", "--check"]), "notes.json is damaged")
-
-
-@linux
-@pytest.mark.parametrize("kind", ["calibrated", "paper"])
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "log.jsonl"])
-@pytest.mark.parametrize("target", ["fifo", "/dev/zero", "/"])
-def test_only_regular_files_are_read(copied, kind, name, target):
-    path = copied(kind) / name
-    path.unlink()
-    if target == "fifo":
-        os.mkfifo(path)
-    else:
-        path.symlink_to(target)
-    with pytest.raises(SaffuError, match=r"not a regular file|not a model folder|cannot read"):
-        package.load(path.parent)
-
-
-@pytest.mark.parametrize(("name", "value"), [("block", 16000), ("hidden_dimension", 16000), ("radius", 2**40)])
-def test_settings_that_do_not_fit_allocate_nothing(copied, monkeypatch, name, value):
-    torch = pytest.importorskip("torch")
-    folder = copied("paper")
-    settings = json.loads((folder / "config.json").read_text())["settings"]
-    sign(folder, settings=settings | {name: value})
-    monkeypatch.setattr(torch.Tensor, "new_ones", only_on_meta(torch.Tensor.new_ones))
-    with pytest.raises(SaffuError):
-        package.load(folder)
-
-
-def only_on_meta(method):
-    def checked(tensor, *sizes):
-        assert tensor.device.type == "meta" or max(sizes) < 1000
-        return method(tensor, *sizes)
-
-    return checked
-
-
-@pytest.mark.parametrize("kind", ["calibrated", "paper"])
-@pytest.mark.parametrize("file", ["model", "sums", "references", "ledger"])
-@pytest.mark.parametrize("change", ["drop", "flatten", "empty", "scalar", "type"])
-def test_arrays_that_do_not_fit_are_one_line(saffu, copied, tmp_path, kind, file, change):
-    folder = copied(kind)
-    path = folder / f"{file}.safetensors"
-    whole = load_arrays(path)
-    (tmp_path / "more.txt").write_text("the old dog\n")
-    for name in sorted(whole)[:: max(1, len(whole) // 6)]:
-        arrays = dict(whole)
-        if change == "drop":
-            del arrays[name]
-        elif change == "flatten":
-            arrays[name] = arrays[name].reshape(1, -1)
-        elif change == "scalar":
-            arrays[name] = np.ones((), arrays[name].dtype)
-        elif change == "empty":
-            arrays[name] = arrays[name].reshape(-1)[:0]
-        else:
-            arrays[name] = arrays[name].astype("u1" if arrays[name].dtype != "u1" else "i8")
-        path.write_bytes(b"".join(bytes(piece) for piece in to_safetensors(arrays)))
-        sign(folder)
-        result = saffu(["update", folder, tmp_path / "more.txt"])
-        assert result.status in (0, 2)
-        if result.status:
-            one_line(result)
-        else:
-            assert (
-                name.endswith(("estimated", "divided.counted"))
-                or change == "type"
-                or arrays[name].size == whole[name].size
-            ), name
-
-
-@pytest.mark.parametrize("shape", [[0, 2**62, 2**62], [1] * 70, [10**18, 10**18], [-1], [2.5], "x", None, [[1]]])
-def test_hostile_headers(copied, shape):
-    path = copied("calibrated") / "model.safetensors"
-    data = path.read_bytes()
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + size])
-    header["frequencies"]["shape"] = shape
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
-    sign(path.parent)
-    with pytest.raises(SaffuError, match="damaged or not a safetensors file"):
-        package.load(path.parent)
-
-
-def test_tokenizers_have_no_other_parts(copied, fitted):
-    path = copied("calibrated") / "tokenizer.json"
-    document = json.loads(path.read_text())
-    document["normalizer"] = {"type": "Replace", "pattern": {"Regex": "(a*)*b"}, "content": ""}
-    path.write_text(json.dumps(document))
-    sign(path.parent)
-    assert package.load(path.parent).tokenizer_.to_json() == fitted("calibrated").tokenizer_.to_json()
 
 
 # Numbers

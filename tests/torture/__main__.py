@@ -1,4 +1,4 @@
-"""Run all attacks for some minutes and report: python -m torture --minutes 10 --seed 1 [--only kills,crafted]"""
+"""Run all attacks for some minutes and report: python -m torture --minutes 10 --seed 1 [--only kills,damage]"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ATTACKS = {
     "interrupts": 1,
     "options": 1,
     "texts": 1,
-    "crafted": 1,
+    "damage": 1,
     "races": 1,
     "places": 1,
     "escapes": 1,

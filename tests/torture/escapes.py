@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from torture.crafted import sign
+from damage import sign
 from torture.harness import Attempt, forked, prepared
 
 EVIL = ["\x1b]0;owned\x07", "\x1b[2J", "\x9b31m", "\x1bP$q\x1b\\", "\r", "\x08" * 3, "\u202e", "\x7f", "\x00", "\x1b(0"]
@@ -32,9 +32,8 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
             (folder / "log.jsonl").write_text(json.dumps(row) + "\n")
             sign(folder)
         if where == "source":
-            document = json.loads((folder / "config.json").read_text())
-            document["source"] |= {evil: evil, "field": f"text{evil}"}
-            sign(folder, document)
+            source = json.loads((folder / "config.json").read_text())["source"]
+            sign(folder, source=source | {evil: evil, "field": f"text{evil}"})
         text.write_text(f"the dog {evil} and\nthe {evil}king\n", newline="")
         line = rng.choice(
             [

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import random
-import shutil
 import sys
 import tempfile
 import time
@@ -19,19 +18,18 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from torture.crafted import array_shape, array_value, header, setting
+from damage import GOLDEN, TABLE
+from torture.damage import damaged
 from torture.harness import forked, prepared
 
-KINDS = (array_value, array_value, array_value, array_shape, header, setting)  # values pass more checks than the others
-GOLDEN = Path(__file__).parent.parent / "golden" / "0.2.0"
+ROWS = [row for row in TABLE if row.signed and row.file.endswith((".safetensors", "config.json"))]
 FOUND = ("AddressSanitizer", "runtime error:", "ThreadSanitizer")
 
 
 def models(place: Path) -> list[Path]:
-    """Counted, with networks, and of an older format; none needs torch, which sanitizers do not know."""
+    """Counted, and with networks; none needs torch, which sanitizers do not know."""
     made = prepared(place)
-    new = [made[name] for name in ("model", "companion", "int8")]
-    return [*new, GOLDEN / "calibrated", GOLDEN / "companion"]
+    return [*(made[name] for name in ("model", "companion", "int8")), GOLDEN]
 
 
 def uses(folder: Path, rng: random.Random) -> list[Callable[[], object]]:
@@ -74,10 +72,9 @@ def read(folder: Path, seed: int) -> None:
 
 def attempt(model: Path, folder: Path, rng: random.Random) -> tuple[str, str]:
     """Change a model and read it; what was changed, and what is wrong."""
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(model, folder)
-    change, seed = rng.choice(KINDS), rng.getrandbits(32)
-    what = f"{change.__name__} {model.parent.name}/{model.name}: {change(rng, folder)} (seed {seed})"
+    _, what = damaged(model, folder, ROWS, rng)
+    seed = rng.getrandbits(32)
+    what = f"{model.parent.name}/{model.name}: {what} (seed {seed})"
     ended = forked(lambda: read(folder, seed), limit=120)
     wrong = ended.problem((0,), megabytes=4000) or next((name for name in FOUND if name in ended.err), "")
     return what, wrong and f"{wrong}: {ended.err[-3000:]}"

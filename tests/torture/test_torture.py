@@ -17,7 +17,7 @@ ATTEMPTS = {
     "interrupts": 3,
     "options": 20,
     "texts": 10,
-    "crafted": 41,
+    "damage": 40,
     "races": 3,
     "full_disk": 4,
     "on_ray": 1,
