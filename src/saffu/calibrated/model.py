@@ -77,7 +77,8 @@ class Encoder:
         views = stored_views(arrays["views"])
         sizes = {view.classes for view in views} | {context.classes for context in memory_contexts(config)}
         classes = {size: arrays[f"context_classes.{size}"] for size in sorted(sizes - {0}, reverse=True)}
-        if not fits(config, views) or len(arrays["output_classes"]) != vocabulary:
+        numbers = (arrays["output_classes"], *classes.values())
+        if not fits(config, views) or any(own.shape != (vocabulary,) for own in numbers):
             raise SaffuError("the model's views are damaged or of other settings; restore the folder or train again")
         return cls(arrays["output_classes"], classes, arrays["plain"], arrays["memory"], views)
 
