@@ -59,6 +59,21 @@ def test_training_from_python(counted, trained):
         SaffuLM(plain).train(texts(1, 20), texts(2, 5))
 
 
+@pytest.mark.parametrize("kind", [CalibratedConfig, CompanionConfig])
+def test_training_on_text_that_is_not_counted_changes_nothing(counted, kind):
+    names = CalibratedConfig().to_dict()
+    config = kind(**{name: getattr(counted.config, name) for name in names})
+    lm = SaffuLM(config, tokenizer=counted.tokenizer_).fit(texts(1, 120))
+    before = dict(vars(lm))
+    own, others, dev = texts(1, 120), texts(3, 120), texts(2, 60)
+    for documents, held_out in ((others, dev), ([*own, own[0]], dev), ([*own, others[0]], dev), (own, [])):
+        with pytest.raises(SaffuError):
+            lm.train(documents, held_out, epochs=0.2)
+        assert all(vars(lm)[name] is value for name, value in before.items()), "something was changed"
+    lm.train(own[2:], dev, epochs=0.2)
+    assert lm.config.epochs == 0.2
+
+
 def test_the_mixture_is_better_than_the_counts(counted, trained, dev):
     assert trained.model_.networks is not None
     assert evaluate(trained.model_, dev).bits_per_byte < evaluate(counted.model_, dev).bits_per_byte

@@ -13,8 +13,10 @@ from saffu.settings import Settings
 from saffu.tools.generate import short_documents
 
 if TYPE_CHECKING:
+    from saffu.interface import Model
     from saffu.model.language_model import OnRow, SaffuLM
     from saffu.text.corpus import TokenCorpus
+    from saffu.text.tokenizer import Tokenizer
     from saffu.training.run import Run
 
 
@@ -29,19 +31,26 @@ def with_network(config: Settings, **length: float) -> Settings:
     return kind.config.from_dict(config.to_dict() | length)
 
 
-def new_run(lm: SaffuLM, training: Settings | None, *corpora: TokenCorpus, **options: Any) -> Run[Any, Any]:
-    """A run that trains a model, with the settings that it resolves."""
-    train = solution(lm.config.preset).train
+def new_run(
+    model: Model,
+    config: Settings,
+    tokenizer: Tokenizer,
+    training: Settings | None,
+    *corpora: TokenCorpus,
+    **options: Any,
+) -> Run[Any, Any]:
+    """Return a run that trains a model, with the settings that it resolves."""
+    train = solution(config.preset).train
     if train is None:
-        name = shown_name(lm.config.preset)
-        raise SaffuError(f"{name} models have no trainable weights; fit a companion or paper model")
-    run = train(lm.model_, lm.config, lm.tokenizer_, training, *corpora, **options)
-    lm.config = run.best.config
-    return run
+        raise SaffuError(
+            f"{shown_name(config.preset)} models have no trainable weights; fit a companion or paper model"
+        )
+    return train(model, config, tokenizer, training, *corpora, **options)
 
 
 def finish(lm: SaffuLM, run: Run[Any, Any], folder: str | Path | None, on_fold: OnRow | None) -> None:
     """Train to the end, logging every fold and saving into `folder` if there is one."""
+    lm.config = run.best.config
     if lm.model_.without_network() is None:  # nothing keeps the counts: the weights no longer follow from them
         lm.ledger_ = None
 

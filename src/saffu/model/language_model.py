@@ -232,13 +232,14 @@ class SaffuLM:
         the model and the state of the run are saved there regularly. `on_row` is called with each new row of `log_`.
         """
         config = with_network(self.config, minutes=minutes, epochs=epochs)
-        if not self.__sklearn_is_fitted__():
+        if self.__sklearn_is_fitted__():
+            documents = living.counted_by(self, documents)
+        else:
             self.set_params(config=config).fit(documents, dev)
-        elif config.preset != self.config.preset:
-            folders.verify_and_load(self)
-            self.model_ = next_to_counts(self.model_, config, self.device)
-        self.config = config
-        return self.backprop(documents, dev, folder=folder, on_fold=on_row)
+        model = self.model_
+        if config.preset != self.config.preset:
+            model = next_to_counts(model, config, self.device)
+        return self._train(model, config, documents, dev, folder=folder, on_fold=on_row)
 
     def backprop(
         self,
@@ -256,9 +257,26 @@ class SaffuLM:
         hold, is kept for resuming it. `on_fold` is called with each new row of `log_`.
         """
         folders.verify_and_load(self)
+        return self._train(
+            self.model_, self.config, documents, dev, training, folder=folder, source=source, on_fold=on_fold
+        )
+
+    def _train(
+        self,
+        model: Model,
+        config: Settings,
+        documents: Text,
+        dev: Text,
+        training: TrainingConfig | None = None,
+        *,
+        folder: str | Path | None = None,
+        source: Any = None,
+        on_fold: OnRow | None = None,
+    ) -> SaffuLM:
+        """Train a model; until its run begins, this one does not change."""
         seconds = self.log_[-1].get("seconds", 0.0) if self.log_ else 0.0
         corpora = self.tokenize(documents, "tokenize"), self.tokenize(dev, "tokenize")
-        run = new_run(self, training, *corpora, source=source, seconds=seconds)
+        run = new_run(model, config, self.tokenizer_, training, *corpora, source=source, seconds=seconds)
         finish(self, run, folder, on_fold)
         return self
 
@@ -284,7 +302,7 @@ class SaffuLM:
         own: Any = solution(lm.config.preset).training
         if training is None and own is not None and checkpoint.settings is not None:
             training = own.from_dict(dict(checkpoint.settings))
-        run = new_run(lm, training, *corpora, source=checkpoint.source)
+        run = new_run(lm.model_, lm.config, lm.tokenizer_, training, *corpora, source=checkpoint.source)
         run.restore(checkpoint)
         folders.verify_and_load(lm)
         finish(lm, run, folder, on_fold)

@@ -77,6 +77,18 @@ def update(lm: SaffuLM, documents: Text) -> None:
     _replace(lm, changed, lm.statistics_ + statistics_of(lm, corpus), ledger.with_added(corpus), sizes, log)
 
 
+def counted_by(lm: SaffuLM, documents: Text) -> TokenCorpus:
+    """Return documents as token ids. Raises SaffuError unless a model counts all of them, each as often as here."""
+    ledger = require_changeable(lm)
+    corpus = lm.tokenize(documents, "tokenize")
+    if missing := corpus.documents - len(ledger.counted(corpus)):
+        raise SaffuError(
+            f"{plural(missing, 'document')} of this text {'is' if missing == 1 else 'are'} not counted, or not that "
+            "often; count them first (`update`), or pass text that the model counts"
+        )
+    return corpus
+
+
 @dataclass(frozen=True)
 class Removal:
     """What `forget` has done."""
