@@ -32,9 +32,8 @@ def hidden(network: Weights, tokens: Sequence[int]) -> Array:
             k = r @ key[own].T
             v = r @ value[own].T
             heads.append(attended(q, k, v, network.distance[layer, h], network.sink[layer, h]))
-        if network.head_gate is not None:
-            factors = 2 / (1 + np.exp(-n @ network.head_gate[layer]))  # (T, H)
-            heads = [factors[:, h, None] * head for h, head in enumerate(heads)]
+        factors = 2 / (1 + np.exp(-n @ network.head_gate[layer]))  # (T, H)
+        heads = [factors[:, h, None] * head for h, head in enumerate(heads)]
         x = x + given(np.concatenate(heads, axis=1)) @ output.T
         inner = np.maximum(given(norm(x)) @ up.T, 0) ** 2  # (T, 4·d)
         x = x + given(inner * scales[layer]) / scales[layer] @ down

@@ -23,7 +23,7 @@ Change = Callable[[Path, random.Random], object]
 """What is done to a file; some draw what they do, and return it."""
 Arrays = dict[str, np.ndarray]
 
-GOLDEN = max((Path(__file__).parent / "golden").glob("**/companion"))
+GOLDEN = Path(__file__).parent / "golden" / "companion"
 CHECK = ("info {0} --check",)
 READ = (*CHECK, "generate {0} the --seed 1 --max-tokens 3")  # all of it into memory; where it lies, as needed
 UPDATE = ("update {0} {text}",)

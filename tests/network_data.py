@@ -9,7 +9,7 @@ VOCABULARY, CONTEXT, DEPTH, CLASSES = 300, 70, 2, 7  # more than two panels of t
 CLASS_OF = np.concatenate([np.zeros(EOD), np.random.default_rng(1).permutation(np.arange(VOCABULARY - EOD) % CLASSES)])
 
 
-def random_weights(with_classes: bool, seed: int = 0, head_gate: bool = True, context: int = CONTEXT) -> Weights:
+def random_weights(with_classes: bool, seed: int = 0, context: int = CONTEXT) -> Weights:
     """Weights of a size at which everything matters: attention is not flat, and no output is certain."""
     rng, width = np.random.default_rng(seed), HEAD * DEPTH
 
@@ -26,7 +26,7 @@ def random_weights(with_classes: bool, seed: int = 0, head_gate: bool = True, co
         output_bias=draw(VOCABULARY - EOD),
         gate_weight=draw(width + CERTAINTIES),
         gate_bias=draw(),
-        head_gate=draw(DEPTH, width, DEPTH, scale=width**-0.5) if head_gate else None,
+        head_gate=draw(DEPTH, width, DEPTH, scale=width**-0.5),
         class_map=draw(CLASSES, width, scale=width**-0.5) if with_classes else None,
         class_bias=draw(CLASSES) if with_classes else None,
     )

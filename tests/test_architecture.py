@@ -213,7 +213,7 @@ for line in (
 @pytest.mark.slow
 def test_a_trained_model_is_used_without_torch(tmp_path):
     """Everything but training: what torch trained is evaluated, asked, updated, pickled, and forgets its network."""
-    shutil.copytree(Path(__file__).parent / "golden" / "0.2.0" / "companion", tmp_path / "model")
+    shutil.copytree(Path(__file__).parent / "golden" / "companion", tmp_path / "model")
     (tmp_path / "one.txt").write_text("ann saw bob and ann ran\n")
     code = """
 import copy, pickle
@@ -251,7 +251,7 @@ assert load("model").model_.networks is None
 def test_the_page_and_scikit_learn_use_a_trained_model_without_torch(tmp_path):
     for name in ("starlette", "httpx", "sklearn"):
         pytest.importorskip(name)
-    shutil.copytree(Path(__file__).parent / "golden" / "0.2.0" / "companion", tmp_path / "model")
+    shutil.copytree(Path(__file__).parent / "golden" / "companion", tmp_path / "model")
     code = f"""
 sys.path.insert(0, {str(Path(__file__).parent / "play")!r})
 from play_page import Page

@@ -45,8 +45,7 @@ LARGEST_ARRAY = 1 << 47  # numbers, empty dimensions counted as one: as many as 
 CHUNK = 1 << 22
 RESTORE = "restore it or train again"
 
-FORMAT = 7  # of a model folder; raised when the files change their meaning (see saffu.model.formats)
-OLDEST_FORMAT = 2  # that can be read
+FORMAT = 8  # of a model folder, the only one that can be read; raised when the files change their meaning
 MANIFEST = "config.json"
 LARGEST_MANIFEST = 100_000_000  # bytes
 LARGEST_FILE = 1 << 30  # bytes, of a file that does not hold arrays
@@ -161,8 +160,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise SaffuError(f"{path} is damaged; {RESTORE}")
     if not all(map(_is_plain, recorded.keys() - {MANIFEST})):  # no file elsewhere is opened
         raise SaffuError(f"{path} names files outside of {folder}; do not use this model")
-    if version < OLDEST_FORMAT:
-        raise SaffuError(f"{folder} was written by an older saffu (format {version}); train it again")
+    if version < FORMAT:
+        raise SaffuError(f"{folder} was made by an earlier saffu; train again")
     if version > FORMAT:
         raise SaffuError(f"{folder} has format {version}, newer than this saffu's {FORMAT}; upgrade saffu to read it")
     if recorded.get(MANIFEST) != _digest(document):

@@ -8,6 +8,7 @@ import pytest
 
 import saffu
 from saffu.calibrated import kernels, views
+from saffu.calibrated.config import CalibratedConfig
 
 NATIVE = Path(saffu.__file__).parent / "native"
 
@@ -16,7 +17,6 @@ NATIVE = Path(saffu.__file__).parent / "native"
     ("header", "name", "value"),
     [
         ("counted/query.h", "MAX_LEVELS", kernels.MAX_LEVELS),
-        ("counted/query.h", "MAX_VIEWS", views.MOST_VIEWS),
         ("counted/query.h", "EVIDENCE", kernels.EVIDENCE),
         ("counted/query.h", "MEMORY_EVIDENCE", views.MEMORY_EVIDENCE),
         ("counted/memory.h", "MAX_FOLLOWERS", views.MOST_FOLLOWERS),
@@ -24,6 +24,12 @@ NATIVE = Path(saffu.__file__).parent / "native"
 )
 def test_constants_agree(header, name, value):
     assert re.findall(rf"\b{name} = (\d+)", (NATIVE / header).read_text("utf-8")) == [str(value)]
+
+
+def test_kernels_hold_all_views():
+    (most,) = re.findall(r"\bMAX_VIEWS = (\d+)", (NATIVE / "counted/query.h").read_text("utf-8"))
+    largest = CalibratedConfig(slots=16, order=9, word_classes=4096)
+    assert 18 < len(views.views_of(largest)) <= int(most)
 
 
 def test_tokens_have_the_same_width():

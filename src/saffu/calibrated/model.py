@@ -40,11 +40,9 @@ from saffu.calibrated.views import (
     CalibratedSums,
     View,
     first_remembered,
-    fits,
     memory_arrays,
     memory_contexts,
-    stored_views,
-    views_array,
+    views_of,
 )
 from saffu.errors import SaffuError
 from saffu.files import part_of
@@ -69,17 +67,15 @@ class Encoder:
 
     def arrays(self) -> dict[str, Array]:
         stored = {f"context_classes.{number}": classes for number, classes in self.context_classes.items()}
-        stored |= {"output_classes": self.output_classes, "plain": self.plain, "memory": self.memory}
-        return stored | {"views": views_array(self.views)}
+        return stored | {"output_classes": self.output_classes, "plain": self.plain, "memory": self.memory}
 
     @classmethod
     def from_arrays(cls, config: CalibratedConfig, vocabulary: int, arrays: Arrays) -> Encoder:
-        views = stored_views(arrays["views"])
+        views = tuple(views_of(config))
         sizes = {view.classes for view in views} | {context.classes for context in memory_contexts(config)}
         classes = {size: arrays[f"context_classes.{size}"] for size in sorted(sizes - {0}, reverse=True)}
-        numbers = (arrays["output_classes"], *classes.values())
-        if not fits(config, views) or any(own.shape != (vocabulary,) for own in numbers):
-            raise SaffuError("the model's views are damaged or of other settings; restore the folder or train again")
+        if any(own.shape != (vocabulary,) for own in (arrays["output_classes"], *classes.values())):
+            raise SaffuError("the model's classes are damaged or of other settings; restore the folder or train again")
         return cls(arrays["output_classes"], classes, arrays["plain"], arrays["memory"], views)
 
 
@@ -165,7 +161,6 @@ class CalibratedModel(Capabilities):
     def kernel_arrays(self) -> dict[str, Array]:
         """The arrays that kernels make a model of, by name."""
         arrays = self.encoder.arrays() | memory_arrays(self.config) | {"frequencies": self.frequencies}
-        del arrays["views"]  # which are shown to kernels one by one
         for number, (view, table) in enumerate(zip(self.views, self.tables, strict=True)):
             arrays[f"view {number}"] = np.array([view.classes, view.exact], dtype=np.int32)
             arrays |= {f"table {number}.{name}": array for name, array in table.arrays().items()}
@@ -392,5 +387,5 @@ class CalibratedModel(Capabilities):
     @property
     def size(self) -> int:
         """The number of distinct counts, from which all tables follow, of classes, prior, and exponents."""
-        encoder = sum(array.size for name, array in self.encoder.arrays().items() if name != "views")
+        encoder = sum(array.size for array in self.encoder.arrays().values())
         return self.counts + encoder + self.vocabulary

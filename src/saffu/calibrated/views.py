@@ -20,9 +20,8 @@ far. Its exponents begin at zero and are learned while reading; those of the doc
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -57,8 +56,6 @@ class View:
 
 NGRAM = "n-grams"
 COARSER = 5  # fine classes per coarse one
-MOST_VIEWS = 32  # that kernels can hold
-MOST_DISTANT = 256  # no view sees tokens this far away
 FEW_STARTS = 64  # different tokens near the starts of documents
 
 HALF_LIVES = (20, 150, 1000, 8000)  # tokens
@@ -108,41 +105,6 @@ def exponent_slices(views: Sequence[View]) -> list[slice]:
     """Where the exponents of the prior, one, and of each view, EVIDENCE for each of its levels, are."""
     ends = np.cumsum([1, *(EVIDENCE * len(view.distances) for view in views)])
     return [slice(0, 1), *(slice(int(a), int(b)) for a, b in pairwise(ends))]
-
-
-def views_array(views: Iterable[View]) -> Array:
-    """Views as they are stored: JSON in bytes, (n,) uint8."""
-    return np.frombuffer(json.dumps([asdict(view) for view in views]).encode(), dtype=np.uint8)
-
-
-def stored_views(array: Array) -> tuple[View, ...]:
-    """The views that `views_array` stored."""
-    try:
-        entries = json.loads(array.tobytes())
-        views = tuple(View(**entry | {"distances": tuple(entry["distances"])}) for entry in entries)
-        sound = 0 < len(views) <= MOST_VIEWS and all(map(is_sound, views))
-    except (ValueError, TypeError, KeyError):
-        sound = False
-    if not sound:
-        raise SaffuError("the model's views are damaged; restore the folder or train again")
-    return views
-
-
-def is_sound(view: View) -> bool:
-    """Whether kernels can follow a view that was stored."""
-    if not isinstance(view.name, str) or any(type(n) is not int for n in (*view.distances, view.classes, view.exact)):
-        return False
-    farthest = max(view.distances, default=0)
-    ascending = sorted({*view.distances, 0, MOST_DISTANT}) == [0, *view.distances, MOST_DISTANT]
-    return ascending and farthest > 0 and 0 <= view.exact <= len(view.distances) and 0 <= view.classes < 1 << 16
-
-
-def fits(config: CalibratedConfig, views: Iterable[View]) -> bool:
-    """Whether stored views have the slots and the n-grams of these settings, and see no more than these count."""
-    slots = [view.name for view in views if view.name.startswith("slot ")]
-    has_ngrams = any(view.name == NGRAM and view.is_whole(config.order) for view in views)
-    within_reach = all(view.is_slot or view.distances[-1] < config.order for view in views)
-    return has_ngrams and within_reach and slots == [f"slot {k}" for k in range(1, config.slots + 1)]
 
 
 def rows_for_view(view: View, rows: Rows) -> Rows:

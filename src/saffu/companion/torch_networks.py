@@ -109,11 +109,9 @@ class TorchNetworks:
         for part, module in {"network": self.stack, "gate": self.gates}.items():
             for name, weight in module.named_parameters():
                 stored = arrays.get(f"{PREFIX}{part}.{name}")
-                if stored is None and name in ("head_gate", "spelling"):  # 0.2 had none; part of the embedding
+                if stored is None and name == "spelling":  # which is part of the embedding
                     weight.data.zero_()
                     continue
-                if stored is not None and stored.ndim == weight.dim() - 1:  # version 0.2 had one network
-                    stored = stored[None]
                 if stored is None or stored.shape != tuple(weight.shape) or stored.dtype != np.float32:
                     raise SaffuError("the network's weights do not fit its settings; restore the folder or train again")
                 weight.data.copy_(torch.from_numpy(np.array(stored)))

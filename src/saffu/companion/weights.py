@@ -1,7 +1,6 @@
 """The trained networks and their gates as plain arrays, mapped from a file or given by torch; checked before use.
 
-A model holds K networks with a gate each. Every array is stored with a leading dimension K, except in folders written
-before version 0.3, whose only network has none.
+A model holds K networks with a gate each. Every array is stored with a leading dimension K.
 
 The large matrices can be int8: a weight is then its byte times the scale of its row, and every input of a product with
 such a matrix is rounded as well (see reference/companion.py).
@@ -37,11 +36,11 @@ class Weights:
     mlp: Array  # (L, 2, 4·d, d): up, and down transposed
     distance: Array  # (L, H, context): a bias for each distance
     sink: Array  # (L, H)
+    head_gate: Array  # (L, d, H): 2·σ(norm(x)·G) scales what each head reads
     output_map: Array  # (d, d)
     output_bias: Array  # (N − EOD,)
     gate_weight: Array  # (d + CERTAINTIES,)
     gate_bias: Array  # ()
-    head_gate: Array | None = None  # (L, d, H): 2·σ(norm(x)·G) scales what each head reads; None: by 1
     class_map: Array | None = None  # (classes, d), if classes are predicted before tokens
     class_bias: Array | None = None  # (classes,)
     embedding_scale: Array | None = None  # (N,), and so on, if weights are int8
@@ -55,13 +54,12 @@ class Weights:
             "attention": (layers, 4, width, width),
             "mlp": (layers, 2, 4 * width, width),
             "sink": (layers, heads),
+            "head_gate": (layers, width, heads),
             "output_map": (width, width),
             "output_bias": (vocabulary - EOD,),
             "gate_weight": (width + CERTAINTIES,),
             "gate_bias": (),
         }
-        if self.head_gate is not None:
-            shapes["head_gate"] = (layers, width, heads)
         if self.class_map is not None:
             shapes |= {"class_map": (len(self.class_map), width), "class_bias": (len(self.class_map),)}
         if self.is_rounded:
@@ -139,8 +137,7 @@ def weights_of(arrays: Mapping[str, Array], context: int) -> list[Weights]:
     require({entry.name for entry in fields(Weights) if entry.default is MISSING} <= set(present))
     require(("class_map" in present) == ("class_bias" in present))
     require(sum(f"{name}_scale" in present for name in ROUNDED) in (0, len(ROUNDED)))
-    if present["gate_bias"].ndim == 0:
-        present = {name: array[None] for name, array in present.items()}
+    require(present["gate_bias"].ndim == 1)
     number = len(present["gate_bias"])
     require(number > 0 and all(array.ndim and len(array) == number for array in present.values()))
     require(

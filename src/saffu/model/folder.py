@@ -8,8 +8,8 @@
     tokenizer.json          for the `tokenizers` library
     log.jsonl               one row per stage
 
-Files that predicting does not need are opened when they are first used. `saffu.model.formats` translates folders that
-an older version has written. What config.json and the log say is validated before anything uses or prints it.
+Files that predicting does not need are opened when they are first used. What config.json and the log say is validated
+before anything uses or prints it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from saffu import files
 from saffu.errors import SaffuError
 from saffu.files import RESTORE, are_counts, checksum, open_regular, part_of
 from saffu.interface import Array
-from saffu.model import formats
 from saffu.model.ledger import Ledger
 from saffu.model.solutions import solution
 from saffu.settings import Settings
@@ -99,23 +98,14 @@ class ModelFolder:
         """With `check`, files are read into memory and their checksums verified; otherwise they are memory-mapped."""
         self.path = path
         self.check = check or sys.platform == "win32"  # where a mapped file cannot be replaced
-        self.recorded = files.read_manifest(path)
-        self.is_old = self.recorded["format"] < files.FORMAT
-        self.manifest = self.recorded
-        if self.is_old:
-            with self.fitting(files.MANIFEST):
-                self.manifest = formats.migrated_manifest(self.recorded)
+        self.manifest = files.read_manifest(path)
 
     def __contains__(self, name: str) -> bool:
         return name in self.manifest["checksums"]
 
     def arrays(self, name: str) -> dict[str, Array]:
         """The arrays of a safetensors file."""
-        read = files.read_arrays(self.path, name, self.recorded) if self.check else files.map_arrays(self.path / name)
-        if not self.is_old:
-            return read
-        with self.fitting(name):
-            return formats.migrated_arrays(self.recorded, read)
+        return files.read_arrays(self.path, name, self.manifest) if self.check else files.map_arrays(self.path / name)
 
     @contextmanager
     def fitting(self, name: str) -> Iterator[None]:
@@ -153,7 +143,7 @@ class ModelFolder:
         self.require_unchanged()
 
     def was_replaced(self) -> bool:
-        return files.read_manifest(self.path) != self.recorded
+        return files.read_manifest(self.path) != self.manifest
 
     def require_unchanged(self) -> None:
         if self.was_replaced():
@@ -251,7 +241,7 @@ class Facts:
     def of(cls, manifest: Mapping[str, Any], log: str, tokenizer: str) -> Facts:
         """Read the contents of config.json, log.jsonl, and tokenizer.json. Raises SaffuError or one of UNFIT."""
         facts = cls(
-            solution(manifest["preset"]).config.from_dict(manifest["settings"]),
+            solution(manifest["preset"]).config.from_dict(dict(manifest["settings"])),
             Tokenizer.from_json(tokenizer),
             dict(manifest["tokenizer"]),
             trained_on_facts(manifest["trained_on"]),
@@ -265,9 +255,7 @@ class Facts:
 
 def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
     with folder.fitting(f"{files.MANIFEST} or {LOG}"):
-        log = folder.text(LOG) if LOG in folder else ""
-        log = formats.migrated_log(folder.recorded, log) if folder.is_old else log
-        facts = Facts.of(folder.manifest, log, folder.text(TOKENIZER))
+        facts = Facts.of(folder.manifest, folder.text(LOG) if LOG in folder else "", folder.text(TOKENIZER))
     sums = folder.arrays(SUMS) if SUMS in folder else None
     with folder.fitting(MODEL):
         read_model = solution(facts.config.preset).from_arrays
@@ -285,8 +273,7 @@ def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
 
 def trained_on_facts(stored: Mapping[str, Any]) -> dict[str, int]:
     """The size of the text. Raises ValueError, KeyError, or TypeError if it is not one."""
-    parts = {"parts": stored["documents"]}  # of a folder that does not tell them from documents
-    sizes = {name: _count({**parts, **stored}[name], name) for name in SIZES}
+    sizes = {name: _count(stored[name], name) for name in SIZES}
     if sizes["documents"] > sizes["parts"]:
         raise ValueError("documents without parts")
     return sizes

@@ -7,7 +7,6 @@ was held out, so that every line of a document can be verified before it is forg
 from __future__ import annotations
 
 import hashlib
-import math
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,6 @@ from saffu.text.corpus import Division, TokenCorpus
 HASH = 16  # bytes; two documents share a hash with probability 2⁻¹²⁸
 OPENING = 3  # lines at the beginning of a part, by which it is found in a text
 TABLES = ("counted", "parts", "held_out", "openings")  # of a page
-UNKNOWN = bytes(HASH)
 DAMAGED = "the ledger is damaged; restore the folder or train again"
 Hashes = npt.NDArray[np.bytes_]
 Times = npt.NDArray[np.int64]
@@ -38,12 +36,7 @@ class Divided(NamedTuple):
 
     whole: bytes  # its hash
     cuts: Cuts
-    parts: tuple[bytes, ...] = ()  # the hashes of those counted; none where an earlier saffu has not recorded them
-
-    @property
-    def counted(self) -> int:
-        """How many parts were counted."""
-        return sum(cut > 0 for cut in self.cuts)
+    parts: tuple[bytes, ...]  # the hashes of those counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,48 +105,41 @@ class Page:
     held_out: Tally = field(default_factory=Tally)  # the parts that were held out, and documents held out as a whole
     openings: Tally = field(default_factory=Tally)  # the first lines of all these parts
     divided: tuple[Divided, ...] = ()  # whole documents of which lines were held out, sorted
-    complete: bool = True  # False for folders of saffu 0.2: `counted` holds parts too, and the rest is not known
 
     def __add__(self, other: Page) -> Page:
         tables = {table: getattr(self, table) + getattr(other, table) for table in TABLES}
-        divided = tuple(sorted(self.divided + other.divided))
-        return Page(**tables, divided=divided, complete=self.complete and other.complete)
+        return Page(**tables, divided=tuple(sorted(self.divided + other.divided)))
 
     def arrays(self) -> dict[str, Array]:
         """What is stored."""
         stored = self.counted.arrays()
-        if self.complete:
-            for table in TABLES[1:]:
-                stored |= {f"{table}.{name}": array for name, array in getattr(self, table).arrays().items()}
-            wholes = [entry.whole for entry in self.divided]
-            parts = [part for entry in self.divided for part in entry.parts or [UNKNOWN] * entry.counted]
-            stored["divided.hashes"] = np.frombuffer(b"".join(wholes), dtype=np.uint8).reshape(-1, HASH)
-            stored["divided.counted"] = np.frombuffer(b"".join(parts), dtype=np.uint8).reshape(-1, HASH)
-            stored["divided.parts"] = np.array([len(entry.cuts) for entry in self.divided], dtype=np.int64)
-            stored["divided.cuts"] = np.array([cut for entry in self.divided for cut in entry.cuts], dtype=np.int64)
+        for table in TABLES[1:]:
+            stored |= {f"{table}.{name}": array for name, array in getattr(self, table).arrays().items()}
+        wholes = [entry.whole for entry in self.divided]
+        parts = [part for entry in self.divided for part in entry.parts]
+        stored["divided.hashes"] = np.frombuffer(b"".join(wholes), dtype=np.uint8).reshape(-1, HASH)
+        stored["divided.counted"] = np.frombuffer(b"".join(parts), dtype=np.uint8).reshape(-1, HASH)
+        stored["divided.parts"] = np.array([len(entry.cuts) for entry in self.divided], dtype=np.int64)
+        stored["divided.cuts"] = np.array([cut for entry in self.divided for cut in entry.cuts], dtype=np.int64)
         return stored
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array]) -> Page:
         counted = Tally.from_arrays(arrays["hashes"], arrays["times"])
-        if arrays.keys() == {"hashes", "times"}:
-            return cls(counted, complete=False)
-        hashes, numbers, cuts = (arrays[f"divided.{name}"] for name in ("hashes", "parts", "cuts"))
+        hashes, own, numbers, cuts = (arrays[f"divided.{name}"] for name in ("hashes", "counted", "parts", "cuts"))
         fits = hashes.dtype == np.uint8 and hashes.shape == (len(numbers), HASH) and cuts.ndim == numbers.ndim == 1
         if not fits or numbers.dtype != np.int64 or cuts.dtype != np.int64:
             raise SaffuError(DAMAGED)
         if (numbers < 0).any() or int(numbers.sum()) != len(cuts) or numbers.max(initial=0) > len(cuts):
             raise SaffuError(DAMAGED)
-        unknown = np.zeros((int((cuts > 0).sum()), HASH), dtype=np.uint8)
-        own = arrays.get("divided.counted", unknown)
-        if own.dtype != np.uint8 or own.shape != unknown.shape:
+        if own.dtype != np.uint8 or own.shape != (int((cuts > 0).sum()), HASH):
             raise SaffuError(DAMAGED)
         rows = iter(own)
         divided = []
         for whole, (a, b) in zip(hashes, pairwise(accumulate(numbers.tolist(), initial=0)), strict=True):
-            entry = Divided(whole.tobytes(), tuple(cuts[a:b].tolist()))
-            known = tuple(row.tobytes() for row in islice(rows, entry.counted))
-            divided.append(entry if UNKNOWN in known else entry._replace(parts=known))
+            lines = tuple(cuts[a:b].tolist())
+            counted_parts = islice(rows, sum(cut > 0 for cut in lines))
+            divided.append(Divided(whole.tobytes(), lines, tuple(row.tobytes() for row in counted_parts)))
         parts, held_out, openings = (
             Tally.from_arrays(arrays[f"{table}.hashes"], arrays[f"{table}.times"]) for table in TABLES[1:]
         )
@@ -186,23 +172,18 @@ class Ledger:
         """How many documents there are at most: parts that are not of whole documents may be of one each."""
         most = 0
         for page in self.pages.values():
-            parts = sum(entry.counted for entry in page.divided)
+            parts = sum(len(entry.parts) for entry in page.divided)
             others = max(0, int(page.parts.times.sum()) - parts)
             most += int(page.counted.times.sum()) + len(page.divided) + others
         return min(most, self.documents)
 
-    @property
-    def complete(self) -> bool:
-        """Whether the ledger knows what was held out."""
-        return all(page.complete for page in self.pages.values())
-
     def with_added(self, corpus: TokenCorpus) -> Ledger:
         """The ledger with these documents added, on the first page."""
         salt, page = next(iter(self.pages.items()))
-        if corpus.division is not None and page.complete:
+        if corpus.division is not None:
             fresh = divided_page(corpus, corpus.division, salt)
         else:
-            fresh = Page(Tally.of(hashed(corpus, salt, page.complete)), complete=page.complete)
+            fresh = Page(Tally.of(hashed(corpus, salt)))
         return Ledger({**self.pages, salt: page + fresh})
 
     def counted(self, corpus: TokenCorpus) -> Array:
@@ -213,7 +194,7 @@ class Ledger:
         """Whether each document of a corpus is counted whole, however often it occurs."""
         known = np.zeros(corpus.documents, dtype=bool)
         for salt, page in self.pages.items():
-            known |= page.counted.places(hashed(corpus, salt, page.complete)) >= 0
+            known |= page.counted.places(hashed(corpus, salt)) >= 0
         return known
 
     def without(self, corpus: TokenCorpus, table: str, only: bytes | None = None) -> tuple[Array, Ledger]:
@@ -227,10 +208,9 @@ class Ledger:
             if only not in (None, salt):
                 continue
             remaining = np.flatnonzero(~removed)
-            name = "counted" if table == "parts" and not page.complete else table
-            known, left = getattr(page, name).without(hashed(corpus, salt, page.complete)[remaining])
+            known, left = getattr(page, table).without(hashed(corpus, salt)[remaining])
             removed[remaining[known]] = True
-            pages[salt] = replace(page, **{name: left})
+            pages[salt] = replace(page, **{table: left})
         return removed, Ledger(pages)
 
     def without_division(self, salt: bytes, entry: Divided) -> Ledger:
@@ -246,7 +226,7 @@ class Ledger:
             times = dict(zip(page.parts.hashes.tolist(), page.parts.times.tolist(), strict=True))
             kept: Counter[Divided] = Counter()
             for entry in page.divided:
-                left = max((times.get(part.rstrip(b"\0"), 0) for part in entry.parts), default=math.inf)
+                left = max((times.get(part.rstrip(b"\0"), 0) for part in entry.parts), default=0)
                 kept[entry] += kept[entry] < left
             pages[salt] = replace(page, divided=tuple(kept.elements()))
         return Ledger(pages)
@@ -294,11 +274,11 @@ class Ledger:
         return cls(pages)
 
 
-def line_contents(corpus: TokenCorpus, lo: int, hi: int, ends: Array, with_text: bool) -> Iterator[bytes]:
+def line_contents(corpus: TokenCorpus, lo: int, hi: int, ends: Array) -> Iterator[bytes]:
     """What is hashed of each line from `lo` to `hi`: its ids as little-endian 32-bit integers, and its digest."""
     for line in range(lo, hi):
         ids = corpus.ids[ends[line] : ends[line + 1]].astype("<i4").tobytes()
-        yield ids + corpus.digests[line].tobytes() if with_text and corpus.digests is not None else ids
+        yield ids if corpus.digests is None else ids + corpus.digests[line].tobytes()
 
 
 def hash_of(contents: Sequence[bytes] | Iterator[bytes], salt: bytes) -> bytes:
@@ -309,12 +289,12 @@ def hash_of(contents: Sequence[bytes] | Iterator[bytes], salt: bytes) -> bytes:
     return digest.digest()
 
 
-def hashed(corpus: TokenCorpus, salt: bytes, with_text: bool) -> Hashes:
+def hashed(corpus: TokenCorpus, salt: bytes) -> Hashes:
     """The hash of each document."""
-    if with_text and corpus.digests is not None:
+    if corpus.digests is not None:
         ends = corpus.line_starts()
         lines = corpus.document_lines().tolist()
-        each = (hash_of(line_contents(corpus, lo, hi, ends, True), salt) for lo, hi in pairwise(lines))
+        each = (hash_of(line_contents(corpus, lo, hi, ends), salt) for lo, hi in pairwise(lines))
     else:  # the same, without a step per line
         spans = pairwise(corpus.starts.tolist())
         each = (hash_of([corpus.ids[lo:hi].astype("<i4").tobytes()], salt) for lo, hi in spans)
@@ -327,14 +307,14 @@ def divided_page(corpus: TokenCorpus, division: Division, salt: bytes) -> Page:
     Documents of which `corpus` does not hold all lines (`max_tokens`) are not recorded as whole ones.
     """
     runs = division.runs()
-    hashes = hashed(corpus, salt, True)
+    hashes = hashed(corpus, salt)
     sides = [(corpus, corpus.line_starts()), (division.held_out, division.held_out.line_starts())]
     openings = []
     contents = {}
     for number in np.flatnonzero(runs.held_out | (runs.parts > 1)).tolist():
         text, ends = sides[int(runs.held_out[number])]
         lo, hi = int(runs.first[number]), int(runs.first[number] + runs.lines[number])
-        lines = list(line_contents(text, lo, min(hi, text.lines), ends, True))
+        lines = list(line_contents(text, lo, min(hi, text.lines), ends))
         if lines:
             openings.append(hash_of(lines[:OPENING], salt))
         if hi <= text.lines:
@@ -350,7 +330,7 @@ def divided_page(corpus: TokenCorpus, division: Division, salt: bytes) -> Page:
     return Page(
         Tally.of(hashes[~part]),
         Tally.of(hashes[part]),
-        Tally.of(hashed(division.held_out, salt, True)),
+        Tally.of(hashed(division.held_out, salt)),
         Tally.of(np.frombuffer(b"".join(openings), dtype=f"S{HASH}")),
         tuple(sorted(divided)),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -83,7 +83,7 @@ class Matches:
 
     corpus: TokenCorpus
     ledger: Ledger
-    every: int  # how many stretches one was held out; needed for ledgers that do not know what was
+    every: int  # how many stretches one was held out: no part of a document is longer than the others
     documents: Sequence[Match]
 
     @classmethod
@@ -105,9 +105,7 @@ class Matches:
         ends = corpus.line_starts()
         for number in sorted({*others} - {*held_out}):
             lo, hi = bounds[number : number + 2]
-            documents[number] = search.match(
-                list(line_contents(corpus, lo, hi, ends, True)), list(line_contents(corpus, lo, hi, ends, False))
-            )
+            documents[number] = search.match(list(line_contents(corpus, lo, hi, ends)))
         return cls(corpus, ledger, every, documents)
 
     def as_often_as_counted(self) -> Matches:
@@ -220,11 +218,6 @@ class Matches:
     def _mismatch(self, number: int, match: Match, ngrams: NgramCounts | None) -> str:
         """Why a document is counted only in part."""
         which = f"document {number + 1}" if len(self.documents) > 1 else "this document"
-        if not self.ledger.complete:
-            return (
-                f"{which} cannot be verified: {match.share}, and {_shown(match.unknown)} may have been held out or "
-                "changed; this model is from an older saffu, which did not record it"
-            )
         if match.division:
             return f"{which} was counted, but {_shown(match.unknown)} of it no longer are"
         if match.unknown:
@@ -270,7 +263,7 @@ def share_in_parts(corpus: TokenCorpus, documents: Sequence[int], ledger: Ledger
     for number in documents:
         lo = bounds[number]
         hi = min(bounds[number + 1], lo + MOST_SEARCHED - lines)
-        found = search.tiled(list(line_contents(corpus, lo, hi, ends, True))).counted
+        found = search.tiled(list(line_contents(corpus, lo, hi, ends))).counted
         lines += hi - lo
         searched += int(ends[hi] - ends[lo])
         counted += sum(int(ends[lo + b] - ends[lo + a]) for a, b in found)
@@ -337,7 +330,6 @@ class _Search:
 
     def __init__(self, ledger: Ledger, every: int) -> None:
         self.ledger = ledger
-        self.every = every
         self.divided: dict[bytes, defaultdict[bytes, list[Divided]]] = {}
         for salt, page in ledger.pages.items():
             self.divided[salt] = defaultdict(list)
@@ -353,14 +345,11 @@ class _Search:
             for salt, page in ledger.pages.items()
         }
 
-    def match(self, lines: list[bytes], ids: list[bytes]) -> Match:
-        """Match a document given as the contents of its lines, with and without the digests of their text."""
+    def match(self, lines: list[bytes]) -> Match:
+        """Match a document given as the contents of its lines."""
         for salt, wholes in self.divided.items():
             if entries := wholes[hash_of(lines, salt)]:
                 return self._divided(lines, salt, entries.pop())
-        old = {salt: self.known["counted"][salt] for salt, page in self.ledger.pages.items() if not page.complete}
-        if old and self.every and (parts := counted_parts(ids, old, (self.every - 1) * STRETCH, STRETCH)):
-            return Match(len(lines), parts)
         return self.tiled(lines)
 
     def _divided(self, lines: list[bytes], salt: bytes, entry: Divided) -> Match:
@@ -405,33 +394,3 @@ class _Search:
                     ((end, kind) for kind in ("parts", "held_out") if here in self.known[kind][salt]), longest
                 )
         return longest
-
-
-def counted_parts(lines: list[bytes], known: Mapping[bytes, Collection[bytes]], part: int, gap: int) -> list[Span]:
-    """The parts of a document that are known, as ranges of lines; empty unless they are all of it except for gaps.
-
-    For ledgers that do not know what was held out: gaps have `gap` lines at most and do not become shorter, as
-    `hold_out` leaves them.
-    """
-    spans: list[Span] = []
-    start, end, shortest = 0, 0, 0
-    while end < len(lines):
-        starts = range(end + shortest, min(end + gap, len(lines) - 1) + 1)
-        start, stop = next(((a, b) for a in starts if (b := _longest(lines[a : a + part], known, a))), (0, 0))
-        if not stop:
-            break
-        spans.append((start, stop))
-        shortest, end = max(1, shortest, start - end if end else 0), stop
-    return spans if len(lines) - end <= gap else []
-
-
-def _longest(lines: list[bytes], known: Mapping[bytes, Collection[bytes]], start: int) -> int:
-    """Where the longest known document that begins here ends; 0 if there is none."""
-    longest = 0
-    for salt, hashes in known.items():
-        digest = hashlib.blake2b(key=salt, digest_size=HASH)
-        for number, line in enumerate(lines, start + 1):
-            digest.update(line)
-            if digest.digest().rstrip(b"\0") in hashes:
-                longest = max(longest, number)
-    return longest

@@ -509,7 +509,7 @@ void read_group(const Network &network, const Row &row, int layer, int first, in
     for (int p = 0; p < panels; p++) {
         float *read = at.heads + p * width * PANEL;
         attention(network, layer, first + p, at.query + p * width * PANEL, read, at);
-        if (network.head_gate) gate_heads(network, layer, at.normal + p * width * PANEL, read, at.scores);
+        gate_heads(network, layer, at.normal + p * width * PANEL, read, at.scores);
     }
     product.add = true;
     product.of(map_of(network, layer, 3), at.inputs(at.heads, width, panels), x);
@@ -747,7 +747,7 @@ void step(const Network &network, Token token, const float *const *memory, int p
             attend_one(query + offset, memory, own, past, 2 * layer * width + offset, width,
                        network.distance + which * biases, network.sink[which], scores, read + offset);
         }
-        if (network.head_gate) gate_heads_one(network, layer, normal, read, mapped);
+        gate_heads_one(network, layer, normal, read, mapped);
         dots(map_of(network, layer, 3), input_of(read), width, width, mapped);
         for (int i = 0; i < width; i++) x[i] += mapped[i];
         normalize_one(x, normal, width);

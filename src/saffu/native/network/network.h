@@ -20,7 +20,7 @@ struct Network {
     const int8_t *down8;                // … and (layers, width, 4·width): the second half of mlp8 transposed
     const float *distance;              // (layers, heads, PANEL + context + PANEL): −inf, biases by distance, zeros
     const float *sink;                  // (layers, heads)
-    const float *head_gate;             // (layers, width, heads) or null
+    const float *head_gate;             // (layers, width, heads)
     const float *output_map;            // (width, width)
     const float *output_bias;           // (vocabulary − EOD)
     const float *class_map;             // (classes, width)
