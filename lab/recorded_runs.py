@@ -57,7 +57,7 @@ COMMANDS = (
     "score network part.txt",
 )
 SECONDS = re.compile(
-    r'\b\d+(\.\d+)? s\b|( +[\d,]+)? +\d+\.\d  (?=<sod>)|(?<="seconds": )[\d.e-]+|(?<=per_second": )[\d.e-]+'
+    r'\b\d+(\.\d+)? s\b|( +[\d,]+)? +\d+\.\d  (?=[^\d\s])|(?<="seconds": )[\d.e-]+|(?<=per_second": )[\d.e-]+'
 )
 REAL = re.compile(r"(?<![\w.])-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)(?!\w)")
 DIGEST = re.compile(r"(?<![\w.])[0-9a-f]{16}\b")  # of exponents
