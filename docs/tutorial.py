@@ -131,11 +131,10 @@ print(f"pairs: {result['accuracy']:.0%} correct, {result['tie_rate']:.0%} ties")
 # ## Train it further
 # With PyTorch, a small transformer is trained next to the counts, and a gate mixes the two
 # (`saffu train books/ --minutes 5 --out model`). The best state on held-out text is kept, so training never makes a
-# model worse on it. One layer and one pass over 760 paragraphs, as here, cannot gain much; minutes and more text can.
+# model worse on it. One pass over 760 paragraphs, as here, cannot gain much; minutes and more text can.
 
 # %%
-config = saffu.preset("companion", epochs=1, depth=1)
-both = saffu.SaffuLM(config).fit(train, dev=held_out).backprop(train, held_out)
+both = saffu.SaffuLM().train(train, held_out, epochs=1)
 print(f"counted      bits per byte {score.bits_per_byte:.4f}")
 print(f"and trained  bits per byte {both.score(held_out).bits_per_byte:.4f}")
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from lab import (
     claims,
-    companion_study,
     golden_folders,
     journeys,
     own_pairs,
@@ -24,7 +23,6 @@ COMMANDS = {
     "claims": claims,
     "warm-starts": warm_starts,
     "protocol": protocol,
-    "companion-study": companion_study,
     "pages": pages,
     "own-pairs": own_pairs,
     "golden-folders": golden_folders,

@@ -7,8 +7,6 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab import companion_study
-from lab.companion_study import SIDES
 from lab.rows import Row, head, read_rows
 from saffu import files
 from saffu.experiments import figures
@@ -21,7 +19,7 @@ TEXTS = {
     "ptb": "Penn Treebank, words as tokens",
 }
 DEVICES = {"cuda": "H200", "cpu": "2 cores"}
-ROUNDING = 1e-5  # bits per byte
+SIDES = {"mixture": "dev_bits_per_byte", "network": "network_bits_per_byte"}
 SIDE_STYLES = {"mixture": "-", "network": ":"}
 
 
@@ -65,19 +63,6 @@ def run_table(rows: Sequence[Row]) -> str:
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
-
-
-def always_below(rows: Sequence[Row]) -> str:
-    """How often, when held-out text was scored, the mixture was above one of its sides."""
-    names = SIDES["mixture"], SIDES["network"]
-    points = [(*(point[name] for name in names), row["excerpt_counted"]) for row in rows for point in row["curve"]]
-    above = [mixture - counted for mixture, _, counted in points if mixture > counted + ROUNDING]
-    behind = sum(mixture > network + ROUNDING for mixture, network, _ in points)
-    most = f" (by {max(above):.4f} at most)" if above else ""
-    return (
-        f"Held-out text was scored at {len(points)} moments of these runs. The mixture was above the counted model at "
-        f"{len(above)} of them{most}, and above the network alone at {behind}.\n"
-    )
 
 
 def paper_curves(runs: Sequence[Row]) -> dict[str, list[tuple[float, float]]]:
@@ -127,12 +112,8 @@ def learning_curves(rows: Sequence[Row], paper: Sequence[Row]) -> str:
 
 
 def parts(results: Path) -> dict[str, dict[str, str]]:
-    """The computed parts of docs/companion.md and docs/lab-notes.md."""
-    runs = read_runs(results)
-    study, on_cpu = (read_rows(results / f"companion-study{name}.jsonl") for name in ("", "-two-cores"))
-    found = {"study": companion_study.table(study), "study-two-cores": companion_study.table(on_cpu)}
-    found["checks"] = always_below([*runs, *study, *on_cpu])
-    return {"companion.md": {"runs": run_table(runs)}, "lab-notes.md": found}
+    """The computed part of docs/companion.md."""
+    return {"companion.md": {"runs": run_table(read_runs(results))}}
 
 
 def draw(results: Path, out: Path) -> None:

@@ -33,7 +33,7 @@ JOURNEYS = {
     "update": "update model more.txt",
     "forget": "forget model more.txt",
     "train --preset paper": "train text.txt --preset paper --out paper",
-    "train --epochs 1": "train text.txt --epochs 1 --depth 1 --out companion",
+    "train --epochs 1": "train text.txt --epochs 1 --out companion",
 }
 BODIES = ("<module>", "<lambda>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
 

@@ -20,7 +20,6 @@ CONFIG = CompanionConfig(
     depth=1,
     context=32,
     batch_tokens=512,
-    precision="float32",  # whatever the machine prefers
 )
 NAMES = ("ann", "bob", "cat", "dan", "eve", "fay", "gus", "hal")
 

@@ -420,7 +420,7 @@ TABLE = [
             ("checksums", "model.safetensors"): ["x"],
         }.items()
     ),
-    unsigned("config.json", "of an earlier format", entry("format", value=1), "(older|earlier) saffu"),
+    unsigned("config.json", "of an earlier format", entry("format", value=1), "earlier saffu"),
     unsigned("config.json", "of a later format", entry("format", value=files.FORMAT + 1), "newer than this saffu"),
     *(
         unsigned("config.json", f"names {name!r}", naming(name), "outside of")._replace(

@@ -23,14 +23,17 @@ def setting(
     high: float = math.inf,
     off: bool = False,
     rare: bool = False,
+    derived: bool = False,
     option: str = "",
 ) -> Any:
     """A field with its description and its limits, low ≤ value ≤ high; `off` also allows 0.
 
-    A `rare` setting does not get a command-line option of its own; pass it as --set name=value. Another is shown
-    as an option of its own name or of the name `option`; then both work.
+    A `rare` setting does not get a command-line option of its own; pass it as --set name=value. One that is `derived`
+    from the others and from the text is only stored. Another is shown as an option of its own name or of the name
+    `option`; then both work.
     """
-    metadata = {"meaning": meaning, "low": low, "high": high, "off": off, "rare": rare, "option": option}
+    metadata = {"meaning": meaning, "low": low, "high": high, "off": off, "rare": rare, "derived": derived}
+    metadata["option"] = option
     return field(default=default, metadata=metadata)
 
 

@@ -264,7 +264,7 @@ def spoil(tmp_path):
         ("train --resume train.txt", "train.txt is a file, not a model folder; pass a folder"),
         ("train train.txt --epochs 1e25 --out m", "--epochs is 1e+25; it must be a number from 0 to 100000"),
         ("train train.txt --minutes 1e25 --out m", "--minutes is 1e+25; it must be a number from 0 to 100000"),
-        ("train train.txt --depth 2 --out m", "--depth requires --minutes or --epochs"),
+        ("train train.txt --networks 2 --out m", "--networks requires --minutes or --epochs"),
         ("train train.txt --out taken", "taken"),
         ("train train.txt --out taken --force", "thesis.tex"),
         ("train train.txt --out .", "current folder"),

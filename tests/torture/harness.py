@@ -30,8 +30,8 @@ Attempt = tuple[str, str]
 SECONDS = 60  # after which a command counts as hanging, on an idle machine
 QUICK = "--order 3 --slots 3 --word-classes 20"
 PAPER = "--preset paper --block 4 --radius 2 --block-dimension 12 --radius-dimension 12 --hidden-dimension 12"
-SMALL = "--order 2 --slots 2 --word-classes 4 --depth 1 --set context=32 --set batch_tokens=128"
-COMPANION = f"{SMALL} --epochs 8"
+SMALL = "--order 2 --slots 2 --word-classes 4"
+COMPANION = f"{SMALL} --epochs 60"
 NETWORK = f"{PAPER} --backprop --max-folds 2 --fold-tokens 500 --batch-size 64 --checkpoint-seconds 0.01"
 
 

@@ -105,10 +105,10 @@ def number(value: Any) -> str:
 
 
 def print_settings(lm: SaffuLM) -> None:
-    print("\nsettings     (* differs from the default)")
+    print("\nsettings     (* differs from the default, → follows from the text and the others)")
     for entry in fields(lm.config):
         value = getattr(lm.config, entry.name)
-        mark = "*" if value != entry.default else " "
+        mark = "→" if entry.metadata["derived"] else "*" if value != entry.default else " "
         name = entry.metadata["option"] or entry.name
         print(f"{mark} {name:<18} {shown(value):<10} {entry.metadata['meaning']}")
 

@@ -154,7 +154,7 @@ def integer(low: int, high: int = LARGEST) -> Callable[[str], int]:
 
 def own_settings(settings: type[Settings], rare: bool = False) -> list[Field[Any]]:
     """The fields that are options of their own or, if `rare`, those behind --set."""
-    return [entry for entry in fields(settings) if bool(entry.metadata["rare"]) == rare]
+    return [e for e in fields(settings) if bool(e.metadata["rare"]) == rare and not e.metadata["derived"]]
 
 
 def add_settings(parser: argparse._ActionsContainer, settings: type[Settings], skip: Container[str] = ()) -> None:

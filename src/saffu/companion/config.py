@@ -1,11 +1,11 @@
-"""Settings of a counted model with a network trained next to it, and the rule that chooses those left open."""
+"""Settings of a counted model with a network trained next to it, and the rule from which most of them follow."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from saffu.calibrated.config import CalibratedConfig
 from saffu.settings import setting
@@ -15,7 +15,7 @@ HEAD = 64  # dimensions of an attention head
 
 @dataclass(frozen=True)
 class CompanionConfig(CalibratedConfig):
-    """The counted model's settings, and those of the network. 0 or None leaves a choice to `resolved`."""
+    """The counted model's settings, and those of the network: how long, how many, and what `resolved` derives."""
 
     preset: ClassVar[str] = "companion"
 
@@ -23,23 +23,16 @@ class CompanionConfig(CalibratedConfig):
         0.0, "total minutes, including counting, to train a network next to the counts", high=100_000
     )
     epochs: float = setting(0.0, "passes over the text, instead of or in addition to a limit in minutes", high=100_000)
-    depth: int = setting(0, "number of layers (width: 64 times that); 0 to choose by text and time", high=24)
     networks: int = setting(
         0, "number of networks whose predictions are averaged; 0 to choose by text and time", high=16
     )
-    network_dropout: float | None = setting(None, "dropout; none to choose by text and time", high=0.95, rare=True)
-    decay: float | None = setting(None, "weight decay; none to choose by text and time", high=1000, rare=True)
-    rate: float | None = setting(None, "factor for all learning rates; none to choose by size", high=100, rare=True)
-    context: int = setting(256, "tokens that the network sees at once", low=8, high=4096, rare=True)
-    batch_tokens: int = setting(0, "tokens per training step; 0 to choose by device", high=1 << 24, rare=True)
-    optimizer: Literal["muon", "adamw"] = setting("muon", "optimizer of the network's matrices", rare=True)
-    network_start: Literal["counted", "map", "embeddings", "random"] = setting(
-        "counted", "initial weights from counts: all, up to the output map, only embeddings, or none", rare=True
-    )
-    precision: Literal["auto", "float32", "bfloat16"] = setting(
-        "auto", "precision of training; auto: bfloat16 on GPUs, and on CPUs with instructions for it", rare=True
-    )
-    class_first: bool | None = setting(None, "predict classes before tokens; none: on a CPU only", rare=True)
+    depth: int = setting(0, "number of layers; the width is 64 times that", high=24, derived=True)
+    network_dropout: float | None = setting(None, "dropout", high=0.95, derived=True)
+    decay: float | None = setting(None, "weight decay", high=1000, derived=True)
+    rate: float | None = setting(None, "factor of all learning rates", high=100, derived=True)
+    context: int = setting(256, "tokens that the network sees at once", low=8, high=4096, derived=True)
+    batch_tokens: int = setting(0, "tokens per training step", high=1 << 24, derived=True)
+    class_first: bool | None = setting(None, "whether classes are predicted before tokens", derived=True)
 
 
 SPEED = {"cpu": {2: 20e3, 4: 4e3, 6: 1.3e3}, "cuda": {2: 3e6, 4: 1.5e6, 6: 0.85e6, 8: 0.52e6}}
@@ -63,7 +56,7 @@ RATE, RATE_STEPS, RATE_WIDTH = 0.3, 3000, 384  # the factor of the learning rate
 
 
 def resolved(config: CompanionConfig, tokens: int, device: str) -> CompanionConfig:
-    """The settings, with everything chosen that follows from text, time, and device.
+    """The settings, with everything that follows from text, time, and device, unless it is there already.
 
     On a CPU there is one network of 2 layers. On a GPU, a network has 6 layers, fewer if the time is too short, more if
     the text is long or there is time for four networks; time for more than 10 epochs and 3,000 steps goes into more

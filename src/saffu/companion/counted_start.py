@@ -34,31 +34,23 @@ HEADS_EXPONENT = 0.5  # of the heads relative to the nearest token
 RIDGE = 1e-4  # relative to the largest eigenvalue
 CONTEXTS = 512  # most frequent tokens, after which the exponent is fitted …
 ROUNDS = 6  # … by Newton's method
-STARTS = ("random", "embeddings", "map", "counted")  # each with one more part than the one before; the last has all
 
 
 @torch.no_grad()
-def counted_start(networks: NetworkStack, counted: CalibratedModel, start: str = "counted") -> None:
-    """Set the initial weights of all networks; a `start` other than "counted" leaves some of them random."""
-    parts = STARTS.index(start)
-    if parts < 1:
-        return
+def counted_start(networks: NetworkStack, counted: CalibratedModel) -> None:
+    """Set the initial weights of all networks."""
     width = networks.width
     sums = sums_of(counted)
     vectors = np.zeros((counted.vocabulary, width), dtype=np.float32)
     counted_vectors = token_vectors(sums.ngrams, width)
     vectors[:, : counted_vectors.shape[1]] = counted_vectors
     networks.embedding.copy_(torch.from_numpy(vectors) * EMBEDDING_NORM)
-    if parts < 2:
-        return
     nearest = association(vectors, sums.ngrams.marginal([1]))
     nearest = nearest * exponent(vectors, nearest, sums.ngrams.marginal([1]))
     scale = 1 / (width**0.5 * EMBEDDING_NORM)  # h is √d times a unit vector
     networks.output_map.copy_(torch.from_numpy(nearest * scale))
     if networks.class_map is not None:
         networks.class_map.copy_(class_means(networks, counted.frequencies) @ networks.output_map[0].T)
-    if parts < 3:
-        return
     undo = np.linalg.pinv(nearest, rcond=1e-2)
     for head in range(networks.heads):
         pairs = pairs_at(counted, head + 2)

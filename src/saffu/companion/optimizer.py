@@ -18,7 +18,6 @@ from saffu.companion.network import NetworkStack
 
 MATRIX_RATE, EMBEDDING_RATE, VECTOR_RATE = 0.01, 2e-3, 1e-2
 EMBEDDING_DECAY = 1 / 6  # of the weight decay of matrices
-ADAM_MATRIX_RATE = 4e-3  # of matrices, if Muon is not used
 BETAS = (0.9, 0.95)
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Newton–Schulz steps, as in torch.optim.Muon
 ROUNDS = 5  # of them
@@ -84,7 +83,7 @@ def clip_gradients(weights: Sequence[Tensor], limit: float) -> None:
 class Optimizer:
     """Both optimizers in one. Learning rates are tensors, so that a captured CUDA graph follows the schedule."""
 
-    def __init__(self, network: NetworkStack, gate: Gates, kind: str, weight_decay: float, factor: float) -> None:
+    def __init__(self, network: NetworkStack, gate: Gates, weight_decay: float, factor: float) -> None:
         """`factor` multiplies all learning rates."""
         self.parameters = [*network.parameters(), *gate.parameters()]
         matrices = [network.attention, network.mlp, network.output_map]
@@ -101,19 +100,12 @@ class Optimizer:
             {"params": [network.embedding], "lr": rate(EMBEDDING_RATE), "weight_decay": weight_decay * EMBEDDING_DECAY},
             {"params": vectors, "lr": rate(VECTOR_RATE)},
         ]
-        self.muon: Muon | None = None
-        if kind == "muon":
-            self.muon = Muon(matrices, rate(MATRIX_RATE), weight_decay, dtype=network.training_dtype)
-        else:
-            groups.append({"params": matrices, "lr": rate(ADAM_MATRIX_RATE), "weight_decay": weight_decay})
         if network.spelling is not None:
             groups.append(groups[0] | {"params": [network.spelling]})
         fused = device.type == "cuda"
-        self.adam = torch.optim.AdamW(groups, betas=BETAS, weight_decay=0.0, fused=fused, capturable=fused)
-
-    @property
-    def all(self) -> list[torch.optim.Optimizer]:
-        return [self.adam, *([self.muon] if self.muon else [])]
+        adam = torch.optim.AdamW(groups, betas=BETAS, weight_decay=0.0, fused=fused, capturable=fused)
+        muon = Muon(matrices, rate(MATRIX_RATE), weight_decay, dtype=network.training_dtype)
+        self.all: dict[str, torch.optim.Optimizer] = {"adam": adam, "muon": muon}
 
     def set_rate(self, factor: float) -> None:
         """Scale all learning rates."""
@@ -123,22 +115,22 @@ class Optimizer:
     def step(self) -> None:
         """Clip the gradients of each network, take a step, and clear them."""
         clip_gradients(self.parameters, 1.0)
-        for optimizer in self.all:
+        for optimizer in self.all.values():
             optimizer.step()
-        for optimizer in self.all:
+        for optimizer in self.all.values():
             optimizer.zero_grad(set_to_none=True)
 
     def arrays(self) -> dict[str, Tensor]:
         """The state, by parameter number and name."""
         stored: dict[str, Tensor] = {}
-        for kind, optimizer in zip(("adam", "muon"), self.all, strict=False):
+        for kind, optimizer in self.all.items():
             for number, values in optimizer.state_dict()["state"].items():
                 stored |= {f"{kind}.{number}.{name}": value for name, value in values.items()}
         return stored
 
     def load(self, arrays: dict[str, Tensor]) -> None:
         """Restore the state that `arrays` returned."""
-        for kind, optimizer in zip(("adam", "muon"), self.all, strict=False):
+        for kind, optimizer in self.all.items():
             state = optimizer.state_dict()
             for name, value in arrays.items():
                 of, number, key = name.split(".")

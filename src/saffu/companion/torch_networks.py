@@ -53,7 +53,7 @@ class TorchNetworks:
         number = max(1, config.networks)
         dropout = config.network_dropout or 0.0
         stack = NetworkStack(log_prior, config.depth, config.context, dropout, classes, number, spellings)
-        stack.training_dtype, stack.scoring_dtype = dtypes(config.precision, device)
+        stack.training_dtype, stack.scoring_dtype = dtypes(device)
         return cls(stack, Gates(stack.width, number), device)
 
     @classmethod
@@ -66,8 +66,8 @@ class TorchNetworks:
     ) -> TorchNetworks:
         """The networks that training starts from."""
         networks = cls.plain(config, counted, torch.device("cpu"), spellings)  # the same random weights on every device
-        counted_start(networks.stack, counted, config.network_start)
-        networks.stack.training_dtype, networks.stack.scoring_dtype = dtypes(config.precision, device)
+        counted_start(networks.stack, counted)
+        networks.stack.training_dtype, networks.stack.scoring_dtype = dtypes(device)
         return cls(networks.stack, networks.gates, device)
 
     @classmethod
@@ -130,19 +130,16 @@ class TorchNetworks:
         return sum(weight.numel() for weight in self.parameters())
 
 
-def dtypes(precision: str, device: torch.device) -> tuple[torch.dtype, torch.dtype]:
+def dtypes(device: torch.device) -> tuple[torch.dtype, torch.dtype]:
     """What a network computes with while it is trained, and while it scores.
 
-    A CPU always scores in float32, so that scores do not depend on how text is divided into batches.
-
-    >>> dtypes("bfloat16", torch.device("cpu"))
-    (torch.bfloat16, torch.float32)
+    A CPU trains in bfloat16 if it has instructions for it. It always scores in float32, so that scores do not depend on
+    how text is divided into batches.
     """
-    on_gpu = device.type == "cuda"
-    fast = on_gpu or getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
-    short = precision == "bfloat16" or (precision == "auto" and fast)
-    training = torch.bfloat16 if short else torch.float32
-    return training, training if on_gpu else torch.float32
+    if device.type == "cuda":
+        return torch.bfloat16, torch.bfloat16
+    fast = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
+    return torch.bfloat16 if fast else torch.float32, torch.float32
 
 
 def score_on_device(

@@ -100,7 +100,7 @@ class Training(run.Run[CompanionModel, Progress]):
         self.networks.stack.train()
         factor = 1.0 if self.config.rate is None else self.config.rate
         decay = self.config.decay or 0.0
-        self.optimizer = Optimizer(self.networks.stack, self.networks.gates, self.config.optimizer, decay, factor)
+        self.optimizer = Optimizer(self.networks.stack, self.networks.gates, decay, factor)
         rows = -(-len(self.division.kept) // self.division.length)
         self.rows = min(max(1, self.config.batch_tokens // self.division.length), rows)
         self.steps_per_epoch = rows // self.rows
