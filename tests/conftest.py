@@ -9,6 +9,7 @@ import random
 import shlex
 import signal
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny arrays: a second thread only waits
@@ -18,10 +19,12 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 
 from saffu import CalibratedConfig, PaperConfig, SaffuLM
+from saffu.files import MANIFEST, stored_names
 from saffu.model import solutions
 from saffu.settings import Settings
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
+from saffu.writing import facts_of_model
 from toy_model import TOY, ToyConfig
 
 hypothesis_settings.register_profile("saffu", deadline=None)  # a busy machine is not a failure
@@ -75,6 +78,12 @@ def corpus_of(documents: Sequence[Sequence[int] | Sequence[Sequence[int]]], dtyp
 
 def _has_lines(document: Sequence) -> bool:
     return bool(document) and not isinstance(document[0], int | np.integer)
+
+
+def part(folder: Path, name: str) -> Path:
+    """The path of a file of a model, by its plain name."""
+    stored = stored_names(facts_of_model(folder)) if (folder / MANIFEST).exists() else {}
+    return folder / stored.get(name, name)
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from conftest import part
 from saffu import files
 from saffu.files import load_arrays, to_safetensors
 
@@ -61,7 +62,7 @@ def seal(folder: Path, document: dict[str, Any]) -> None:
 
 def apply(row: Damage, folder: Path, rng: random.Random) -> str:
     """Damage a folder; what was done."""
-    found = row.change(folder / row.file, rng)
+    found = row.change(part(folder, row.file), rng)
     if row.signed:
         sign(folder)
     return f"{row.file} {row.what}{f' ({found})' if isinstance(found, str) else ''}"

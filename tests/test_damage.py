@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 import saffu as package
-from conftest import sentences
+from conftest import part, sentences
 from damage import GOLDEN, TABLE, apply, sign
 
 
@@ -72,7 +72,7 @@ def only_on_meta(method):
 def test_a_model_of_another_vocabulary_than_its_tokenizer(saffu, models, tmp_path):
     text = [*sentences(1, 100), "other words: zebra zebra quagga quagga okapi okapi"] * 2
     package.SaffuLM(package.load(models / "counted").config).fit(text).save(tmp_path / "m")
-    shutil.copy(models / "counted" / "model.safetensors", tmp_path / "m")
+    shutil.copy(part(models / "counted", "model.safetensors"), part(tmp_path / "m", "model.safetensors"))
     sign(tmp_path / "m")
     for line in ("generate {0} the", "explain {0} the", "complete {0} the", "check {0}"):
         assert not said_wrongly(saffu, line.format(tmp_path / "m").split(), "damaged")
@@ -81,9 +81,9 @@ def test_a_model_of_another_vocabulary_than_its_tokenizer(saffu, models, tmp_pat
 def test_a_file_next_to_a_model_is_checked(saffu, fitted, tmp_path):
     fitted("calibrated").save(tmp_path / "m", {"notes.json": b"{}"})
     assert saffu(["info", tmp_path / "m", "--check"]).status == 0
-    (tmp_path / "m" / "notes.json").write_bytes(b"[]")
+    part(tmp_path / "m", "notes.json").write_bytes(b"[]")
     assert saffu(["info", tmp_path / "m"]).status == 0
-    assert not said_wrongly(saffu, ["info", tmp_path / "m", "--check"], r"notes\.json is damaged")
+    assert not said_wrongly(saffu, ["info", tmp_path / "m", "--check"], r"notes-\w+\.json is damaged")
 
 
 def test_other_parts_of_a_tokenizer_are_not_used(fitted, tmp_path):

@@ -7,6 +7,7 @@ import zipfile
 
 import pytest
 
+from conftest import part
 from damage import sign
 from saffu import SaffuError
 from saffu.cli.output import Harmless, print_json
@@ -34,7 +35,7 @@ def test_nothing_in_a_folder_controls_a_terminal(saffu, fitted, tmp_path):
     fitted("calibrated").save(folder)
     row = {"stage": EVIL, "dev_perplexity": 1.0, "dev_bits_per_byte": 1.0, EVIL: EVIL, "list": [EVIL], "sample": EVIL}
     row |= {"table": {EVIL: [EVIL, 1], "shorter": 2}}
-    (folder / "log.jsonl").write_text(json.dumps(row) + "\n")
+    part(folder, "log.jsonl").write_text(json.dumps(row) + "\n")
     sign(folder, source={"mine": EVIL})
     for words in (["info", folder], ["info", folder, "--json"]):
         result = saffu(words)

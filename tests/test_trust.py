@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import sentences
+from conftest import part, sentences
 from damage import GOLDEN
 from saffu.calibrated.kernels import pointer
 
@@ -99,13 +99,13 @@ def test_forgetting_states_what_stays(saffu, texts):
     assert saffu(f"train a.txt secret.txt --split line --hold-out 0 --out own {QUICK}").status == 0
     result = saffu("forget own secret.txt")
     assert "tokenizer.json, and with it every export, still has" in result.out and "xylophonist" in result.out
-    assert "xylophonist" in (texts / "own" / "tokenizer.json").read_text()
+    assert "xylophonist" in part(texts / "own", "tokenizer.json").read_text()
     saffu(f"train b.txt --split line --hold-out 0 --out public {QUICK}")
     saffu(f"train a.txt secret.txt --split line --hold-out 0 --tokenizer public --out private {QUICK}")
     result = saffu("forget private secret.txt")
     assert "the encoder stays as it was fitted" in result.out
     assert "tokenizer.json" not in result.out
-    assert "xylophonist" not in (texts / "private" / "tokenizer.json").read_text()
+    assert "xylophonist" not in part(texts / "private", "tokenizer.json").read_text()
     saffu("train a.txt secret.txt --split line --hold-out 0 --encoder public --out shared")
     assert saffu("forget shared secret.txt").out.count("\n") == 1
 
@@ -209,7 +209,7 @@ def test_a_model_that_is_cut_while_it_is_in_use(saffu, tmp_path):
         process.stdin.write(b"the old dog\n")
         process.stdin.flush()
         assert b"bits_per_byte" in process.stdout.readline() and process.stdout.readline().startswith(b"1\t")
-        os.truncate(model / "model.safetensors", 4096)
+        os.truncate(part(model, "model.safetensors"), 4096)
         _, err = process.communicate(b"the cat sees a dog\n")
     assert process.returncode == 2
     assert err.decode() == (

@@ -1,7 +1,4 @@
-"""Files of arrays and model folders: replaced atomically, verified by checksums, locked while they change.
-
-A damaged file is an error, not a crash.
-"""
+"""Files of arrays, and the manifest of a folder: checked before use. A damaged file is an error, not a crash."""
 
 from __future__ import annotations
 
@@ -10,28 +7,16 @@ import io
 import json
 import math
 import os
+import re
 import stat
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from saffu.errors import SaffuError
-from saffu.writing import (
-    DTYPES,
-    exchange,
-    keep_permissions,
-    locked,
-    recover,
-    remove,
-    require_outside_models,
-    uninterrupted,
-    write_durably,
-    written,
-)
+from saffu.writing import DTYPES
 from saffu.writing import Array as Array
 from saffu.writing import Content as Content
 from saffu.writing import to_safetensors as to_safetensors
@@ -47,95 +32,9 @@ RESTORE = "restore it or train again"
 
 FORMAT = 8  # of a model folder, the only one that can be read; raised when the files change their meaning
 MANIFEST = "config.json"
+BY_CONTENT = re.compile(r"-[0-9a-f]{16}(?=\.|$)")  # the part of a file's name that follows from its content
 LARGEST_MANIFEST = 100_000_000  # bytes
 LARGEST_FILE = 1 << 30  # bytes, of a file that does not hold arrays
-
-
-def require_writable(folder: Path, force: bool) -> None:
-    """Fail before the work rather than after it if a model folder cannot be written here."""
-    folder = Path(folder)
-    place = folder.resolve()
-    if folder.exists() and not folder.is_dir():
-        raise SaffuError(f"{folder} is a file; a model needs a folder")
-    require_outside_models(folder)
-    with suppress(FileNotFoundError):  # the current folder may have been deleted
-        if Path.cwd().is_relative_to(place):
-            raise SaffuError(f"{place} is the current folder and cannot be replaced; name a folder inside it")
-    if os.path.ismount(folder):  # Path.is_mount does not support Windows before Python 3.12
-        raise SaffuError(f"{folder} cannot be replaced as a whole; name a folder inside it")
-    if folder.exists() and any(folder.iterdir()):
-        if not force:
-            raise SaffuError(f"{folder} is not empty; choose another folder, or replace it with `force`")
-        _require_permission(folder)
-        _require_ours(folder)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with uninterrupted():
-        remove(Path(tempfile.mkdtemp(prefix=f".{place.name}.writing-", dir=place.parent)), "which is empty")
-
-
-def write_folder(folder: Path, manifest: Mapping[str, Any], files: Mapping[str, Content]) -> None:
-    """Replace a folder atomically: a reader, or a crash at any point, sees either the old version or the new one.
-
-    The manifest goes into config.json, with the format's version and the checksum of every file, itself included.
-    """
-    folder = Path(folder).resolve()  # a link stays a link to the folder that is replaced
-    for name in files:
-        _require_plain(name)
-    require_writable(folder, force=True)
-    with locked(folder, wait=True):
-        recover(folder)
-        _replace(folder, manifest, files)
-
-
-@contextmanager
-def changing(folder: Path, wait: bool) -> Iterator[None]:
-    """Lock an existing model folder against other writers, from reading it to replacing it."""
-    if not Path(folder).resolve().parent.is_dir():
-        read_manifest(folder)  # raises the error that fits
-    _require_permission(folder)
-    with locked(folder, wait):
-        recover(folder)
-        yield
-
-
-def _replace(folder: Path, manifest: Mapping[str, Any], files: Mapping[str, Content]) -> None:
-    fresh = None
-    try:
-        with uninterrupted():
-            fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.writing-", dir=folder.parent))
-        checksums = {name: write_durably(fresh / name, content) for name, content in files.items()}
-        document = json.loads(json.dumps({"format": FORMAT, **manifest, "checksums": checksums}))  # as it is read back
-        document["checksums"][MANIFEST] = _digest(document)
-        text = (json.dumps(document, indent=2) + "\n").encode()
-        if len(text) > LARGEST_MANIFEST:
-            raise SaffuError(f"{MANIFEST} would have {len(text):,} bytes, more than can be read; remove some facts")
-        write_durably(fresh / MANIFEST, text)
-        _permit(fresh, folder)
-        with uninterrupted():
-            if folder.exists():
-                exchange(fresh, folder)
-            else:
-                fresh.rename(folder)
-            written.append(folder)
-            remove(fresh, "the previous version")
-            fresh = None
-    finally:
-        if fresh is not None:
-            with uninterrupted():
-                remove(fresh, "which is half written")
-
-
-def _permit(fresh: Path, folder: Path) -> None:
-    """Give a folder that is about to replace another one its permissions; those of a new one follow the umask."""
-    if not folder.exists():
-        inherited = fresh.stat().st_mode & stat.S_ISGID  # of the folder that it lies in
-        fresh.chmod(0o777 & ~_umask() | inherited)
-        return
-    for path in fresh.iterdir():
-        old = next((old for old in (folder / path.name, folder / MANIFEST) if old.is_file()), None)
-        if old:
-            keep_permissions(old, path)
-    keep_permissions(folder, fresh)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -155,7 +54,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         usual = ("model.safetensors", "references.safetensors", "tokenizer.json", "log.jsonl")
         names = [name for name in usual if (folder / name).is_file()]
         recorded = document["checksums"] = {name: _checksum_of(folder / name) for name in names}
-        recorded[MANIFEST] = _digest(document)
+        recorded[MANIFEST] = manifest_digest(document)
     if not isinstance(version, int) or not isinstance(recorded, dict):
         raise SaffuError(f"{path} is damaged; {RESTORE}")
     if not all(map(_is_plain, recorded.keys() - {MANIFEST})):  # no file elsewhere is opened
@@ -164,7 +63,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise SaffuError(f"{folder} was made by an earlier saffu; train again")
     if version > FORMAT:
         raise SaffuError(f"{folder} has format {version}, newer than this saffu's {FORMAT}; upgrade saffu to read it")
-    if recorded.get(MANIFEST) != _digest(document):
+    if recorded.get(MANIFEST) != manifest_digest(document):
         raise SaffuError(f"{path} is damaged or was edited: its checksum does not match; {RESTORE}")
     return document
 
@@ -185,16 +84,43 @@ def read_arrays(folder: Path, name: str, manifest: Mapping[str, Any]) -> dict[st
     return load_arrays(path, expected)
 
 
+def holds(manifest: Mapping[str, Any], name: str) -> bool:
+    """Return whether a manifest names a file."""
+    return name in stored_names(manifest)
+
+
+def stored_names(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names in a folder of the files that a manifest names, by their plain names.
+
+    >>> stored_names({"checksums": {"config.json": "12", "log-0123456789abcdef.jsonl": "34"}})
+    {'log.jsonl': 'log-0123456789abcdef.jsonl'}
+    """
+    return {BY_CONTENT.sub("", name): name for name in manifest["checksums"] if name != MANIFEST}
+
+
+def path_of(folder: Path, name: str, manifest: Mapping[str, Any]) -> Path:
+    """Return the path of a file that a manifest names."""
+    if not holds(manifest, name):
+        raise SaffuError(f"{Path(folder) / name} is not recorded in {MANIFEST}; {RESTORE}")
+    stored = stored_names(manifest)[name]
+    require_plain(stored)
+    return Path(folder) / stored
+
+
+def verify(folder: Path, name: str, manifest: Mapping[str, Any]) -> None:
+    """Raise SaffuError unless a file is as its manifest says."""
+    path, expected = _recorded(folder, name, manifest)
+    if _checksum_of(path) != expected:
+        raise SaffuError(f"{path} is damaged: its checksum does not match; {RESTORE}")
+
+
 def _recorded(folder: Path, name: str, manifest: Mapping[str, Any]) -> tuple[Path, str]:
-    """The path of a file and the checksum that its manifest records."""
-    _require_plain(name)
-    path = Path(folder) / name
-    if name not in manifest.get("checksums", {}):
-        raise SaffuError(f"{path} is not recorded in {MANIFEST}; {RESTORE}")
-    return path, str(manifest["checksums"][name])
+    """Return the path of a file and the checksum that its manifest records."""
+    path = path_of(folder, name, manifest)
+    return path, str(manifest["checksums"][path.name])
 
 
-def _require_plain(name: str) -> None:
+def require_plain(name: str) -> None:
     if not _is_plain(name):
         raise SaffuError(f"{name!r} is not the name of a file in a model folder; use a plain name")
 
@@ -217,44 +143,10 @@ def _checksum_of(path: Path) -> str:
         return checksum(file)
 
 
-def _digest(document: Mapping[str, Any]) -> str:
+def manifest_digest(document: Mapping[str, Any]) -> str:
     """The checksum of a manifest: of everything it says except this checksum itself."""
     others = {name: entry for name, entry in document["checksums"].items() if name != MANIFEST}
     return hashlib.sha256(json.dumps({**document, "checksums": others}, sort_keys=True).encode()).hexdigest()
-
-
-def _require_ours(folder: Path) -> None:
-    """Fail unless saffu wrote all of a folder. A name is not proof: config.json must list the files next to it.
-
-    Arrays may be damaged, but other files that were changed since are not ours any more: a model card, for example.
-    """
-    refused = f"will not replace {folder}:"
-    try:
-        document = _read_document(folder / MANIFEST)
-    except SaffuError:
-        document = {}
-    recorded = document.get("checksums")
-    if not (isinstance(document.get("format"), int) and isinstance(recorded, dict) and MANIFEST in recorded):
-        name = min(path.name for path in folder.iterdir())
-        raise SaffuError(f"{refused} it is not a saved model, but holds {name!r}; move it first")
-    for path in sorted(folder.iterdir()):
-        if path.name not in recorded or path.is_dir() or not stat.S_ISREG(path.lstat().st_mode):
-            raise SaffuError(f"{refused} {path.name!r} is not part of a saved model; move it first")
-        changed = path.suffix != ".safetensors" and path.name != MANIFEST
-        if changed and _checksum_of(path) != recorded[path.name]:
-            raise SaffuError(f"{refused} {path.name!r} was changed after saffu wrote it; move it first")
-
-
-def _require_permission(folder: Path) -> None:
-    """Fail if a folder is write-protected. Whoever may write to its parent could still replace it, but not clean up."""
-    if Path(folder).is_dir() and not os.access(folder, os.W_OK):
-        raise SaffuError(f"{folder} is write-protected; change its permissions first, or choose another folder")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def load_arrays(path: Path, expected: str | None = None) -> dict[str, Array]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
+import glob
 import hashlib
 import json
 import os
@@ -11,13 +10,11 @@ import re
 import shutil
 import signal
 import stat
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 import numpy as np
@@ -26,15 +23,11 @@ import numpy.typing as npt
 from saffu.errors import SaffuError
 from saffu.format import warn
 
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
-
 Array = npt.NDArray[Any]
 Content = bytes | Mapping[str, Array] | Callable[[], bytes | Mapping[str, Array]]
 """What a file holds: bytes, or arrays by name, which are written as safetensors."""
 
-FRESH = r"writing-([a-z0-9_]{8}|[0-9a-f]{12})(-old)?"  # what is written gets such a name, of mkdtemp's or uuid4's
-OLD = "-old"  # ends the name of a folder that has been moved aside
+FRESH = r"writing-[0-9a-f]{12}"  # what is being written gets such a name
 POLL = 0.05  # seconds between attempts to take a lock
 DTYPES = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1",
@@ -43,7 +36,6 @@ DTYPES = {
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
 HEAD = 4096  # bytes at the beginning of a file that show whether it is ours
 ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-written: list[Path] = []  # what this process has replaced, for the message of an interruption
 
 
 def require_new_file(path: Path, force: bool, ours: str) -> None:
@@ -57,7 +49,6 @@ def require_new_file(path: Path, force: bool, ours: str) -> None:
         raise SaffuError(f"{path} is a folder; pass the name of a file")
     if is_stream(path):
         return
-    require_outside_models(path)
     if not path.exists():
         return
     if not path.is_file():
@@ -86,7 +77,7 @@ def replacing(path: Path, force: bool = True) -> Iterator[BinaryIO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.writing-{uuid4().hex[:12]}")
     with locked(path, wait=True):
-        recover(path)
+        sweep(path)
         try:
             with fresh.open("xb") as file:
                 if path.exists():
@@ -94,12 +85,16 @@ def replacing(path: Path, force: bool = True) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            with uninterrupted():
-                _put(fresh, path, force)
-                written.append(path)
+            _put(fresh, path, force)
         finally:
-            with uninterrupted():
-                remove(fresh, "which is half written")
+            fresh.unlink(missing_ok=True)
+
+
+def sweep(path: Path) -> None:
+    """Remove what writers of a file that were killed have left next to it. The caller holds its lock."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.writing-*"):
+        if re.fullmatch(re.escape(f".{path.name}.") + FRESH, left.name):
+            left.unlink()
 
 
 def _put(fresh: Path, path: Path, force: bool) -> None:
@@ -119,64 +114,27 @@ def _put(fresh: Path, path: Path, force: bool) -> None:
 @contextmanager
 def locked(path: Path, wait: bool) -> Iterator[None]:
     """Hold the lock of a folder or a file: on a file next to it, because it is replaced as a whole."""
-    from filelock import FileLock
+    from filelock import FileLock, Timeout
 
     place = Path(path).resolve()
     own = place.with_name(f".{place.name}.lock")
     if own.is_symlink() or (own.exists() and (not own.is_file() or own.stat().st_size)):
         raise SaffuError(f"{own} is not a lock file of saffu, which would be empty; move it first")
     lock = FileLock(own, is_singleton=True)  # one object per path, so that a thread may take it again
-    acquired = False
-    try:
-        with uninterrupted():
-            acquired = _acquire(lock)
-        if not acquired and not wait:
-            raise SaffuError(f"another saffu process is writing to {path}; try again when it has finished")
-        if not acquired:
-            warn(f"waiting for another saffu process that is writing to {path}")
-        while not acquired:
-            time.sleep(POLL)
-            with uninterrupted():
-                acquired = _acquire(lock)
-        yield
-    finally:
-        if acquired:
-            with uninterrupted():
-                if lock.lock_counter == 1:
-                    with suppress(OSError):  # Windows does not remove an open file
-                        own.unlink()
-                lock.release()
-
-
-def _acquire(lock: BaseFileLock) -> bool:
-    from filelock import Timeout
-
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        return False
-    return True
-
-
-def recover(path: Path) -> None:
-    """Clean up after writers of a folder or a file that were killed. The caller holds its lock.
-
-    Where two folders cannot be exchanged in one step, the folder is briefly missing; the old one is then put back.
-    """
-    path = Path(path).resolve()
-    for left in left_behind(path):
-        if left.name.endswith(OLD) and not path.exists():
-            left.rename(path)
-        else:
-            remove(left, "left by a process that was killed")
-
-
-def left_behind(path: Path) -> list[Path]:
-    """What writers of a folder or a file that were killed have left next to it, by the names that only they give."""
-    path = Path(path).resolve()
-    return [
-        left for left in sorted(path.parent.iterdir()) if re.fullmatch(re.escape(f".{path.name}.") + FRESH, left.name)
-    ]
+        if not wait:
+            raise SaffuError(f"another saffu process is writing to {path}; try again when it has finished") from None
+        warn(f"waiting for another saffu process that is writing to {path}")
+        lock.acquire(poll_interval=POLL)
+    try:
+        yield
+    finally:
+        if lock.lock_counter == 1:
+            with suppress(OSError):  # Windows does not remove an open file
+                own.unlink()
+        lock.release()
 
 
 def write_file(path: Path, content: Content) -> None:
@@ -187,9 +145,10 @@ def write_file(path: Path, content: Content) -> None:
 
 
 def write_durably(path: Path, content: Content) -> str:
-    """Write a new file and wait until it is on the disk; returns its SHA-256, computed on the way."""
+    """Write a new file with the owner and mode of its folder, and wait until it is on the disk; return its SHA-256."""
     digest = hashlib.sha256()
     with path.open("xb") as file:
+        keep_permissions(path.parent, path)
         for piece in pieces(content):
             digest.update(piece)
             file.write(piece)
@@ -240,54 +199,19 @@ def facts_of_model(folder: Path) -> dict[str, Any]:
         document = json.loads(manifest.read_bytes()) if manifest.is_file() else {}
     except (OSError, ValueError, RecursionError):
         return {}
-    return document if isinstance(document, dict) and document.get("model_type") == "saffu" else {}
-
-
-def require_outside_models(path: Path) -> None:
-    """Fail if a path lies in a model: with a foreign file in it, the model could no longer be changed."""
-    for folder in Path(path).resolve().parents:
-        facts = facts_of_model(folder)
-        if facts and "auto_map" not in facts:
-            raise SaffuError(
-                f"{path} lies in the model {folder.name}, which could then no longer be changed; choose another place"
-            )
+    return document if isinstance(document, dict) and str(document.get("model_type")).startswith("saffu") else {}
 
 
 def keep_permissions(old: Path, fresh: Path) -> None:
-    """Give a new file or folder the owner, the mode, and the extended attributes of the one that it replaces."""
+    """Give a new file or folder the owner and the mode of the one that it replaces, or of the folder that it is in."""
     state = old.stat()
     if hasattr(os, "chown"):
         with suppress(PermissionError):
             os.chown(fresh, -1, state.st_gid)
         with suppress(PermissionError):
             os.chown(fresh, state.st_uid, -1)
-    fresh.chmod(stat.S_IMODE(state.st_mode))  # last, because a change of owner clears some bits
-    if hasattr(os, "listxattr"):
-        with suppress(OSError):
-            for name in os.listxattr(old):
-                os.setxattr(fresh, name, os.getxattr(old, name))
-
-
-def exchange(fresh: Path, folder: Path) -> None:
-    """Exchange two folders in one step where the system can (Linux), otherwise in two."""
-    if sys.platform == "linux":
-        at_cwd = -100
-        swap = 2  # AT_FDCWD, RENAME_EXCHANGE
-        rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-        if rename:
-            if rename(at_cwd, os.fsencode(fresh), at_cwd, os.fsencode(folder), swap) == 0:
-                return
-            reason = ctypes.get_errno()
-            if reason not in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):  # which this file system may answer
-                raise OSError(reason, os.strerror(reason), str(folder))
-    aside = fresh.with_name(fresh.name + OLD)
-    folder.rename(aside)
-    try:
-        fresh.rename(folder)
-    except OSError:
-        aside.rename(folder)
-        raise
-    aside.rename(fresh)
+    mode = stat.S_IMODE(state.st_mode)
+    fresh.chmod(mode if fresh.is_dir() or not old.is_dir() else mode & 0o666)  # last: a change of owner clears bits
 
 
 def remove(path: Path, meaning: str) -> None:

@@ -71,7 +71,7 @@ def test_tables_that_do_not_follow_from_the_counts(saffu, model):
 
 
 def test_leftovers_are_named(saffu, model, tmp_path):
-    (tmp_path / ".m.writing-01234_ab").mkdir()
+    (tmp_path / "m" / ".sums.safetensors.writing-0123456789ab").touch()
     assert "was left by a process that was killed" in saffu("check m").err
 
 

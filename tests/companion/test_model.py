@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from companion_data import CONFIG, counted_model, dev_corpus, texts, training
+from conftest import part
 from reference import companion as reference
 from saffu import CalibratedConfig, SaffuError, SaffuLM, load
 from saffu.companion import config, torch_networks
@@ -536,7 +537,7 @@ def test_the_command_updates_trains_further_and_forgets(saffu, tmp_path, short_s
     third = load(out)
     assert third.score([dev.read_text()]).bits_per_byte < before
     assert json.loads(done.out)["added"] == 1 and third.log_[-1]["stage"] == "train 100%"
-    assert not (out / "checkpoint.json").exists()
+    assert not part(out, "checkpoint.json").exists()
     refused = saffu(f"compare {out} --out {tmp_path / 'others'}")
     assert refused.status == 2 and "trained further by saffu update" in refused.err
     assert saffu(f"forget {out} {new} --drop-network").status == 0

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from conftest import part
 from saffu.errors import SaffuError
 from saffu.experiments import learning_curves
 from saffu.experiments.learning_curves import Curve, comparison, comparison_table, spread
@@ -20,7 +21,7 @@ def write_run(folder, perplexities, seconds, **more):
         row = {"stage": f"train {fold}", "fold": fold, "tokens": fold * 1_000_000, "seconds": second}
         row |= {"dev_perplexity": perplexity, "dev_bits_per_byte": perplexity / 50}
         rows.append(row | ({"train_perplexity": perplexity * 0.9} if fold else {}) | more)
-    (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    part(folder, "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def runs(tmp_path):
 
 
 def test_comparison(runs):
-    warm, cold = comparison([Curve.read(runs / "warm"), Curve.read(runs / "cold" / "log.jsonl")])
+    warm, cold = comparison([Curve.read(runs / "warm"), Curve.read(part(runs / "cold", "log.jsonl"))])
     assert (warm["run"], cold["run"]) == ("warm", "cold")
     assert (warm["start_dev_perplexity"], warm["best_dev_perplexity"]) == (120, 50)
     assert (warm["tokens"], warm["seconds"], warm["folds"]) == (2_000_000, 6.0, 3)
@@ -79,9 +80,9 @@ def test_dollar_signs_are_not_formulas(runs):
 
 def test_invalid_runs(runs):
     (runs / "solved").mkdir()
-    (runs / "solved" / "log.jsonl").write_text('{"stage": "init", "seconds": 3.0}\n')
+    part(runs / "solved", "log.jsonl").write_text('{"stage": "init", "seconds": 3.0}\n')
     (runs / "broken").mkdir()
-    (runs / "broken" / "log.jsonl").write_text('{"fold": 1, "dev_perplexity": 3.0}\n')
+    part(runs / "broken", "log.jsonl").write_text('{"fold": 1, "dev_perplexity": 3.0}\n')
     write_run(runs / "diverged", [3.0, float("inf")], [1.0, 2.0])
     (runs / "empty").mkdir()
     for name, message in [

@@ -353,10 +353,10 @@ def test_an_export_is_a_model_folder_without_counts(folder, lm, dev_text):
 
 def test_saved_loaded_and_saved_again(folder, model, tokenizer, lm, tmp_path, dev_text):
     tokenizer(["a", "the old dog"], padding=True, truncation=True, max_length=8)  # its backend remembers that
-    for part in (model, tokenizer):
-        part.save_pretrained(tmp_path / "one")
-    for part in (load_model(tmp_path / "one"), load_tokenizer(tmp_path / "one")):
-        part.save_pretrained(tmp_path / "two")
+    for half in (model, tokenizer):
+        half.save_pretrained(tmp_path / "one")
+    for half in (load_model(tmp_path / "one"), load_tokenizer(tmp_path / "one")):
+        half.save_pretrained(tmp_path / "two")
     saved, again = contents(tmp_path / "one"), contents(tmp_path / "two")
     assert saved.keys() == again.keys() > {"model.safetensors", "tokenizer.json", "config.json", "modeling_saffu.py"}
     assert {name for name in saved if saved[name] != again[name]} <= {"tokenizer_config.json"}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import sentences
+from conftest import part, sentences
 from saffu import CalibratedConfig, PaperConfig, SaffuLM, TokenizerConfig, TrainingConfig, load
 from saffu.model.recipe import Recipe, ThisProcess, stored_run, stored_text
 from saffu.text.selection import Reading, TextSelection, TrainingText
@@ -71,7 +71,7 @@ def test_a_checkpoint_does_not_say_where_on_the_disk_the_text_lies(selection, tm
     recipe = Recipe(selection, PAPER, TokenizerConfig(bpe_count="types"), tmp_path / "network", training=training)
     lm, corpora, _ = counted(recipe)
     recipe.train(lm, corpora, lambda row: None)
-    stored = (tmp_path / "network" / "checkpoint.json").read_text()
+    stored = part(tmp_path / "network", "checkpoint.json").read_text()
     assert str(tmp_path) not in stored and "../" in stored
     (tmp_path / "elsewhere").mkdir()
     for path in [*tmp_path.iterdir()]:  # moved together, they are found again

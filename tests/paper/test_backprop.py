@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import part
 from saffu import files
+from saffu.commit import commit
 from saffu.errors import SaffuError
 from saffu.interface import Score
 from saffu.paper.backprop import Backprop
@@ -47,7 +49,7 @@ class Folder:
     def save(self, extra):
         self.saves += 1
         content = {"model.safetensors": self.run.best.arrays(), "log.json": json.dumps(self.log).encode(), **extra}
-        files.write_folder(self.path, {}, content)
+        commit(self.path, {}, content)
 
     def resume(self, **changed):
         """A run that continues from the files, with nothing left in memory."""
@@ -270,7 +272,7 @@ def test_damaged_checkpoints_are_rejected(tmp_path):
         with pytest.raises(SaffuError, match="checkpoint is damaged"):
             Backprop(started(), TRAIN, DEV, QUICK).restore(replace(checkpoint, **damaged))
     for name in ("checkpoint.safetensors", "checkpoint.json"):
-        path = folder.path / name
+        path = part(folder.path, name)
         path.write_bytes(path.read_bytes()[:-9])
-        with pytest.raises(SaffuError, match=f"{name} is damaged"):
+        with pytest.raises(SaffuError, match="is damaged"):
             read_checkpoint(folder.path)

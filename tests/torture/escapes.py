@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from conftest import part
 from damage import sign
 from torture.harness import Attempt, forked, prepared
 
@@ -29,7 +30,7 @@ def attack(rng: random.Random, place: Path) -> Iterator[Attempt]:
         where = rng.choice(["log", "source", "text"])
         if where == "log":
             row = {"stage": f"x{evil}", "tokens": 3, "seconds": 1.0, "warnings": [evil], "sample": f"a {evil} b"}
-            (folder / "log.jsonl").write_text(json.dumps(row) + "\n")
+            part(folder, "log.jsonl").write_text(json.dumps(row) + "\n")
             sign(folder)
         if where == "source":
             source = json.loads((folder / "config.json").read_text())["source"]

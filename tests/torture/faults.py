@@ -36,6 +36,7 @@ from functools import cache
 from pathlib import Path
 
 import saffu
+from conftest import part
 from torture.harness import PAPER, QUICK, SMALL, Attempt, Ended, forked, sentences
 
 SOURCE = Path(__file__).with_name("faults.c")
@@ -149,7 +150,7 @@ def interrupt(line: str, place: Path) -> None:
     """Interrupt a training at the first checkpoint from which it can be resumed."""
     for number in itertools.count(100, 20):
         ended, _ = run(line, place, number, FAULTS["SIGINT"])
-        if (place / "stopped" / "checkpoint.json").exists():
+        if part(place / "stopped", "checkpoint.json").exists():
             return
         assert ended.status == 130, ended.err
         shutil.rmtree(place / "stopped", ignore_errors=True)

@@ -23,6 +23,8 @@ from typing import TypeVar
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
+from conftest import part
+
 T = TypeVar("T")
 Attempt = tuple[str, str]
 """What was tried, and what went wrong; empty if nothing did."""
@@ -196,11 +198,11 @@ def prepared(place: Path) -> dict[str, Path]:
     ):
         ended = command(line)
         assert ended.status == 0, ended.err
-    assert (made["companion"] / "model.safetensors").stat().st_size > 200_000, "it has no network"
+    assert part(made["companion"], "model.safetensors").stat().st_size > 200_000, "it has no network"
     moment = ended.seconds
     quantized = command(f"export {made['companion']} --to int8 --out {made['int8']}")
     assert quantized.status == 0, quantized.err
-    while ended.status == 0 or not (made["stopped"] / "checkpoint.json").exists():
+    while ended.status == 0 or not part(made["stopped"], "checkpoint.json").exists():
         shutil.rmtree(made["stopped"], ignore_errors=True)
         moment *= 0.7 if ended.status == 0 else 1.2  # too late or too early
         ended = command(f"train {text} --out {made['stopped']} {COMPANION}", stop=(moment, signal.SIGINT))

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from conftest import part
+from saffu.commit import leftovers
 from torture.harness import (
     COMPANION,
     NETWORK,
@@ -153,9 +155,9 @@ def run_again(victim: Victim, out: Path, first: Ended) -> str:
     done = victim.name.startswith(("update", "forget")) and victim.done(out)
     if first.status == 0:
         return ""
-    resumable = victim.again and (out / "checkpoint.json").exists()
+    resumable = victim.again and part(out, "checkpoint.json").exists()
     ended = command(victim.again if resumable else victim.line)
-    left = [path.name for path in out.parent.glob(f".{out.name}.*")]
+    left = [path.name for path in [*out.parent.glob(f".{out.name}.*"), *(leftovers(out) if out.is_dir() else [])]]
     wrong = ended.problem((2,) if done and victim.name.startswith("forget") else (0,))
     if not wrong and done and ended.status == 0:
         undo = re.sub(" --.*", "", victim.line.replace("update", "forget", 1))

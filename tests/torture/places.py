@@ -10,6 +10,7 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from conftest import part
 from torture.harness import QUICK, Attempt, command, documents, prepared
 
 State = dict[str, object]
@@ -78,8 +79,8 @@ def model_with_notes(target: Path) -> None:
 def model_that_links(target: Path) -> None:
     """Whoever replaces it must not follow its links."""
     shutil.copytree(target.parent / "model", target)
-    (target / "log.jsonl").unlink()
-    (target / "log.jsonl").symlink_to("../thesis")
+    part(target, "log.jsonl").unlink()
+    part(target, "log.jsonl").symlink_to("../thesis")
 
 
 def a_socket(target: Path) -> None:

@@ -30,15 +30,15 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from saffu.commit import leftovers
     from saffu.model.checking import check_model
-    from saffu.writing import left_behind
 
     try:
         lm = load_model(options, check=True)
         findings = check_model(lm, tokenized(options.text, options, lm) if options.text else None)
     except SaffuError as error:
         raise SaffuError(f"{options.model} fails the check: {error}") from None
-    for path in left_behind(options.model):
+    for path in leftovers(options.model):
         warn(f"{path} was left by a process that was killed, and may hold counts of forgotten text; delete it")
     if options.json:
         print_json({"sound": True, "verified": findings.verified, "notes": findings.notes})

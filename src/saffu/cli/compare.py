@@ -64,6 +64,7 @@ def run(options: argparse.Namespace) -> None:
 
 def require_comparable(runs: Sequence[Path]) -> bool:
     """Fail if the runs were scored on different text; return whether they share a vocabulary."""
+    from saffu.files import read_manifest
     from saffu.model.folder import ModelFolder, log_facts, source_facts
 
     texts = set()
@@ -73,7 +74,7 @@ def require_comparable(runs: Sequence[Path]) -> bool:
         if not (folder / "config.json").exists():  # a log alone
             warn(f"{run} does not state its held-out text; make sure that it is the same as for the other runs")
             continue
-        opened = ModelFolder(folder, check=True)
+        opened = ModelFolder(folder, True, read_manifest(folder))
         with opened.fitting("config.json or log.jsonl"):
             rows = log_facts(opened.text("log.jsonl"))
             texts.add(source_facts(opened.manifest["source"]).get("dev"))

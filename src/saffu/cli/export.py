@@ -97,7 +97,7 @@ def export_hf(options: argparse.Namespace) -> None:
         return
     if options.sizes:
         raise SaffuError("--sizes needs the training text; pass --checkpoints TEXT")
-    require_output(options, options.model)
+    require_output(options, options.model, whole=True)
     lm = load_model(options)
     lm.export_hf(options.out)
     size = size_of(options.out)
@@ -109,10 +109,15 @@ def export_hf(options: argparse.Namespace) -> None:
 
 def export_int8(options: argparse.Namespace) -> None:
     """Write the same model with a network of int8 weights."""
+    from saffu.files import path_of, read_manifest
+    from saffu.model.folder import MODEL
+
     require_output(options, options.model)
     lm = load_model(options).quantize()
     lm.save(options.out)
-    before, after = ((folder / "model.safetensors").stat().st_size for folder in (options.model, options.out))
+    before, after = (
+        path_of(folder, MODEL, read_manifest(folder)).stat().st_size for folder in (options.model, options.out)
+    )
     megabytes = f"{after / 1e6:.1f} MB instead of {before / 1e6:.1f}"
     report(options, lm, after, f"wrote {options.out}; without its counts, the model takes {megabytes}")
 
@@ -136,7 +141,7 @@ def export_web(options: argparse.Namespace) -> None:
     from saffu.model.checking import counted_text
     from saffu.play.web_page import MODEL, export_web
 
-    require_output(options, options.model, *(options.text or ()))
+    require_output(options, options.model, *(options.text or ()), whole=True)
     lm = load_model(options)
     counted = None
     if options.text:

@@ -180,7 +180,7 @@ def described(removal: Removal) -> str:
 
 
 def merge(options: argparse.Namespace) -> None:
-    from saffu.files import changing
+    from saffu.commit import changing
     from saffu.model import living
     from saffu.model.language_model import SaffuLM
 
@@ -230,7 +230,7 @@ def require_no_run(options: argparse.Namespace, lm: SaffuLM) -> None:
 @contextmanager
 def changed_model(options: argparse.Namespace) -> Iterator[tuple[SaffuLM, TokenCorpus]]:
     """The model to change and the documents named; saved at the end. Other writers wait."""
-    from saffu.files import changing
+    from saffu.commit import changing
 
     require_original(options.model, "change the original model and export it again")
     with changing(options.model, wait=True):

@@ -34,8 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:  # around the imports too, so that Ctrl-C never shows a traceback
         sys.unraisablehook = _send_again
         received.clear()
-        if "saffu.writing" in sys.modules:  # when called from Python
-            sys.modules["saffu.writing"].written.clear()
+        if "saffu.commit" in sys.modules:  # when called from Python
+            sys.modules["saffu.commit"].committed.clear()
         hang_up = getattr(signal, "SIGHUP", signal.SIGTERM)  # which Windows does not have
         handlers: dict[int, Any] = {signal.SIGTERM: _terminate, hang_up: _terminate, signal.SIGINT: _interrupt}
         for number, handler in handlers.items():
@@ -202,10 +202,10 @@ def interrupted() -> str:
 
 def already_written() -> str:
     """What this process has written before it failed; empty if nothing."""
-    writing = sys.modules.get("saffu.writing")
-    if writing is None or not writing.written:
+    commit = sys.modules.get("saffu.commit")
+    if commit is None or not commit.committed:
         return ""
-    return f"{writing.written[-1]} had been written: it holds the new version"
+    return f"{commit.committed[-1]} had been written: it holds the new version"
 
 
 def complain(message: str) -> int:

@@ -372,12 +372,12 @@ def require_utf8(*texts: str) -> None:
         raise SaffuError("an argument is not UTF-8; pass it in that encoding")
 
 
-def require_output(options: argparse.Namespace, *inputs: Path | str | None) -> None:
-    """Fail before the work if the model cannot be written to --out, or if --out is one of the inputs."""
-    from saffu.files import require_writable
+def require_output(options: argparse.Namespace, *inputs: Path | str | None, whole: bool = False) -> None:
+    """Fail before the work if --out cannot be written, or is one of the inputs. An export is replaced as a `whole`."""
+    from saffu.commit import require_exportable, require_writable
     from saffu.writing import require_apart
 
     if options.out is None:
         raise SaffuError("missing output folder; pass --out DIR")
-    require_writable(options.out, options.force)
+    (require_exportable if whole else require_writable)(options.out, options.force)
     require_apart(options.out, *(Path(name) for name in inputs if name))

@@ -182,7 +182,7 @@ def run(options: argparse.Namespace) -> None:
 
 def make(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConfig, training: Settings | None) -> None:
     """Fit a model to the text, save it in --out after every stage, and train it if asked to."""
-    from saffu.files import changing
+    from saffu.commit import changing
     from saffu.model.folder import read_tokenizer
     from saffu.model.matching import warn_if_counted
     from saffu.model.recipe import Recipe
@@ -242,7 +242,7 @@ def read_encoder(options: argparse.Namespace) -> SaffuLM:
 
 def resume(options: argparse.Namespace) -> None:
     """Continue an interrupted run; only its length and the location of its text may change."""
-    from saffu.files import changing
+    from saffu.commit import changing
     from saffu.model.language_model import SaffuLM
     from saffu.model.recipe import stored_run, stored_text
     from saffu.model.solutions import solution
@@ -318,9 +318,10 @@ def training_log(options: argparse.Namespace, log: Log, dev: TokenCorpus) -> Ite
 
 def saved(folder: Path) -> str:
     """What an interrupted run has saved."""
+    from saffu.files import holds, read_manifest
     from saffu.training.checkpoint import FACTS
 
-    if (folder / FACTS).is_file():
+    if holds(read_manifest(folder), FACTS):
         return f"progress is saved. Resume with: saffu train --resume {folder}"
     return f"training had not begun, but {folder} holds the model before it; train again"
 

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 from saffu.errors import SaffuError
 from saffu.experiments.figures import drawing
+from saffu.files import stored_names
 from saffu.format import table
 from saffu.model.folder import log_facts
-from saffu.writing import replacing, require_new_file
+from saffu.writing import facts_of_model, replacing, require_new_file
 
 AXES = {"tokens": "million tokens seen by backpropagation", "seconds": "seconds of work, including the start"}
 SCORES = ("dev_perplexity", "dev_bits_per_byte", "train_perplexity")
@@ -35,7 +36,8 @@ class Curve:
     @classmethod
     def read(cls, run: Path, name: str = "") -> Curve:
         """Read the folder of a trained model, or its log.jsonl."""
-        log = run / "log.jsonl" if run.is_dir() else run
+        stored = stored_names({"checksums": {}} | facts_of_model(run))
+        log = run / stored.get("log.jsonl", "log.jsonl") if run.is_dir() else run
         if not log.is_file():
             raise SaffuError(
                 f"no run at {run}; pass folders written by `saffu train` with --minutes, --epochs, or --backprop"

@@ -22,7 +22,6 @@ from saffu.experiments.grid import key_of, reading_of
 from saffu.experiments.results import Cell, Results, perplexities_of
 from saffu.experiments.tables import Agreement, agreement, printed_perplexities, printed_source
 from saffu.format import plural
-from saffu.writing import require_outside_models
 
 CHECKSUMS = "checksums.json"  # of the report's files, by which those that were edited are known
 
@@ -117,7 +116,6 @@ class Report:
 
 def require_own_report(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """The checksums of files of an earlier report. Fails if others would be replaced, or if it lies in a model."""
-    require_outside_models(folder / CHECKSUMS)
     recorded: dict[str, list[str]] = {}
     with suppress(OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         stored = json.loads((folder / CHECKSUMS).read_text("utf-8"))["report"]

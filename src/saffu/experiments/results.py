@@ -19,7 +19,7 @@ from saffu.errors import SaffuError
 from saffu.experiments.grid import SHAPE, SWEPT, CellKey, cell_settings, key_of, modes_of, title_of
 from saffu.interface import Score
 from saffu.paper.config import PaperConfig
-from saffu.writing import locked, recover
+from saffu.writing import locked, sweep
 
 FORMAT = 3  # 2 did not say how a radius is filled
 SAMPLES = ("train", "dev")
@@ -146,7 +146,7 @@ class Results:
         units = (self.folder / "units").glob("*.safetensors")
         for path in (self.folder / "text.json", self.path, self.unfinished, *units):
             with locked(path, wait=True):
-                recover(path)
+                sweep(path)
 
     def require_text(self, text: str) -> None:
         """Fail if the folder holds cells of another text, or files that are not of an ablation."""

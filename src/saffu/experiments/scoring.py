@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from saffu import files
+from saffu.commit import changing
 from saffu.errors import SaffuError
 from saffu.experiments.grid import cell_settings
 from saffu.experiments.results import SAMPLES, Cell, Losses, Results
@@ -39,7 +40,6 @@ from saffu.paper.parts import (
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import Tokenizer
 from saffu.tools.evaluate import count_references, evaluate_references
-from saffu.writing import require_outside_models
 
 EVAL_TOKENS = 100_000  # approximate number of training and of held-out targets that cells are scored on
 BATCH = {"cpu": 1 << 10, "cuda": 1 << 14}  # targets passed through a unit at a time
@@ -153,10 +153,9 @@ def run_grid(
     """
     if folder.exists() and not folder.is_dir():
         raise SaffuError(f"{folder} is a file; an ablation needs a folder")
-    require_outside_models(folder / "text.json")
     require_memory(cells, corpus.vocabulary, memory_limit)
     folder.mkdir(parents=True, exist_ok=True)
-    with files.changing(folder, wait=False):
+    with changing(folder, wait=False):
         results = Results(folder)
         results.clean_up()
         results.require_text(corpus.fingerprint)

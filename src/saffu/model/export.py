@@ -20,8 +20,9 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, normalizers
 from tokenizers.processors import TemplateProcessing
 
+from saffu.commit import export, require_exportable
 from saffu.errors import SaffuError
-from saffu.files import Content, require_writable
+from saffu.files import Content
 from saffu.model import folder as folders
 from saffu.model.solutions import solution
 from saffu.text.corpus import Line
@@ -50,7 +51,7 @@ CHECKPOINTS = (*range(1, 10), *range(10, 101, 10))  # in millions of words, as i
 
 
 def export_hf(lm: SaffuLM, folder: str | Path) -> None:
-    """Write a folder for transformers. Atomic."""
+    """Write a folder for transformers."""
     if isinstance(lm.tokenizer_, WordTokenizer):
         raise SaffuError("models of words cannot be exported to transformers; train without --words-as-tokens")
     folders.require_export(Path(folder))
@@ -70,7 +71,7 @@ def export_hf(lm: SaffuLM, folder: str | Path) -> None:
     settings = model_settings(
         len(lm.tokenizer_), model.hidden_size + (0 if vectors is None else 2 * vectors.shape[1]), running
     )
-    folders.write(without_counts(lm), Path(folder), files, settings)
+    folders.write(without_counts(lm), Path(folder), files, settings, export)
 
 
 def without_counts(lm: SaffuLM) -> SaffuLM:
@@ -196,7 +197,7 @@ def export_checkpoints(
         )
     targets = [Path(out) / f"chck_{size}M" for size in reached]
     for folder in targets:
-        require_writable(folder, force)
+        require_exportable(folder, force)
         folders.require_export(folder)
     for size, folder in zip(reached, targets, strict=True):
         part = Lines(partial(first_words, text, size * MILLION))

@@ -8,8 +8,8 @@
     tokenizer.json          for the `tokenizers` library
     log.jsonl               one row per stage
 
-Files that predicting does not need are opened when they are first used. What config.json and the log say is validated
-before anything uses or prints it.
+Names on the disk end in a hash of the content (`saffu.commit`). Files that predicting does not need are opened when
+they are first used. What config.json and the log say is validated before anything uses or prints it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saffu import files
+from saffu.commit import commit, read_folder
 from saffu.errors import SaffuError
-from saffu.files import RESTORE, are_counts, checksum, open_regular, part_of
+from saffu.files import RESTORE, are_counts, part_of
 from saffu.interface import Array
 from saffu.model.ledger import Ledger
 from saffu.model.solutions import solution
@@ -94,18 +95,20 @@ class Statistics:
 class ModelFolder:
     """An open model folder: its config.json, and its other files as they are needed."""
 
-    def __init__(self, path: Path, check: bool) -> None:
+    def __init__(self, path: Path, check: bool, manifest: dict[str, Any]) -> None:
         """With `check`, files are read into memory and their checksums verified; otherwise they are memory-mapped."""
         self.path = path
-        self.check = check or sys.platform == "win32"  # where a mapped file cannot be replaced
-        self.manifest = files.read_manifest(path)
+        self.check = check or sys.platform == "win32"  # where a mapped file cannot be removed
+        self.manifest = manifest
 
     def __contains__(self, name: str) -> bool:
-        return name in self.manifest["checksums"]
+        return files.holds(self.manifest, name)
 
     def arrays(self, name: str) -> dict[str, Array]:
         """The arrays of a safetensors file."""
-        return files.read_arrays(self.path, name, self.manifest) if self.check else files.map_arrays(self.path / name)
+        if self.check:
+            return files.read_arrays(self.path, name, self.manifest)
+        return files.map_arrays(files.path_of(self.path, name, self.manifest))
 
     @contextmanager
     def fitting(self, name: str) -> Iterator[None]:
@@ -129,37 +132,39 @@ class ModelFolder:
                     return Statistics.from_arrays(self.arrays(REFERENCES), int(self.manifest["vocabulary"]))
             with self.fitting(LEDGER):
                 return Ledger.from_arrays(self.arrays(LEDGER)) if LEDGER in self else None
-        finally:
+        except SaffuError:
             self.require_unchanged()
+            raise
 
     def verify(self, skip: Container[str] = (files.MANIFEST,)) -> None:
         """Verify the checksum of every file, except those to `skip`."""
-        for name, expected in self.manifest["checksums"].items():
-            if name not in skip:
-                with open_regular(self.path / name) as file:
-                    if checksum(file) != expected:
-                        self.require_unchanged()
-                        raise SaffuError(f"{self.path / name} is damaged: its checksum does not match; {RESTORE}")
-        self.require_unchanged()
-
-    def was_replaced(self) -> bool:
-        return files.read_manifest(self.path) != self.manifest
+        try:
+            for name in files.stored_names(self.manifest):
+                if name not in skip:
+                    files.verify(self.path, name, self.manifest)
+        except SaffuError:
+            self.require_unchanged()
+            raise
 
     def require_unchanged(self) -> None:
-        if self.was_replaced():
+        """Raise SaffuError if the folder has a new version, so that files of this one may be gone."""
+        if files.read_manifest(self.path) != self.manifest:
             raise SaffuError(f"{self.path} was replaced after this model was loaded; load it again")
 
 
 def write(
-    lm: SaffuLM, path: Path, extra_files: Mapping[str, files.Content], extra_settings: Mapping[str, Any] | None = None
+    lm: SaffuLM,
+    path: Path,
+    extra_files: Mapping[str, files.Content],
+    extra_settings: Mapping[str, Any] | None = None,
+    write_files: Callable[[Path, Mapping[str, Any], Mapping[str, files.Content]], None] = commit,
 ) -> None:
-    """Write all of a model, `extra_files` next to it, and `extra_settings` into config.json. Atomic."""
+    """Write all of a model, `extra_files` next to it, and `extra_settings` into config.json."""
     verify_and_load(lm)
     model = lm.model_
     statistics = lm.statistics_
     ledger = lm.ledger_
     manifest = {
-        "model_type": "saffu",
         "preset": lm.config.preset,
         "settings": lm.config.to_dict(),
         "tokenizer": lm.tokenizer_settings_,
@@ -186,12 +191,12 @@ def write(
         contents[SUMS] = model.sums.arrays
     if ledger is not None:
         contents[LEDGER] = ledger.arrays
-    files.write_folder(path, manifest, contents | dict(extra_files))
+    write_files(path, manifest, contents | dict(extra_files))
 
 
 def require_export(folder: Path) -> None:
     """Fail if an export would replace a model that still has its counts."""
-    if (folder / files.MANIFEST).exists() and SUMS in files.read_manifest(folder)["checksums"]:
+    if (folder / files.MANIFEST).exists() and files.holds(files.read_manifest(folder), SUMS):
         raise SaffuError(f"{folder} holds a model with its counts, which an export would lose; choose another folder")
 
 
@@ -206,24 +211,21 @@ def verify_and_load(lm: SaffuLM) -> None:
 
 def read(kind: type[SaffuLM], path: Path, device: str, check: bool) -> SaffuLM:
     """The model that `write` wrote."""
-    while True:
-        folder = ModelFolder(path, check)
-        try:
-            lm = _read(kind, folder, device)
-            if check:
-                folder.verify(skip=PARTS)
-                verify_and_load(lm)
-        except SaffuError:
-            if not folder.was_replaced():
-                raise
-        else:
-            if not folder.was_replaced():  # while its files were opened
-                return lm
+
+    def opened(manifest: dict[str, Any]) -> SaffuLM:
+        folder = ModelFolder(path, check, manifest)
+        lm = _read(kind, folder, device)
+        if check:
+            folder.verify(skip=PARTS)
+            verify_and_load(lm)
+        return lm
+
+    return read_folder(path, opened)
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer of a model folder."""
-    return Tokenizer.from_json(ModelFolder(path, check=True).text(TOKENIZER))
+    return read_folder(path, lambda manifest: Tokenizer.from_json(ModelFolder(path, True, manifest).text(TOKENIZER)))
 
 
 @dataclass(frozen=True)
@@ -255,7 +257,8 @@ class Facts:
 
 def _read(kind: type[SaffuLM], folder: ModelFolder, device: str) -> SaffuLM:
     with folder.fitting(f"{files.MANIFEST} or {LOG}"):
-        facts = Facts.of(folder.manifest, folder.text(LOG) if LOG in folder else "", folder.text(TOKENIZER))
+        log = folder.text(LOG) if LOG in folder else ""
+        facts = Facts.of(folder.manifest, log, folder.text(TOKENIZER))
     sums = folder.arrays(SUMS) if SUMS in folder else None
     with folder.fitting(MODEL):
         read_model = solution(facts.config.preset).from_arrays

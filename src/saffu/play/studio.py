@@ -218,7 +218,7 @@ class Studio:
         """Save a model under a plain name in the folder in which `saffu play` runs; never replaces anything."""
         if not PLAIN_NAME.fullmatch(name) or name.endswith("."):
             raise SaffuError("a model name may contain only letters, digits, and . _ -, and at most 64 characters")
-        from saffu.files import require_writable
+        from saffu.commit import require_writable
 
         folder = self.saved_in / name
         if folder.exists() or folder.is_symlink():

@@ -19,8 +19,9 @@ import numpy as np
 from saffu.calibrated.model import CalibratedModel
 from saffu.calibrated.reading import initial_learning
 from saffu.calibrated.views import HALF_LIVES, memory_contexts, memory_parts
+from saffu.commit import export
 from saffu.errors import SaffuError
-from saffu.files import Content, write_folder
+from saffu.files import Content
 from saffu.interface import Array
 from saffu.model import living
 from saffu.model.folder import require_export
@@ -48,7 +49,7 @@ def export_web(lm: SaffuLM, folder: Path, name: str, counted: TokenCorpus | None
     if not CODE.is_file():
         raise SaffuError(NO_KERNELS)
     content: dict[str, Content] = {**page_files(), KERNELS: CODE.read_bytes(), MODEL: page_arrays(lm, name, counted)}
-    write_folder(folder, {"model_type": "saffu-web", "name": name}, content)
+    export(folder, {"model_type": "saffu-web", "name": name}, content)
 
 
 def page_files() -> dict[str, bytes]:

@@ -41,7 +41,7 @@ class Checkpoint:
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Read the checkpoint of a model folder."""
     manifest = files.read_manifest(folder)
-    if FACTS not in manifest["checksums"]:
+    if not files.holds(manifest, FACTS):
         raise SaffuError(
             f"{folder} has nothing to resume: its training is complete or never began; "
             "to train longer, start again with more time, or train it further on new text with `saffu update`"
@@ -64,7 +64,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 def is_unfinished(folder: Path) -> bool:
     """Whether a model folder holds a run that has not ended."""
-    return FACTS in files.read_manifest(folder)["checksums"] and not read_checkpoint(folder).progress.get("ended")
+    return files.holds(files.read_manifest(folder), FACTS) and not read_checkpoint(folder).progress.get("ended")
 
 
 def restored(kind: type[T], values: Any) -> T:
