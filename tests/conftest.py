@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny arrays: a second thread only waits
+os.environ["TQDM_DISABLE"] = "1"  # progress, which a busy machine shows even of short work
 
 import numpy as np
 import pytest

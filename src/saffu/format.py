@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import sys
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    from tqdm import tqdm
+BAR_AFTER = 0.3  # seconds after which work shows a bar on a terminal …
+REDRAWN_AFTER = 0.2
+LINE_AFTER, LINES_APART = 1.0, 10.0  # … and lines elsewhere; farther apart in long runs
+T = TypeVar("T")
 
 _hidden = False  # whether progress bars are
 
@@ -104,38 +110,91 @@ def hide_progress(hidden: bool = True) -> None:
     _hidden = hidden
 
 
-class NoBar:
-    """A bar that is not shown, and costs nothing."""
+class ProgressBar:
+    """How far a piece of work is: a bar on a terminal, lines elsewhere, and nothing if it takes no time.
 
-    n = 0
+    A thread draws it, so that work that cannot say how far it is shows at least that it is being done.
 
-    def __init__(self, iterable: Iterable[Any] = ()) -> None:
-        self.iterable = iterable
+    >>> with ProgressBar(None, 3, " words", 0) as bar:
+    ...     list(bar.through(["a", "b"])), bar.n
+    (['a', 'b'], 2)
+    """
 
-    def __enter__(self) -> NoBar:
+    def __init__(self, title: str | None, total: int | None, unit: str | None, initial: int) -> None:
+        self.title = title
+        self.total = total
+        self.unit = unit
+        self.initial = initial
+        self.n = initial
+        self.note = ""  # shown at its end
+        self._began = 0.0
+        self._changing = threading.Lock()
+        self._ended = threading.Event()
+        self._drawing: threading.Thread | None = None
+
+    def __enter__(self) -> ProgressBar:
+        if self.title is not None and not (_hidden or sys.stderr is None or os.environ.get("TQDM_DISABLE")):
+            self._began = time.time()
+            draw = self._draw if sys.stderr.isatty() else self._print_lines
+            self._drawing = threading.Thread(target=draw, daemon=True)
+            self._drawing.start()
         return self
 
-    def __exit__(self, *error: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._drawing is not None:
+            self._drawing.join()
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.iterable)
+    def update(self, n: int = 1) -> None:
+        """Say that more is done; from any thread."""
+        with self._changing:
+            self.n += n
 
-    def update(self, n: int = 1) -> None: ...
+    def through(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield items, each of which counts as one when the next is asked for."""
+        for item in items:
+            yield item
+            self.update()
 
-    def set_postfix_str(self, text: str, refresh: bool = True) -> None: ...
+    def _draw(self) -> None:
+        if self._ended.wait(BAR_AFTER):
+            return
+        from tqdm import tqdm
+
+        tqdm.monitor_interval = 0  # no thread of its own, which would outlive the bars
+        form = None if self.unit else "{desc}: {elapsed}"
+        with tqdm(
+            desc=self.title, total=self.total, unit=self.unit or "", unit_scale=True, initial=self.initial,
+            leave=False, bar_format=form,
+        ) as bar:  # fmt: skip
+            bar.start_t = self._began
+            while True:
+                bar.n = self.n
+                bar.set_postfix_str(self.note)
+                if self._ended.wait(REDRAWN_AFTER):
+                    return
+
+    def _print_lines(self) -> None:
+        wait = LINE_AFTER
+        while not self._ended.wait(wait):
+            seconds = time.time() - self._began
+            done = f"{self.n / self.total:.0%}, " if self.total else f"{self.n:,}{self.unit}, " if self.unit else ""
+            with suppress(OSError, ValueError):  # closed
+                sys.stderr.write(f"{self.title}: {done}{seconds:.0f} s  {self.note}".rstrip() + "\n")
+                sys.stderr.flush()
+            wait = max(LINES_APART, seconds / 10)
+
+
+@contextmanager
+def bars_cleared() -> Iterator[None]:
+    """Make room on the terminal for lines of text above the bars that are shown."""
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    with tqdm.external_write_mode() if tqdm else nullcontext():
+        yield
 
 
 def progress_bar(
-    title: str | None, total: int | None = None, unit: str = " tokens", **options: Any
-) -> tqdm[Any] | NoBar:
-    """A bar that disappears when it is done; none at all without a title, or unless standard error is a terminal.
-
-    >>> with progress_bar(None, total=2) as bar:
-    ...     bar.update(2)
-    """
-    if title is None or _hidden:
-        return NoBar(options.get("iterable", ()))
-    from tqdm.auto import tqdm
-
-    tqdm.monitor_interval = 0  # no monitoring thread, which would outlive the bars
-    return tqdm(desc=title, total=total, unit=unit, unit_scale=True, leave=False, disable=None, **options)
+    title: str | None, total: int | None = None, unit: str | None = " tokens", initial: int = 0
+) -> ProgressBar:
+    """Show how far some work is; nothing without a title. Without a `unit`, only for how long it has been done."""
+    return ProgressBar(title, total, unit, initial)

@@ -29,6 +29,7 @@ from saffu.calibrated.views import (
     views_of,
 )
 from saffu.errors import SaffuError
+from saffu.format import progress_bar
 from saffu.interface import Floats, Stage
 from saffu.text.corpus import TokenCorpus
 from saffu.workers import in_parallel
@@ -47,7 +48,7 @@ def fit(corpus: TokenCorpus, vocabulary: int, config: CalibratedConfig) -> Itera
     if not corpus.targets:
         raise SaffuError("the corpus holds no text; pass at least one non-empty document")
     encoder, sums, warnings = fit_encoder(corpus, vocabulary, config)
-    yield finished_stage(CalibratedModel.from_sums(config, encoder, sums), warnings)
+    yield finished_stage(CalibratedModel.from_sums(config, encoder, sums, "build tables"), warnings)
 
 
 def finished_stage(model: CalibratedModel, warnings: Sequence[str]) -> Stage:
@@ -69,30 +70,34 @@ def fit_encoder(
     Also the counts of all text.
     """
     held_out = held_out_ranges(corpus)
-    sums = CalibratedSums.count(corpus, config, vocabulary, complement(held_out, corpus.targets))
-    encoder = class_encoder(config, near_pairs(sums.ngrams), sums.ngrams.frequencies())
+    with progress_bar("count n-grams", unit=None):
+        sums = CalibratedSums.count(corpus, config, vocabulary, complement(held_out, corpus.targets))
+        near = near_pairs(sums.ngrams)
+    encoder = class_encoder(config, near, sums.ngrams.frequencies())
     measurable = len(held_out) > 0 and sums.ngrams.distinct > 0
     if measurable:
-        encoder = calibrated_encoder(CalibratedModel.from_sums(config, encoder, sums), corpus, held_out)
+        model = CalibratedModel.from_sums(config, encoder, sums, "build tables of all but a sample")
+        encoder = calibrated_encoder(model, corpus, held_out)
     if len(held_out):
-        sums = sums + CalibratedSums.count(corpus, config, vocabulary, held_out)
+        with progress_bar("count the sample", unit=None):
+            sums = sums + CalibratedSums.count(corpus, config, vocabulary, held_out)
     return encoder, sums, [] if measurable else ["too little text to measure exponents; default values are used"]
 
 
 def class_encoder(config: CalibratedConfig, near: Sequence[NgramCounts], frequencies: Array) -> Encoder:
     """Classes from pairs of tokens one and two apart, and the exponents that calibration starts from."""
     views = views_of(config)
-    vectors = vectors_of_pairs(near)
-    before, after = Neighbors.before(near[0]), Neighbors.after(near[0])
     sizes = sorted({view.classes for view in views if view.classes}, reverse=True)
-    classes = dict(
-        zip(sizes, in_parallel(lambda n: context_classes(vectors, frequencies, n, after), sizes), strict=True)
-    )
+    with progress_bar("find word classes", unit=None):
+        vectors = vectors_of_pairs(near)
+        before, after = Neighbors.before(near[0]), Neighbors.after(near[0])
+        found = in_parallel(lambda number: context_classes(vectors, frequencies, number, after), sizes)
+        outputs = output_classes(vectors, frequencies, config.output_classes, before)
+    classes = dict(zip(sizes, found, strict=True))
     start = np.zeros(exponent_slices(views)[-1].stop)
     for view, where in zip(views, exponent_slices(views)[1:], strict=True):
         start[where] = 0.7 if view.name == NGRAM else 0.1
     plain = np.tile(start, (2, 1))
-    outputs = output_classes(vectors, frequencies, config.output_classes, before)
     return Encoder(outputs, classes, plain, unfitted_exponents(config), tuple(views))
 
 
@@ -238,16 +243,21 @@ class Calibration:
         for part, where in enumerate(slices):
             tied[where, part] = 1
 
+        def measured(targets: Array, exponents: Floats) -> list[Moments]:
+            bar.update()
+            return self.moments(targets, exponents, of_memory)
+
         def common(exponents: Floats) -> list[Moments]:
             return [
                 Moments(m.log_likelihood, m.targets, tied.T @ m.gradient, tied.T @ m.covariance @ tied)
-                for m in self.moments(few, exponents @ tied.T, of_memory)
+                for m in measured(few, exponents @ tied.T)
             ]
 
         first = np.stack([start[:, where].mean(1) for where in slices], axis=1)
         precision = MEMORY_PRECISION if of_memory else 0.0
-        first = fit_exponents(common, first, first, STRENGTH, 1e-4, precision=precision) @ tied.T
-        return fit_exponents(lambda e: self.moments(many, e, of_memory), first, first, STRENGTH, 2e-4, 1, precision)
+        with progress_bar("fit exponents of the memory" if of_memory else "fit exponents", unit=" trials") as bar:
+            first = fit_exponents(common, first, first, STRENGTH, 1e-4, precision=precision) @ tied.T
+            return fit_exponents(lambda e: measured(many, e), first, first, STRENGTH, 2e-4, 1, precision)
 
     def moments(self, targets: Array, exponents: Floats, of_memory: bool) -> list[Moments]:
         """The moments of both levels at exponents (2, J)."""

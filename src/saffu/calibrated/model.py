@@ -46,6 +46,7 @@ from saffu.calibrated.views import (
 )
 from saffu.errors import SaffuError
 from saffu.files import part_of
+from saffu.format import progress_bar
 from saffu.interface import Arrays, Capabilities, Explanation, Floats, State, document_of
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
@@ -103,16 +104,19 @@ class CalibratedModel(Capabilities):
         self.stream: Reader | None = None  # of all documents, if they are read online
 
     @classmethod
-    def from_sums(cls, config: CalibratedConfig, encoder: Encoder, sums: CalibratedSums) -> CalibratedModel:
+    def from_sums(
+        cls, config: CalibratedConfig, encoder: Encoder, sums: CalibratedSums, progress: str | None = None
+    ) -> CalibratedModel:
         """The model with this encoder that follows from these counts."""
         ranks = Ranks(encoder.output_classes)
         tables = []
         frequencies = sums.ngrams.frequencies()
         prior = np.exp(log_prior(frequencies, ranks))
-        for view in reversed(encoder.views):  # the largest intermediate counts while there are few tables yet
-            classes = encoder.context_classes[view.classes] if view.classes else None
-            unigram = prior if view.is_slot else None  # so that an unseen slot is uninformative
-            tables.append(Table.solve(sums.of(view, classes), view.distances, ranks.ranks, config.prune, unigram))
+        with progress_bar(progress, len(encoder.views), " tables") as bar:
+            for view in bar.through(reversed(encoder.views)):  # the largest intermediate counts while tables are few
+                classes = encoder.context_classes[view.classes] if view.classes else None
+                unigram = prior if view.is_slot else None  # so that an unseen slot is uninformative
+                tables.append(Table.solve(sums.of(view, classes), view.distances, ranks.ranks, config.prune, unigram))
         tables.reverse()
         counts = sums.ngrams.distinct + sum(pairs.distinct for pairs in sums.pairs.values())
         return cls(config, encoder, tables, frequencies, counts, sums)

@@ -25,7 +25,7 @@ from saffu.cli.options import (
 )
 from saffu.cli.output import print_json
 from saffu.errors import SaffuError
-from saffu.format import table
+from saffu.format import progress_bar, table
 
 if TYPE_CHECKING:
     from saffu.interface import Score
@@ -84,7 +84,8 @@ def run(options: argparse.Namespace) -> None:
         if options.baseline_text:
             with Text(options.baseline_text, how) as other:
                 counts = evaluate.count_references(tokenized(other), len(lm.tokenizer_))
-        baselines = evaluate.evaluate_references(counts, corpus) if counts is not None else {}
+        with progress_bar("score the baselines", unit=None):
+            baselines = evaluate.evaluate_references(counts, corpus) if counts is not None else {}
     unknown = evaluate.unknown_words(lm.tokenizer_, corpus)
     if options.json:
         facts: dict[str, Any] = {"documents": corpus.documents, "lines": corpus.lines, "split": how.split}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 from unicodedata import combining, east_asian_width
 
-from saffu.format import escape_controls, show_token, to_json, warn
+from saffu.format import bars_cleared, escape_controls, show_token, to_json, warn
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM
@@ -62,7 +62,8 @@ def warn_of_space(prompt: str, tokenizer: Tokenizer) -> None:
 def print_unless_closed(text: str, stream: TextIO) -> None:
     """Print to a stream whose reader may have exited, or whose disk may be full; work continues without it."""
     try:
-        print(text, file=stream, flush=True)
+        with bars_cleared():
+            print(text, file=stream, flush=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

@@ -155,7 +155,7 @@ class Training(run.Run[CompanionModel, Progress]):
             while not progress.ended:
                 if self._is_check_due():  # also if the run was interrupted just before the check
                     self._check(on_check)
-                    bar.set_postfix_str(f"{progress.best:.3f} bits/byte", refresh=False)
+                    bar.note = f"{progress.best:.3f} bits/byte"
                     continue
                 self._step()
                 progress.steps += 1

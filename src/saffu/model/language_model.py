@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from saffu.errors import NotFittedError, SaffuError
 from saffu.files import Content
+from saffu.format import progress_bar
 from saffu.interface import Array, Explanation, Model, Score, Stage, State
 from saffu.model import folder as folders
 from saffu.model import living
@@ -197,8 +198,9 @@ class SaffuLM:
             self.model_ = stage.model
             if not self.log_:
                 ngrams = references and evaluate.references_of(stage.model) is None
-                self.statistics_ = folders.Statistics.of(corpus, len(self.tokenizer_), ngrams)
-                self.ledger_ = Ledger.of(corpus)
+                with progress_bar("list documents", unit=None):
+                    self.statistics_ = folders.Statistics.of(corpus, len(self.tokenizer_), ngrams)
+                    self.ledger_ = Ledger.of(corpus)
             if training is not None or stage.model.sums is None:  # then its counts are not those of whole documents
                 self.ledger_ = None
             seconds = round(time.perf_counter() - began, 3)
@@ -463,7 +465,8 @@ class SaffuLM:
 
     def save(self, folder: str | Path, extra_files: Mapping[str, Content] | None = None) -> None:
         """Write the model folder, with `extra_files` in it. Atomic: a reader finds the old model or the new one."""
-        folders.write(living.unchanging(self), Path(folder), extra_files or {})
+        with progress_bar("save", unit=None):
+            folders.write(living.unchanging(self), Path(folder), extra_files or {})
 
     def export_hf(self, folder: str | Path) -> None:
         """Write a folder that transformers loads, and `saffu.load` too. Atomic."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 
 from saffu.errors import SaffuError
-from saffu.format import plural
+from saffu.format import plural, progress_bar
 from saffu.interface import Model
 from saffu.model.folder import Statistics, verify_and_load
 from saffu.model.ledger import Ledger
@@ -70,7 +70,8 @@ def update(lm: SaffuLM, documents: Text) -> None:
     corpus = lm.tokenize(documents)
     model = lm.model_
     corpus.require_text("count")
-    changed = model.solved(model.sums + model.count(corpus))
+    with progress_bar("update", unit=None):
+        changed = model.solved(model.sums + model.count(corpus))
     added = corpus.totals()
     sizes = {name: number + lm.trained_on_[name] for name, number in added.items()}
     log = [*lm.log_, _row("update", added, began)]
@@ -130,7 +131,8 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
         return removal
     if not left.documents:
         raise SaffuError("this would remove every document in the model; delete its folder instead")
-    changed = model.solved(model.sums - model.count(parts))
+    with progress_bar("forget", unit=None):
+        changed = model.solved(model.sums - model.count(parts))
     removed = parts.totals() | {"documents": len(owners)}
     sizes = {name: lm.trained_on_[name] - number for name, number in removed.items()}
     sizes["documents"] = min(lm.trained_on_["documents"] - whole, left.most_documents)
@@ -214,7 +216,8 @@ def merge(models: Iterable[SaffuLM]) -> SaffuLM:
         sizes = {name: number + other.trained_on_[name] for name, number in sizes.items()}
     merged = copy.copy(first)
     log = [{"stage": "merge", "models": added, "shared": shared, **sizes, **_seconds(began)}]
-    _replace(merged, first.model_.solved(sums), statistics, ledger, sizes, log)
+    with progress_bar("merge", unit=None):
+        _replace(merged, first.model_.solved(sums), statistics, ledger, sizes, log)
     return merged
 
 

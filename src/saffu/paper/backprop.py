@@ -107,7 +107,7 @@ class Backprop(run.Run[PaperModel, Progress]):
                 if len(self._losses) == STEPS_PER_CHECK or progress.step * batch_size >= self.fold.targets:
                     self._add_losses()
                     bar.update(progress.fold_tokens - bar.n)
-                    bar.set_postfix_str(f"train perplexity {self._train_perplexity():.1f}", refresh=False)
+                    bar.note = f"train perplexity {self._train_perplexity():.1f}"
                     yield False
                 elif self.device.type == "cpu":  # a GPU is asked now and then
                     yield False

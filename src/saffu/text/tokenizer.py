@@ -99,8 +99,10 @@ class Tokenizer:
         if isinstance(texts, str):
             raise SaffuError("a single string is not a collection of texts; pass a list of strings, such as [text]")
         config = config or TokenizerConfig()
-        lines = progress_bar(progress, unit=" lines", iterable=texts)
-        return cls.from_counts(count_training_words(lines, config), config)
+        with progress_bar(progress, unit=" lines") as bar:
+            counts = count_training_words(bar.through(texts), config)
+        with progress_bar(progress and f"{progress}: merge pairs", unit=None):
+            return cls.from_counts(counts, config)
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, int], config: TokenizerConfig) -> Tokenizer:

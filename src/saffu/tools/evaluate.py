@@ -17,8 +17,8 @@ if TYPE_CHECKING:  # compiled kernels are loaded only where n-grams are used
 
 REFERENCES = {"unigram": 1, "bigram": 2, "trigram": 3, "5-gram": 5}
 REFERENCE_ORDER = 3  # counted for the baselines, unless a model holds longer n-grams anyway
+PROGRESS_BAR_FROM = 5_000  # targets, from which on scoring may take a second
 CACHE_WEIGHT = 0.1  # of a cache mixed with n-grams: about the best value on running text
-PROGRESS_BAR_FROM = 100_000  # targets from which on a progress bar is shown
 
 
 def evaluate(model: Model, corpus: TokenCorpus, progress: str | None = "evaluate") -> Score:
