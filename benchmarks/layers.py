@@ -3,10 +3,12 @@
     python benchmarks/layers.py --train babylm-small/train/*.gz --dev babylm-small/dev/*.gz \\
         --out docs/results/layers.json
 
-Three trials: the digits of scikit-learn, in one layer; lines of text by their words in lower case, in one layer, where
+Five trials: the digits of scikit-learn, in one layer; lines of text by their words in lower case, in one layer, where
 the file is the class (left out without files; each of --train has one of --dev, in the same order); and the digits by
-512 ReLU features, which are trained with the head. Each trial has five seeds, which choose the rows, the first layer,
-and the batches. The layer starts from zero (at random above a hidden layer), from the explicit solution as printed
+512 ReLU features, which are trained with the head. Then the digits as sequences of eight rows, whose pixels sum to one,
+for the paper's unit in both modes. Each trial has five seeds, which choose the rows, the first layer, and the batches.
+
+The layer starts from zero (at random above a hidden layer), from the explicit solution as printed
 and scaled, and from ridge regression on one-hot targets. Adam continues at two rates; each start keeps the one with the
 lower mean loss after 100 steps. Logistic regression and naive Bayes, as scikit-learn sets them, see the same features.
 
@@ -25,6 +27,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -42,7 +45,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from saffu.paper import ExplicitClassifier, solve_head
+from saffu.paper import SAFFU, ExplicitClassifier, solve_head
 from saffu.paper.layers import HELD_OUT, fit_scale
 
 STEPS = (0, 25, 100, 400)
@@ -69,13 +72,19 @@ class Data:
     train: tuple[Any, np.ndarray]
     dev: tuple[Any, np.ndarray]
     body: nn.Module
-    smoothing: float
-    rates: tuple[float, float]
+    smoothing: float = 0.05
+    rates: tuple[float, float] = (1e-3, 1e-2)
+    mode: str | None = None  # of the unit, if it is one
 
-    def head(self) -> nn.Linear:
-        """Return the layer to solve, before anything has set it."""
-        features = HIDDEN if isinstance(self.body, nn.Sequential) else self.train[0].shape[1]
-        return nn.Linear(features, int(self.train[1].max()) + 1)
+    def network(self) -> nn.Module:
+        """Return the body and the layer to solve, or a unit, before anything has set it."""
+        outputs = int(self.train[1].max()) + 1
+        if self.mode:
+            return SAFFU(*self.train[0].shape[1:], outputs, self.mode)
+        return nn.Sequential(self.body, nn.Linear(HIDDEN if self.has_layers() else self.train[0].shape[1], outputs))
+
+    def has_layers(self) -> bool:
+        return not isinstance(self.body, nn.Identity)
 
 
 def digits(seed: int, hidden: bool = False) -> Data:
@@ -86,7 +95,20 @@ def digits(seed: int, hidden: bool = False) -> Data:
     torch.manual_seed(seed)
     body = nn.Sequential(nn.Linear(64, HIDDEN), nn.ReLU()) if hidden else nn.Identity()
     rates = (1e-3, 3e-3) if hidden else (1e-3, 1e-2)
-    return Data((inputs[rows], y[rows]), (inputs[held_out], y[held_out]), body, 0.05, rates)
+    return Data((inputs[rows], y[rows]), (inputs[held_out], y[held_out]), body, rates=rates)
+
+
+def rows_of_digits(seed: int, mode: str) -> Data:
+    """Empty rows, whose pixels cannot sum to one, are for the unit to coerce."""
+    data = digits(seed)
+    data.mode = mode
+    data.train, data.dev = ((normalized(X.reshape(-1, 8, 8)), y) for X, y in (data.train, data.dev))
+    return data
+
+
+def normalized(X: np.ndarray) -> np.ndarray:
+    sums = X.sum(-1, keepdims=True)
+    return X / np.where(sums > 0, sums, 1)
 
 
 def lines_of_text(seed: int, text: Text) -> Data:
@@ -101,7 +123,7 @@ def lines_of_text(seed: int, text: Text) -> Data:
     (train, y), (dev, z) = drawn(text.train), drawn(text.dev)
     order = rng.permutation(len(y))
     X = words.fit_transform(train)
-    return Data((X[order], y[order]), (words.transform(dev), z), nn.Identity(), 0.5, (1e-3, 1e-2))
+    return Data((X[order], y[order]), (words.transform(dev), z), nn.Identity(), smoothing=0.5)
 
 
 def dense(X: Any) -> Tensor:
@@ -110,39 +132,35 @@ def dense(X: Any) -> Tensor:
 
 def features_of(data: Data, X: Any) -> Any:
     """What the layer to solve is given, for scikit-learn."""
-    if isinstance(data.body, nn.Identity):
-        return X
+    if not data.has_layers():
+        return X.reshape(len(X), -1) if data.mode else X
     with torch.no_grad():
         return data.body(dense(X)).numpy()
 
 
-# What a layer starts from: a function that sets it.
+# What a layer starts from: functions that set it.
 
 
-def set_nothing(head: nn.Linear, data: Data) -> None:
-    if isinstance(data.body, nn.Identity):
-        nn.init.zeros_(head.weight)
-        nn.init.zeros_(head.bias)
+def set_nothing(network: nn.Module, data: Data) -> None:
+    if not data.mode and not data.has_layers():
+        nn.init.zeros_(network[-1].weight)
+        nn.init.zeros_(network[-1].bias)
 
 
-def set_explicit(head: nn.Linear, data: Data, scale: float | str = 1.0) -> None:
+def set_explicit(network: nn.Module, data: Data, scale: float | str = 1.0) -> None:
     X, y = data.train
-    if isinstance(data.body, nn.Identity):
-        layer = ExplicitClassifier(scale=scale, smoothing=data.smoothing).fit(X, y)
-        put(head, layer.scale_ * layer.weights_.T, np.zeros(len(layer.classes_)))
-    else:
+    if data.has_layers():
         features = torch.from_numpy(features_of(data, X))
-        solve_head(head, features, torch.from_numpy(y), scale=scale, smoothing=data.smoothing)
+        solve_head(network[-1], features, torch.from_numpy(y), scale=scale, smoothing=data.smoothing)
+    else:
+        layer = ExplicitClassifier(scale=scale, smoothing=data.smoothing).fit(X, y)
+        put(network[-1], layer.scale_ * layer.weights_.T, np.zeros(len(layer.classes_)))
 
 
-def set_scaled(head: nn.Linear, data: Data) -> None:
-    set_explicit(head, data, "fitted")
-
-
-def set_ridge(head: nn.Linear, data: Data) -> None:
+def set_ridge(network: nn.Module, data: Data) -> None:
     """Ridge regression of one-hot targets; its scale and penalty, too, are fitted on a fifth of the rows."""
     X, y = features_of(data, data.train[0]), data.train[1]
-    Y = np.eye(head.out_features, dtype=np.float32)[y]
+    Y = np.eye(network[-1].out_features, dtype=np.float32)[y]
     held = np.arange(len(y)) % HELD_OUT == HELD_OUT - 1
     wanted = torch.from_numpy(Y[held])
     found = []
@@ -152,7 +170,7 @@ def set_ridge(head: nn.Linear, data: Data) -> None:
         found.append((float(cross_entropy(scale * scores, wanted)), scale, penalty))
     _, scale, penalty = min(found)
     layer = Ridge(alpha=penalty).fit(X, Y)
-    put(head, scale * layer.coef_, scale * layer.intercept_)
+    put(network[-1], scale * layer.coef_, scale * layer.intercept_)
 
 
 def put(head: nn.Linear, weights: np.ndarray, bias: np.ndarray) -> None:
@@ -161,11 +179,23 @@ def put(head: nn.Linear, weights: np.ndarray, bias: np.ndarray) -> None:
         head.bias.copy_(torch.from_numpy(bias))
 
 
-STARTS: dict[str, Callable[[nn.Linear, Data], None]] = {
+def set_unit(network: nn.Module, data: Data, **settings: Any) -> None:
+    X, y = data.train
+    network.solve(torch.from_numpy(X), torch.from_numpy(y), smoothing=data.smoothing, **settings)
+
+
+Start = Callable[[nn.Module, Data], None]
+STARTS: dict[str, Start] = {
     "other": set_nothing,
     "explicit": set_explicit,
-    "scaled": set_scaled,
+    "scaled": partial(set_explicit, scale="fitted"),
     "ridge": set_ridge,
+}
+STARTS_OF_UNITS: dict[str, Start] = {
+    "other": set_nothing,
+    "uniform": partial(set_unit, scale="fitted", rounds=0),
+    "explicit": set_unit,
+    "scaled": partial(set_unit, scale="fitted"),
 }
 OUTSIDERS: dict[str, Callable[[], Any]] = {
     "logistic regression": lambda: LogisticRegression(max_iter=1000),
@@ -197,9 +227,9 @@ def evaluate(network: nn.Module, X: Any, y: np.ndarray) -> tuple[float, float]:
     return float(cross_entropy(logits, targets)), float((logits.argmax(1) == targets).float().mean())
 
 
-def curve(body: nn.Module, head: nn.Linear, data: Data, rate: float, seed: int) -> dict[int, float]:
+def curve(network: nn.Module, data: Data, rate: float, seed: int) -> dict[int, float]:
     """Held-out loss after some steps of Adam, which see the same batches whatever they start from."""
-    network = copy.deepcopy(nn.Sequential(body, head))
+    network = copy.deepcopy(network)
     optimizer = torch.optim.Adam(network.parameters(), lr=rate)
     rng = np.random.default_rng(seed)
     X, y = data.train
@@ -217,19 +247,19 @@ def curve(body: nn.Module, head: nn.Linear, data: Data, rate: float, seed: int) 
 def run_seed(data: Data, seed: int) -> dict[str, dict[str, Any]]:
     """One row for each start and each outsider."""
     rows: dict[str, dict[str, Any]] = {}
-    for name, set_head in STARTS.items():
+    for name, start in (STARTS_OF_UNITS if data.mode else STARTS).items():
         torch.manual_seed(seed)
-        head = data.head()
-        row: dict[str, Any] = measured(lambda set_head=set_head, head=head: set_head(head, data))
-        row["accuracy"] = evaluate(nn.Sequential(data.body, head), *data.dev)[1]
+        network = data.network()
+        row: dict[str, Any] = measured(partial(start, network, data))
+        row["accuracy"] = evaluate(network, *data.dev)[1]
         begin = time.process_time()
-        row["losses"] = {rate: curve(data.body, head, data, rate, seed) for rate in data.rates}
+        row["losses"] = {rate: curve(network, data, rate, seed) for rate in data.rates}
         row["seconds_of_training"] = (time.process_time() - begin) / len(data.rates)
         rows[name] = row
     X, Z = (features_of(data, part[0]) for part in (data.train, data.dev))
     for name, make in OUTSIDERS.items():
         model = make()
-        row = measured(lambda model=model: model.fit(X, data.train[1]))
+        row = measured(partial(model.fit, X, data.train[1]))
         p = model.predict_proba(Z)
         rows[name] = row | {"loss": log_loss(data.dev[1], p), "accuracy": accuracy_score(data.dev[1], p.argmax(1))}
     return rows
@@ -241,7 +271,7 @@ def summary(seeds: Sequence[dict[str, dict[str, Any]]]) -> dict[str, Any]:
     for name in seeds[0]:
         rows = [seed[name] for seed in seeds]
         facts = {key: mean(row[key] for row in rows) for key in rows[0] if isinstance(rows[0][key], float)}
-        if name in STARTS:
+        if name not in OUTSIDERS:
             rate = min(rows[0]["losses"], key=lambda rate: mean(row["losses"][rate][CHOICE] for row in rows))
             facts["rate"] = rate
             facts["steps"] = {step: spread([row["losses"][rate][step] for row in rows]) for step in STEPS}
@@ -269,10 +299,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the results as JSON")
     options = parser.parse_args()
-    trials: dict[str, Callable[[int], Data]] = {"digits": digits, "hidden": lambda seed: digits(seed, hidden=True)}
+    trials: dict[str, Callable[[int], Data]] = {
+        "digits": digits,
+        "hidden": partial(digits, hidden=True),
+        "sum": partial(rows_of_digits, mode="sum"),
+        "cat": partial(rows_of_digits, mode="cat"),
+    }
     if options.train:
         text = Text(*([read_text(path) for path in paths] for paths in (options.train, options.dev)))
-        trials["lines"] = lambda seed: lines_of_text(seed, text)
+        trials["lines"] = partial(lines_of_text, text=text)
     torch.set_num_threads(1)
     versions = {"python": platform.python_version(), "torch": torch.__version__, "sklearn": sklearn.__version__}
     results: dict[str, Any] = {"machine": {"cores": os.cpu_count(), "platform": platform.platform()} | versions}
@@ -280,7 +315,8 @@ def main() -> None:
         with threadpool_limits(1):
             data = make(0)
             seeds = [run_seed(make(seed), seed) for seed in range(options.seeds)]
-        sizes = {"train": len(data.train[1]), "dev": len(data.dev[1]), "features": data.head().in_features}
+        features = features_of(data, data.train[0]).shape[1]
+        sizes = {"train": len(data.train[1]), "dev": len(data.dev[1]), "features": features}
         results[name] = {"sizes": sizes, "methods": summary(seeds)}
         for method, row in results[name]["methods"].items():
             losses = row["steps"].values() if "steps" in row else [row["loss"]]

@@ -28,7 +28,11 @@ CONTENTS = {
         ("interface", "Term"),
         ("tools.word_vectors", "WordVectors"),
     ],
-    "The paper's layers": [("paper.layers", "ExplicitClassifier"), ("paper.layers", "solve_head")],
+    "The paper's layers": [
+        ("paper.layers", "ExplicitClassifier"),
+        ("paper.layers", "solve_head"),
+        ("paper.layers", "SAFFU"),
+    ],
     "Minimal pairs": [
         ("tools.minimal_pairs", "evaluate_pairs"),
         ("tools.minimal_pairs", "read_pairs"),

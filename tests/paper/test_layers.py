@@ -12,7 +12,7 @@ from torch import nn
 
 from reference import paper as reference
 from saffu.errors import SaffuError
-from saffu.paper import ExplicitClassifier, solve_head
+from saffu.paper import SAFFU, ExplicitClassifier, solve_head
 
 pytest.importorskip("sklearn", reason="pip install scikit-learn")
 from scipy.sparse import csr_array, csr_matrix
@@ -136,6 +136,16 @@ def test_a_zero_count_is_an_error_that_names_the_remedy():
     assert np.isfinite(layer.set_params(smoothing=1e-3).fit(X, y).weights_).all()
 
 
+def test_a_scale_is_a_number_or_fitted():
+    X, y = rows()
+    with pytest.raises(SaffuError):
+        ExplicitClassifier(scale="large").fit(X, y)
+    with pytest.raises(SaffuError):
+        ExplicitClassifier(scale="fitted").fit(X[:4], y[:4])
+    with pytest.raises(SaffuError):
+        solve_head(nn.Linear(7, 3), torch.tensor(X), torch.tensor(y), scale="large")
+
+
 @pytest.mark.parametrize("classes", [None, [0, 1]])
 def test_the_first_call_needs_all_classes(classes):
     X, y = rows()
@@ -182,6 +192,10 @@ def test_targets_of_a_head_may_be_distributions():
         (torch.ones(1, 3), torch.tensor([0])),
         (torch.ones(2, 2), torch.tensor([0])),
         (torch.ones(2, 2), None),
+        (torch.ones(2, 2), torch.tensor([0, 2])),
+        (torch.ones(2, 2), torch.tensor([-1, 1])),
+        (torch.ones(2, 2), torch.ones(2, 3)),
+        (torch.ones(2, 2), torch.ones(2)),
     ],
 )
 def test_a_head_is_not_solved_from_other_features(features, targets):
@@ -190,6 +204,102 @@ def test_a_head_is_not_solved_from_other_features(features, targets):
     with pytest.raises(SaffuError):
         solve_head(head, features, targets)
     assert torch.equal(head.weight, before)
+
+
+def sequences(count: int = 40, slots: int = 3, dimension: int = 4, seed: int = 0):
+    """Vectors of eight kinds, and targets that depend on the last one and on the one that is most like it."""
+    rng = np.random.default_rng(seed)
+    E = rng.dirichlet(np.full(dimension, 0.3), size=8) * 0.96 + 0.01
+    ids = rng.integers(8, size=(count, slots))
+    likest = (E[ids[:, :-1]] @ E[ids[:, -1]][:, :, None]).squeeze(2).argmax(1)
+    return E, ids, (ids[:, -1] + ids[np.arange(count), likest]) % 3
+
+
+def unit_of(E, mode, seed=0):
+    """The same unit, with random weights, as a module and as in the reference."""
+    unit = SAFFU(3, 4, 3, mode).double()
+    with torch.no_grad():
+        for weights in (unit.W, unit.U):
+            weights.copy_(torch.randn(weights.shape, generator=torch.Generator().manual_seed(seed)))
+    expected = reference.Unit(E, unit.W.detach().numpy(), unit.U.detach().numpy(), mode)
+    expected.slot_weight = "natural"  # attention as printed
+    return unit, expected
+
+
+@pytest.mark.parametrize("mode", ["sum", "cat"])
+def test_a_unit_is_equation_1_of_the_reference(mode):
+    E, ids, _ = sequences()
+    unit, expected = unit_of(E, mode)
+    outputs = [reference.unit_output(expected, reference.Example(0, list(row), row[-1])) for row in ids]
+    X = torch.tensor(E[ids])
+    np.testing.assert_allclose(torch.softmax(unit(X), 1).detach(), outputs, rtol=1e-9)
+    np.testing.assert_allclose(unit(torch.log(X) + 5).detach(), unit(X).detach(), rtol=1e-9)  # coerced
+
+
+@pytest.mark.parametrize("mode", ["sum", "cat"])
+def test_rounds_are_equations_5_and_6_of_the_reference(mode):
+    """The first six: two for V with the printed c, two for V with the least shift, and two for −V with c."""
+    E, ids, y = sequences(count=400)
+    unit, _ = unit_of(E, mode)
+    examples = [reference.Example(target, list(row), row[-1]) for row, target in zip(ids, y, strict=True)]
+    Y = np.eye(3)
+    found = list(unit.rounds(torch.tensor(E[ids]), torch.tensor(Y[y]), 1, 0.05))
+    c = 2 * (1 + 1 / 3) * np.log(3)
+    for start, sign, least in ((0, 1, False), (2, 1, True), (4, -1, False)):
+        W = np.ones((3, 3))
+        for step in (start, start + 1):
+            before = reference.Unit(E, W, np.zeros((4 if mode == "sum" else 12, 3)), mode)
+            before.slot_weight = "natural"
+            counts = reference.count([reference.hidden_state(before, e) for e in examples], Y[y])
+            before.U = reference.solution(counts.F + 0.05, counts.norm / counts.targets)
+            np.testing.assert_allclose(found[step][0], W, rtol=1e-5)
+            np.testing.assert_allclose(found[step][1], before.U, rtol=1e-4, atol=1e-5)
+            V = [sign * reference.variation(before, e, Y[e.target]) + c for e in examples]
+            F = reference.count([reference.quadratic_features(before, e) for e in examples], V).F
+            W = reference.solution(reference.smallest_shift(F) if least else F, np.log(3))
+
+
+@pytest.mark.parametrize("scale", [1.0, "fitted"])
+def test_a_unit_keeps_the_attention_that_predicts_best(scale):
+    E, ids, y = sequences(count=2000)
+    X = torch.tensor(E[ids])
+    targets = torch.tensor(y)
+    unit = SAFFU(3, 4, 3)
+    losses = [unit.solve(X, targets, rounds=rounds, scale=scale) for rounds in (0, 1, 10)]
+    assert losses[0] > losses[1] >= losses[2]
+    held = torch.arange(2000) % 5 == 4
+    scores = unit(X[held].float()).detach()
+    assert float(nn.functional.cross_entropy(scores, targets[held])) == pytest.approx(losses[2], abs=0.02)
+    H = unit.hidden(X, (X @ X[:, -1, :, None]).squeeze(2), unit.W.double())
+    expected = ExplicitClassifier().fit(H.detach().numpy(), y)
+    ratio = unit.U.detach().numpy() / expected.weights_
+    np.testing.assert_allclose(ratio, ratio[0, 0], rtol=1e-4)
+    assert (ratio[0, 0] == pytest.approx(1, rel=1e-4)) == (scale == 1.0)
+
+
+def test_a_solved_unit_is_trained_like_any_module():
+    E, ids, y = sequences(count=200)
+    X = torch.tensor(E[ids], dtype=torch.float32)
+    targets = torch.tensor(y)
+    unit = SAFFU(3, 4, 3, "cat")
+    unit.solve(X, targets)
+    optimizer = torch.optim.Adam(unit.parameters(), lr=0.01)
+    before = {name: value.detach().clone() for name, value in unit.named_parameters()}
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(unit(X), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert all(not torch.equal(before[name], value) for name, value in unit.named_parameters())
+
+
+@pytest.mark.parametrize("shape", [{"slots": 1}, {"mode": "mean"}])
+def test_a_unit_needs_two_slots_and_a_mode(shape):
+    with pytest.raises(SaffuError):
+        SAFFU(**{"slots": 2, "dimension": 3, "outputs": 4} | shape)
 
 
 MISSING = """

@@ -1,6 +1,6 @@
 """The paper's network of self-attentive feed-forward units and its explicit solution. See also `reference/paper.py`.
 
-`saffu.paper.ExplicitClassifier` and `saffu.paper.solve_head` are the general result, for other features than text.
+`saffu.paper.ExplicitClassifier`, `solve_head`, and `SAFFU` are the general result, for other features than text.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from saffu.errors import SaffuError, install_command
 
 if TYPE_CHECKING:
-    from saffu.paper.layers import ExplicitClassifier, solve_head
+    from saffu.paper.layers import SAFFU, ExplicitClassifier, solve_head
 
-__all__ = ["ExplicitClassifier", "solve_head"]
+__all__ = ["SAFFU", "ExplicitClassifier", "solve_head"]
 
 
 def __getattr__(name: str) -> Any:

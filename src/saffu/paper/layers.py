@@ -1,4 +1,4 @@
-"""The paper's theorem for any non-negative features and any targets: a classifier, and heads of networks.
+"""The paper's theorem for any non-negative features and any targets: a classifier, heads, and units.
 
 Eq. 3 needs no more than the co-occurrences of features with targets and the mean norm of the features. Both are sums,
 so batches can be added, and subtracted again.
@@ -6,16 +6,19 @@ so batches can be added, and subtracted again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import product
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
+from torch.nn.functional import cross_entropy, one_hot
 
 from saffu.errors import SaffuError, install_command
+from saffu.paper import equations
 from saffu.paper.equations import co_occurrence, explicit_solution
 
 try:
@@ -68,7 +71,7 @@ def fit_scale(scores: Tensor, Y: Tensor) -> float:
     0.5493
     """
     if not len(scores):
-        raise SaffuError(f"n_samples=1 is too few to fit `scale`: give {HELD_OUT} rows or more, or set a number")
+        raise SaffuError(f"n_samples=1, or a few, cannot fit a `scale`: give {HELD_OUT} rows or more, or set a number")
     low = -np.log(LARGEST_SCALE)
     high = np.log(LARGEST_SCALE)
     wanted = float((Y * scores).sum())
@@ -77,6 +80,14 @@ def fit_scale(scores: Tensor, Y: Tensor) -> float:
         expected = (torch.softmax(scores * np.exp(middle), dim=1) * scores).sum(1) @ Y.sum(1)
         low, high = (middle, high) if float(expected) < wanted else (low, middle)
     return float(np.exp((low + high) / 2))
+
+
+def as_number(scale: float | str) -> float:
+    """Return a scale that is given or fitted."""
+    try:
+        return float(scale)
+    except ValueError:
+        raise SaffuError(f'`scale` is a number or "fitted", not {scale!r}') from None
 
 
 class HeadCounts:
@@ -133,7 +144,7 @@ def solve_head(
         H, Y = (torch.cat(parts) for parts in zip(*held_out, strict=True))
         Y = Y if Y.is_floating_point() else one_hot(Y, linear.out_features).double()
         scale = fit_scale(H @ solve(rest.F, rest.targets, priming, smoothing), Y)
-    linear.weight.copy_(U.T * float(scale))
+    linear.weight.copy_(U.T * as_number(scale))
     if linear.bias is not None:
         linear.bias.zero_()
     return linear
@@ -141,9 +152,12 @@ def solve_head(
 
 def checked(linear: nn.Linear, H: Tensor, Y: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return features and targets where the layer is, numbers in float64; an error if Eq. 3 is not for them."""
-    if Y is None or H.ndim != 2 or len(H) != len(Y) or H.shape[1] != linear.in_features:
-        shapes = f"{tuple(H.shape)} and {None if Y is None else tuple(Y.shape)}"
-        raise SaffuError(f"features and targets must be (M, {linear.in_features}) and (M,) or (M, N), not {shapes}")
+    inputs = linear.in_features
+    outputs = linear.out_features
+    if Y is None or H.shape != (len(H), inputs) or Y.shape != (len(H), outputs)[: 1 + Y.is_floating_point()]:
+        raise SaffuError(f"features must be (M, {inputs}), and targets class ids (M,) or distributions (M, {outputs})")
+    if not Y.is_floating_point() and Y.clamp(0, outputs - 1).ne(Y).any():
+        raise SaffuError(f"class ids must be from 0 to {outputs - 1}: one for each output of the layer")
     if not (H.isfinite() & (H >= 0)).all():
         raise SaffuError("features must be finite and not negative: give what follows a ReLU, a sigmoid, or a softmax")
     Y = Y.to(linear.weight.device)
@@ -227,9 +241,10 @@ class ExplicitClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             held = np.arange(len(y)) % HELD_OUT == HELD_OUT - 1
             weights = self._weights(X[~held].T @ Y[~held], (~held).sum())
             scale = fit_scale(torch.from_numpy(X[held] @ weights), torch.from_numpy(Y[held]))
+        scale = as_number(scale)
         self._solve(X.T @ Y, Y.sum(0))
         self.classes_ = classes
-        self.scale_ = float(scale)
+        self.scale_ = scale
         return self
 
     def _count(self, X: Any, y: Any) -> tuple[Array, Array]:
@@ -266,3 +281,96 @@ def memberships(y: Array, classes: Array) -> Array:
         raise SaffuError("a row has a class that is not in `classes`: name all of them in the first call")
     Y: Array = np.eye(len(classes))[columns]
     return Y
+
+
+def coerced(X: Tensor) -> Tensor:
+    """Pass vectors that are not distributions through softmax (Sec. 2.4).
+
+    >>> coerced(torch.tensor([[0.9, 0.1], [-1.0, -1.0]]))
+    tensor([[0.9000, 0.1000],
+            [0.5000, 0.5000]])
+    """
+    proper = (X >= 0).all(-1, keepdim=True) & ((X.sum(-1, keepdim=True) - 1).abs() < 1e-3)
+    return torch.where(proper, X, torch.softmax(X, dim=-1))
+
+
+class SAFFU(nn.Module):
+    """The self-attentive feed-forward unit for torch, Eq. 1: softmax(−log softmax(X_h Xᵀ W) X U), of K vectors X.
+
+    Vectors (M, K, D) that are not distributions are passed through softmax; the last one queries attention. In mode
+    "sum" the weighted vectors are added, in mode "cat" each has its own rows of U. Called, the unit returns logits
+    (M, N). `solve` sets W and U from data; they can be trained like those of any module.
+    """
+
+    W: nn.Parameter  # (K, K) attention
+    U: nn.Parameter  # (D or K·D, N) decoder
+
+    def __init__(self, slots: int, dimension: int, outputs: int, mode: str = "sum"):
+        if slots < 2 or mode not in ("sum", "cat"):
+            raise SaffuError('attention needs two `slots` or more, and `mode` is "sum" or "cat"')
+        super().__init__()
+        self.slots = slots
+        self.mode = mode
+        self.W = nn.Parameter(torch.ones(slots, slots))  # uniform attention
+        self.U = nn.Parameter(torch.zeros(dimension * (slots if mode == "cat" else 1), outputs))
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Return logits (M, N) of vectors (M, K, D)."""
+        X = coerced(X)
+        return self.hidden(X, similarities(X), self.W) @ self.U
+
+    def hidden(self, X: Tensor, Q: Tensor, W: Tensor) -> Tensor:
+        """Return H: Σ_k A_k X_k, (M, D), or all A_k X_k, (M, K·D)."""
+        weighted = equations.attention_weights(Q @ W)[:, :, None] * X
+        return weighted.sum(1) if self.mode == "sum" else weighted.flatten(1)
+
+    @torch.no_grad()
+    def solve(
+        self, X: Tensor, targets: Tensor, *, rounds: int = 10, scale: float | str = 1.0, smoothing: float = 0.05
+    ) -> float:
+        """Set W and U from vectors and class ids (M,), and return the loss on the fifth of them that is held out.
+
+        Of all rounds, the W with the lowest loss is kept; U is then solved from all data. `scale` and `smoothing` are
+        those of `ExplicitClassifier`.
+        """
+        X = coerced(X.to(self.U.device, torch.float64))
+        Y = one_hot(targets.to(self.U.device), self.U.shape[1]).double()
+        held = torch.arange(len(X), device=X.device) % HELD_OUT == HELD_OUT - 1
+        best: tuple[float, float, Tensor] = (float("inf"), 1.0, self.W)
+        for W, U in self.rounds(X[~held], Y[~held], rounds, smoothing):
+            scores = self.hidden(X[held], similarities(X[held]), W) @ U
+            factor = fit_scale(scores, Y[held]) if scale == "fitted" else as_number(scale)
+            loss = float(cross_entropy(factor * scores, Y[held]))
+            best = min(best, (loss, factor, W), key=itemgetter(0))
+        loss, factor, W = best
+        H = self.hidden(X, similarities(X), W)
+        self.W.copy_(W)
+        self.U.copy_(factor * solve(co_occurrence(H, Y), len(H), None, smoothing))
+        return loss
+
+    def rounds(self, X: Tensor, Y: Tensor, count: int, smoothing: float) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each W, the first of them uniform, with the U of Eq. 5 that follows; Eq. 6 makes the next W of both.
+
+        All rounds are run with V and with −V, and, in place of the printed c, with the least shift in which F(Q, V) is
+        positive. If c is too small for that, its rounds end.
+        """
+        Q = similarities(X)
+        c = equations.variation_bound(self.slots, Y.shape[1])
+        for sign, least in product((1, -1), (False, True)):
+            W = torch.ones(self.slots, self.slots, dtype=X.dtype, device=X.device)
+            for _ in range(count + 1):
+                H = self.hidden(X, Q, W)
+                U = solve(co_occurrence(H, Y), len(H), None, smoothing)
+                yield W, U
+                gradient = (Y - torch.softmax(H @ U, dim=1)) @ U.T  # in H
+                V = (gradient.view(len(X), -1, X.shape[2]) * X).sum(2)  # (M, K)
+                F = co_occurrence(Q, sign * V + c)
+                F = equations.smallest_shift(F) if least else F
+                if F.min() <= 0:
+                    break
+                W = explicit_solution(F, equations.attention_priming_number(self.slots))
+
+
+def similarities(X: Tensor) -> Tensor:
+    """Return Q_m = X_h Xᵀ, (M, K), with the last vector as the head h."""
+    return (X @ X[:, -1, :, None]).squeeze(2)
