@@ -95,7 +95,6 @@ def writers() -> dict[str, Writer]:
         ),
         "forget": Writer("forget both more.txt"),
         "forget network": Writer("forget companion part.txt --drop-network"),
-        "retokenize": Writer("forget both more.txt --retokenize train.txt"),
         "merge": Writer("merge model other --out new --force"),
         "merge replacing": Writer("merge model other --out both --force"),
         "export": Writer("export model --out new --force"),

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
 TOKENS_STAY = (
     "note: the tokenizer and the encoder stay as they were fitted, on text that may have included the removed "
-    "documents; to rule that out, train with --tokenizer DIR (of a model of other text), or pass what is left to "
-    "--retokenize"
+    "documents; to rule that out, train with --tokenizer DIR (of a model of other text), or train again on what is left"
 )
 ENCODER_STAYS = "note: the encoder stays as it was fitted, on text that may have included the removed documents"
 
@@ -61,8 +60,6 @@ def add_forget_options(parser: Parser, words: Sequence[str]) -> None:
     add_change_options(parser, words)
     help = "skip documents and parts that do not match what was counted, instead of failing"
     parser.add_argument("--skip-uncounted", action="store_true", help=help)
-    help = "then count TEXT, which must be all that is left, again with a fresh tokenizer, so that no trace remains"
-    parser.add_argument("--retokenize", nargs="+", metavar="TEXT", help=help)
     help = "remove the network trained next to the counts, because it cannot forget"
     parser.add_argument("--drop-network", action="store_true", help=help)
 
@@ -135,21 +132,13 @@ def train_further(options: argparse.Namespace, lm: SaffuLM, corpus: TokenCorpus,
 
 def forget(options: argparse.Namespace) -> None:
     from saffu.model import living
-    from saffu.text.selection import Text
 
     with changed_model(options) as (lm, corpus):
         removal = living.forget(lm, corpus, options.skip_uncounted, options.drop_network)
-        if options.retokenize:
-            with Text(options.retokenize, reading_of(options, lm.source_)) as text:
-                living.retokenize(lm, list(text))
     facts = {"removed": removal.documents, "removed_parts": removal.parts}
     facts |= {"held_out_lines": removal.held_out, "skipped_lines": removal.skipped}
-    remaining = [] if options.retokenize else list(removal.tokens)
-    finish(options, lm, described(removal), facts | {"remaining_tokens": remaining})
-    if options.retokenize:
-        say(options, "note: what is left was counted again, with a tokenizer and an encoder fitted to nothing else")
-    else:
-        say_what_stays(options, lm, remaining)
+    finish(options, lm, described(removal), facts | {"remaining_tokens": list(removal.tokens)})
+    say_what_stays(options, lm, removal.tokens)
 
 
 def say_what_stays(options: argparse.Namespace, lm: SaffuLM, tokens: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -29,11 +29,10 @@ from saffu.format import plural, progress_bar
 from saffu.interface import Model
 from saffu.model.folder import Statistics, verify_and_load
 from saffu.model.ledger import Ledger
-from saffu.model.matching import UNCHANGED, Matches
+from saffu.model.matching import Matches
 from saffu.model.solutions import check, described
-from saffu.text.corpus import BEGINS, HELD_OUT, Line, TokenCorpus
-from saffu.text.documents import documents_from
-from saffu.text.tokenizer import EOD, Tokenizer, TokenizerConfig
+from saffu.text.corpus import TokenCorpus
+from saffu.text.tokenizer import EOD
 
 if TYPE_CHECKING:
     from saffu.model.language_model import SaffuLM, Text
@@ -143,48 +142,6 @@ def forget(lm: SaffuLM, documents: Text, skip_uncounted: bool = False, drop_netw
     # Whoever has the rest of the held-out text could confirm a guess of the forgotten part by this hash of both.
     lm.source_ = {key: value for key, value in lm.source_.items() if key != "dev"}
     return replace(removal, tokens=_remaining_tokens(lm, parts))
-
-
-@one_at_a_time
-def retokenize(lm: SaffuLM, documents: Text) -> None:
-    """Count a model's own text again, with a tokenizer and an encoder that are fitted to nothing else.
-
-    Raises SaffuError unless the documents are exactly those that are counted. What was held out stays held out.
-    """
-    ledger = require_changeable(lm)
-    lines = documents_from(documents)
-    if not lm.tokenizer_settings_:
-        raise SaffuError("the tokenizer of this model was not learned from its own text; there is nothing to fit again")
-    corpus = lm.tokenize(lines)
-    corpus.require_text("retokenize")
-    matches = Matches.of(corpus, ledger, int(lm.source_.get("hold_out") or 0))
-    cause, _ = matches.problem(decode=lm.tokenizer_.decode)
-    if cause:
-        raise SaffuError(f"the text to retokenize is not what remains: {cause}; {UNCHANGED}")
-    _, left = matches.left()
-    if left.documents:
-        raise SaffuError(
-            f"the text to retokenize lacks {plural(left.documents, 'document')} or parts that are counted; pass all "
-            f"that remains; {UNCHANGED}"
-        )
-    flags = matches.flags()
-    counted, held_out = (list(_side(lines, flags, side)) for side in (0, HELD_OUT))
-    tokenizer = Tokenizer.train((text for _, text in counted), TokenizerConfig.from_dict(lm.tokenizer_settings_))
-    dev = TokenCorpus.build(held_out, tokenizer)
-    fresh = type(lm)(lm.config, tokenizer=tokenizer, device=lm.device)
-    fresh.fit(TokenCorpus.build(counted, tokenizer).divided(dev, flags), dev if dev.targets else None)
-    fresh.source_ = lm.source_
-    fresh.tokenizer_settings_ = lm.tokenizer_settings_
-    vars(lm).update(vars(fresh))
-
-
-def _side(lines: Iterable[Line], flags: bytearray, side: int) -> Iterator[Line]:
-    """The lines that were counted or held out; where lines of the other kind are left out, a document begins."""
-    before = -1
-    for (_, text), flag in zip(lines, flags, strict=True):
-        if flag & HELD_OUT == side:
-            yield bool(flag & BEGINS) or before != side, text
-        before = flag & HELD_OUT
 
 
 def _remaining_tokens(lm: SaffuLM, removed: TokenCorpus) -> list[str]:

@@ -15,7 +15,7 @@ from saffu.calibrated.ngrams import NgramCounts
 from saffu.errors import SaffuError
 from saffu.format import plural, warn
 from saffu.model.ledger import DAMAGED, HASH, OPENING, TABLES, Divided, Ledger, hash_of, line_contents
-from saffu.text.corpus import BEGINS, HELD_OUT, TokenCorpus
+from saffu.text.corpus import TokenCorpus
 from saffu.text.documents import STRETCH
 
 SEARCHED = 5  # the longest n-grams by which changed lines are found: those whose keys are single numbers
@@ -155,17 +155,6 @@ class Matches:
                 else:
                     removed.append((*span, found))
         return removed, left
-
-    def flags(self) -> bytearray:
-        """The flags of every line: whether it begins a document, and whether it was held out."""
-        flags = bytearray()
-        for match in self.documents:
-            own = bytearray(match.lines)
-            own[:1] = bytes([BEGINS])
-            for lo, hi in match.held_out:
-                own[lo:hi] = bytes(flag | HELD_OUT for flag in own[lo:hi])
-            flags += own
-        return flags
 
     def lines(self, kind: str) -> int:
         return sum(hi - lo for match in self.documents for lo, hi in getattr(match, kind))
