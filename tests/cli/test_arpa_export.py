@@ -28,7 +28,6 @@ def test_arpa_files(saffu, tmp_path):
         ("export model --to arpa --out x --order 5", "--order must be from 2 to 4"),
         ("export model --to arpa --out x --order 7", "at most 6"),
         ("export model --out x --order 3", "need --to arpa"),
-        ("export model --to arpa --out x --sizes 1", "need --to hf"),
         ("export model --to srilm --out x", "invalid choice"),
     ],
 )

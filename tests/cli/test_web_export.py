@@ -35,7 +35,7 @@ def test_a_page_is_written_whole_or_not_at_all(saffu, model, tmp_path, monkeypat
     ("options", "message"),
     [
         ("--to web --out x --text other.txt", "must be all text that the model was made from"),
-        ("--to web --out x --sizes 1", "remove them"),
+        ("--to web --out x --prune 1", "remove them"),
         ("--to hf --out x --text text.txt", "--text needs --to web"),
         ("--to web --out model --force", "is also an input"),
         ("--to web --out copy --force", "which an export would lose"),

@@ -26,7 +26,7 @@ from conftest import CONFIGS, sentences  # noqa: E402
 from reference import companion as reference  # noqa: E402
 from saffu import CalibratedConfig, PaperConfig, SaffuError, SaffuLM, Tokenizer, load  # noqa: E402
 from saffu.companion.config import CompanionConfig  # noqa: E402
-from saffu.model.export import export_checkpoints, model_card  # noqa: E402
+from saffu.model.export import model_card  # noqa: E402
 from saffu.text.tokenizer import EOD, FRG, PAD, SOD  # noqa: E402
 from saffu.tools.generate import encode_prompt  # noqa: E402
 
@@ -543,29 +543,20 @@ def test_a_calibrated_export_is_not_exported_again(fitted, saffu, tmp_path):
     assert (refused.status, "is an exported copy" in refused.err) == (2, True)
 
 
-def test_checkpoints(saffu, tmp_path, monkeypatch):
-    monkeypatch.setattr("saffu.model.export.MILLION", 100)
+def test_checkpoints(tmp_path, monkeypatch):
+    """The recipe of the page, with a thousandth of its words."""
     monkeypatch.chdir(tmp_path)
-    text = [(True, line) for line in sentences(1, 60)]
-    (tmp_path / "text.txt").write_text("".join(line + "\n" for _, line in text))
-    lm = SaffuLM(CONFIGS["calibrated"]()).fit([line for _, line in text])
-    lm.source_ = {"split": "line"}
+    text = sentences(1, 60)
+    (tmp_path / "text.txt").write_text("".join(line + "\n" for line in text))
+    lm = SaffuLM(CONFIGS["calibrated"]()).fit(text)
     lm.save("model")
-    folders = export_checkpoints(lm, text, (1, 3, 99), "one")
-    assert [folder.as_posix() for folder in folders] == ["one/chck_1M", "one/chck_3M"]
-    words, tokens = 0, 0
-    for _, line in text:
-        words, tokens = words + len(line.split()), tokens + len(load(folders[0]).tokenizer_.encode(line)) + 1
-        if words >= 100:
-            break
-    assert load(folders[0]).trained_on_["tokens"] == tokens
-    assert saffu("export model --checkpoints text.txt --sizes 1,3 --out two").out.count("wrote two/chck_") == 2
-    assert load("two/chck_1M").tokenizer_.to_json() == lm.tokenizer_.to_json()
-    assert load("two/chck_1M").trained_on_["documents"] == load(folders[0]).trained_on_["documents"]
-    ids = torch.tensor([load_tokenizer("two/chck_3M")("the dog")["input_ids"]])
-    assert load_model("two/chck_3M")(ids).logits.shape == (1, ids.shape[1], len(lm.tokenizer_))
-    assert "not empty" in saffu("export model --checkpoints text.txt --sizes 1 --out two").err
-    assert saffu("export model --checkpoints text.txt --sizes 1 --out two --force").status == 0
-    assert "the first checkpoint needs 900" in saffu("export model --checkpoints text.txt --sizes 9 --out new").err
-    assert "invalid sizes" in saffu("export model --checkpoints text.txt --sizes 0 --out new").err
-    assert "pass --checkpoints TEXT" in saffu("export model --sizes 1 --out new").err
+    page = (Path(__file__).parents[2] / "docs" / "ecosystem.md").read_text("utf-8").split("## Checkpoints")[1]
+    exec(page.split("```python\n")[1].split("```")[0].replace("1_000_000", "100"), {})
+    ends = np.cumsum([len(line.split()) for line in text])
+    names = [f"chck_{size}M" for size in range(1, ends[-1] // 100 + 1)]
+    assert sorted(path.name for path in Path("checkpoints").iterdir()) == names
+    counted = text[: np.searchsorted(ends, 100) + 1]
+    first = load("checkpoints/chck_1M")
+    assert first.trained_on_["tokens"] == lm.tokenize(counted).targets and first.config == lm.config
+    ids = torch.tensor([load_tokenizer("checkpoints/chck_3M")("the dog")["input_ids"]])
+    assert load_model("checkpoints/chck_3M")(ids).logits.shape == (1, ids.shape[1], len(lm.tokenizer_))

@@ -19,7 +19,6 @@ from saffu.cli.options import (
     integer,
     load_model,
     named_path,
-    reading_of,
     require_output,
     tokenized,
 )
@@ -42,10 +41,6 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("--out", type=named_path, required=True, metavar="PATH", help="output folder, or ARPA file")
     parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
     add_output_options(parser)
-    help = "instead of MODEL, export models fitted to the first million words of TEXT, and so on: DIR/chck_1M, …"
-    parser.add_argument("--checkpoints", nargs="+", metavar="TEXT", help=help)
-    help = "sizes of the checkpoints, in millions of words [1,2,…,10,20,…,100]"
-    parser.add_argument("--sizes", type=sizes, metavar="N,N,…", help=help)
     arpa = parser.add_argument_group("ARPA")
     arpa.add_argument("--order", type=integer(2, 6), metavar="N", help="longest n-grams to write [all, up to 6]")
     help = "omit n-grams of three or more tokens that were counted at most N times [0]"
@@ -54,18 +49,6 @@ def add_options(parser: Parser, _: Sequence[str]) -> None:
     help = "all text that the model was made from, so that the page can show its documents and forget them"
     web.add_argument("--text", nargs="+", metavar="TEXT", help=help)
     add_text_options(parser)
-
-
-def sizes(text: str) -> list[int]:
-    """Numbers separated by commas.
-
-    >>> sizes("1,2,10")
-    [1, 2, 10]
-    """
-    numbers = text.split(",")
-    if not all(number.isascii() and number.isdecimal() and int(number) for number in numbers):
-        raise argparse.ArgumentTypeError(f"invalid sizes {text[:40]!r}; expected, e.g., 1,2,10")
-    return [int(number) for number in numbers]
 
 
 def run(options: argparse.Namespace) -> None:
@@ -91,12 +74,7 @@ def size_of(folder: Path) -> int:
 
 
 def export_hf(options: argparse.Namespace) -> None:
-    """Write a folder for transformers, or one for each of several checkpoints."""
-    if options.checkpoints:
-        export_checkpoints(load_model(options), options)
-        return
-    if options.sizes:
-        raise SaffuError("--sizes needs the training text; pass --checkpoints TEXT")
+    """Write a folder for transformers."""
     require_output(options, options.model, whole=True)
     lm = load_model(options)
     lm.export_hf(options.out)
@@ -161,24 +139,8 @@ def export_web(options: argparse.Namespace) -> None:
     report(options, lm, size, f"{written}\n{serve}")
 
 
-def export_checkpoints(lm: SaffuLM, options: argparse.Namespace) -> None:
-    """Export models with the settings and the tokenizer of `lm`."""
-    from saffu.model import export
-    from saffu.text.selection import Text
-
-    with Text(options.checkpoints, reading_of(options, lm.source_)) as text:
-        sizes_in_millions = options.sizes or export.CHECKPOINTS
-        written = export.export_checkpoints(lm, text, sizes_in_millions, options.out, lm.tokenizer_, options.force)
-        text.warn_of_skipped()
-    if options.json:
-        print_json({"checkpoints": written})
-        return
-    for folder in written:
-        print(f"wrote {folder}")
-
-
 FORMATS = {"hf": export_hf, "arpa": export_arpa, "int8": export_int8, "web": export_web}
-OPTIONS_OF = {"hf": ("checkpoints", "sizes"), "arpa": ("order", "prune"), "web": ("text",)}  # which have some
+OPTIONS_OF = {"arpa": ("order", "prune"), "web": ("text",)}  # which have some
 COMMAND = Command(
     "export",
     "export a model for transformers and lm_eval, for KenLM, with int8 weights, or as a page",
@@ -186,8 +148,7 @@ COMMAND = Command(
     "saffu export model --out model-hf\n"
     "saffu export model --to arpa --out model.arpa\n"
     "saffu export model --to int8 --out model-int8\n"
-    "saffu export model --to web --text notes.txt --out page\n"
-    "saffu export model --checkpoints text/*.txt --sizes 1,2,5,10 --out checkpoints",
+    "saffu export model --to web --text notes.txt --out page",
     add_options,
     run,
 )

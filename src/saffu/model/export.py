@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -20,13 +18,11 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, normalizers
 from tokenizers.processors import TemplateProcessing
 
-from saffu.commit import export, require_exportable
+from saffu.commit import export
 from saffu.errors import SaffuError
 from saffu.files import Content
 from saffu.model import folder as folders
 from saffu.model.solutions import solution
-from saffu.text.corpus import Line
-from saffu.text.documents import Lines
 from saffu.text.tokenizer import EOD, FRG, PAD, SOD, SPECIAL_TOKENS, Tokenizer, WordTokenizer
 from saffu.tools.generate import uncounted
 
@@ -46,8 +42,6 @@ Perplexity is per token, `<eod>` included; bits per byte can be compared between
 TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 NEWLINE = Regex(r"\r?\n(?:[^\S\n]+(?=\n))?")  # with the white space of a blank line after it, as in a corpus
 VECTORS = "vectors.safetensors"  # token vectors of a calibrated model, which are made from counts that an export lacks
-MILLION = 10**6
-CHECKPOINTS = (*range(1, 10), *range(10, 101, 10))  # in millions of words, as in the BabyLM challenge
 
 
 def export_hf(lm: SaffuLM, folder: str | Path) -> None:
@@ -171,48 +165,3 @@ def scored_stages(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
     scored = [row for row in log if "dev_perplexity" in row]
     best = [row for row in scored if row.get("best") and row["fold"]]
     return [row for row in scored if not row.get("fold")] + best[-1:]
-
-
-def export_checkpoints(
-    lm: SaffuLM,
-    text: Iterable[Line],
-    sizes: Sequence[int],
-    out: str | Path,
-    tokenizer: Tokenizer | None = None,
-    force: bool = False,
-) -> list[Path]:
-    """Fit a model with the settings of `lm` to the first `sizes` million words of a text each, and export them.
-
-    The folders, which are returned, are `out`/chck_1M, `out`/chck_2M, … The lines of `text` are read once per size.
-    Sizes beyond the end of the text are skipped. Without a `tokenizer`, each model has its own, made from its own part
-    of the text.
-    """
-    if solution(lm.config.preset).always_trains:
-        raise SaffuError("checkpoints have no network; pass a model trained without `minutes` and `epochs`")
-    words = sum(len(line.split()) for _, line in text)
-    reached = [size for size in sizes if size * MILLION <= words]
-    if not reached:
-        raise SaffuError(
-            f"the text has {words:,} words, and the first checkpoint needs {min(sizes) * MILLION:,}; pass more text"
-        )
-    targets = [Path(out) / f"chck_{size}M" for size in reached]
-    for folder in targets:
-        require_exportable(folder, force)
-        folders.require_export(folder)
-    for size, folder in zip(reached, targets, strict=True):
-        part = Lines(partial(first_words, text, size * MILLION))
-        export_hf(type(lm)(lm.config, tokenizer=tokenizer).fit(part, references=False), folder)
-    return targets
-
-
-def first_words(lines: Iterable[Line], words: int) -> Iterator[Line]:
-    """Lines until `words` words are reached.
-
-    >>> list(first_words([(True, "a b"), (False, "c"), (True, "d")], 3))
-    [(True, 'a b'), (False, 'c')]
-    """
-    for begins, line in lines:
-        if words <= 0:
-            return
-        words -= len(line.split())
-        yield begins, line
