@@ -27,6 +27,7 @@ from saffu.model import living
 from saffu.model.checking import check_model
 from saffu.model.ledger import Ledger, Page, Tally
 from saffu.model.matching import Matches
+from saffu.tools.generate import uncounted
 from toy_model import ToyConfig
 
 SHARDS = [sentences(1, 200), [*sentences(3, 60), "the zyx quaffed wvut ."], sentences(4, 40)]
@@ -125,6 +126,17 @@ def test_a_rare_string_is_unknown_again(lm, tmp_path):
     for name in ("model.safetensors", "sums.safetensors", "references.safetensors", "tokenizer.json"):
         assert part(tmp_path / "forgot", name).name == part(tmp_path / "never", name).name, name
     assert [path.name for path in tmp_path.glob(".*")] == []
+
+
+def test_nothing_is_generated_that_is_no_longer_counted(lm):
+    """Whatever the encoder was fitted to."""
+    secret = "xyzzy xyzzy xyzzy plugh plugh"
+    fresh = SaffuLM(lm.config).fit([*SHARDS[0], secret, secret])
+    known = set(fresh.encode(f"{secret} {secret}"))
+    fresh.forget([secret, secret])
+    gone = known - set(fresh.encode("\n".join(SHARDS[0])))
+    assert gone and gone <= set(uncounted(fresh.model_).tolist())
+    assert "xyz" not in "".join(fresh.complete_word("x", 50)) + fresh.generate("xy", top_k=0, seed=1, max_tokens=30)
 
 
 def test_samples_from_before_are_not_kept(lm):

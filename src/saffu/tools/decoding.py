@@ -153,7 +153,7 @@ def _completions(
     least = 0.0  # the probability of the last word among the best
     unseen = uncounted(model)
     never = [token for token in unseen.tolist() if len(spelling.pieces[token]) > 1]  # bytes spell what was typed
-    usual = model.frequencies / max(1, model.frequencies.sum())
+    usual = model.counted_frequencies / max(1, model.counted_frequencies.sum())
     paths: list[tuple[float, int, State, int | None, bytes]] = [(0.0, next(order), start, None, b"")]
     for _ in range(MOST_STEPS):
         if not paths or math.exp(-paths[0][0]) < max(LEAST_SHARE * covered, least):

@@ -47,7 +47,7 @@ def uncounted(model: Model) -> Array:
 
     A tokenizer keeps the tokens of documents that were forgotten; without this, they could be read off the model.
     """
-    frequencies = model.frequencies
+    frequencies = model.counted_frequencies
     if not frequencies[EOD:].any():
         return np.zeros(0, dtype=np.int64)
     return np.flatnonzero(frequencies == 0)
