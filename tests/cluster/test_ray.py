@@ -2,7 +2,6 @@
 
 import json
 import os
-import secrets
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,8 @@ SMALL = "--order 4 --slots 5 --word-classes 20 --set output_classes=8"
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The current folder, with a text; ledgers have one salt, so that folders can be compared byte for byte."""
+    """The current folder, with a text."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(secrets, "token_bytes", lambda size: bytes(range(size)))
     (tmp_path / "text").mkdir()
     for number in range(4):
         (tmp_path / "text" / f"{number}.txt").write_text("\n".join(sentences(number, 300)) + "\n")

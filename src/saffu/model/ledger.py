@@ -1,4 +1,4 @@
-"""Which documents a model has counted, as keyed hashes: enough to reject documents that were never counted.
+"""Which documents a model has counted, as hashes: enough to reject documents that were never counted.
 
 Where training held out lines of a document, the ledger also knows the document as a whole, where it was cut, and what
 was held out, so that every line of a document can be verified before it is forgotten (see `saffu.model.matching`).
@@ -7,7 +7,6 @@ was held out, so that every line of a document can be verified before it is forg
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from saffu.errors import SaffuError
 from saffu.interface import Array
 from saffu.text.corpus import Division, TokenCorpus
 
+SALT = bytes(16)  # of every ledger, so that those of different models can be compared
 HASH = 16  # bytes; two documents share a hash with probability 2⁻¹²⁸
 OPENING = 3  # lines at the beginning of a part, by which it is found in a text
 TABLES = ("counted", "parts", "held_out", "openings")  # of a page
@@ -150,17 +150,16 @@ class Ledger:
     """How often each document is counted. A document is identified by its token ids, all its lines included, and by
     its text if a tokenizer of words has lost some of it.
 
-    Hashes are keyed by a random salt, and a merged model keeps one page per salt. The salt is stored with the hashes,
-    so whoever has the ledger can test a guess: hash a candidate document and look it up. The ledger reveals nothing
+    Whoever has the ledger can test a guess: hash a candidate document and look it up. The ledger reveals nothing
     about text that cannot be guessed, but it does not hide whether a known document was counted.
     """
 
     def __init__(self, pages: Mapping[bytes, Page] | None = None) -> None:
-        self.pages = dict(pages or {secrets.token_bytes(HASH): Page()})
+        self.pages = dict(pages or {SALT: Page()})
 
     @classmethod
     def of(cls, corpus: TokenCorpus) -> Ledger:
-        """The ledger of a corpus, with a new salt."""
+        """The ledger of a corpus."""
         return cls().with_added(corpus)
 
     @property
