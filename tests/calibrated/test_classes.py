@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -113,6 +117,49 @@ def test_vectors_are_unit_vectors_and_always_the_same():
     assert np.linalg.norm(vectors[occur], axis=1) == pytest.approx(1, abs=1e-5)
     assert token_vectors(counts).tobytes() == vectors.tobytes()
     assert token_vectors(counts, 5).shape == (VOCABULARY, 5)
+
+
+VECTORS = """
+import sys
+from test_classes import memory
+from saffu.calibrated.classes import token_vectors
+sys.stdout.buffer.write(token_vectors(memory(8, vocabulary=300)).tobytes())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("processor", "threads"), [("Prescott", 1), ("Nehalem", 2)])
+def test_vectors_do_not_depend_on_the_processor(processor, threads):
+    """OpenBLAS is told which instructions to use, for as many threads; other libraries do not know these variables."""
+    places = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": places, "OPENBLAS_CORETYPE": processor, "OMP_NUM_THREADS": str(threads)}
+    made = subprocess.run([sys.executable, "-c", VECTORS], env=environment, stdout=subprocess.PIPE, check=True)
+    assert made.stdout == token_vectors(memory(8, vocabulary=300)).tobytes()
+
+
+@given(seeds, st.integers(1, 300))
+def test_products_do_not_depend_on_the_order_of_sums(seed, inner):
+    rng = np.random.default_rng(seed)
+    left, right = rng.standard_normal((3, inner)) * 10.0 ** rng.integers(-9, 9), rng.standard_normal((inner, 2))
+    shuffled = rng.permutation(inner)
+    result = word_classes.product(left, right)
+    assert word_classes.product(left[:, shuffled], right[shuffled]).tobytes() == result.tobytes()
+    lengths = np.linalg.norm(left, axis=1)[:, None] * np.linalg.norm(right, axis=0)
+    assert result == pytest.approx(left @ right, abs=1e-5 * lengths.max())
+
+
+@given(seeds, st.integers(1, 30), st.integers(0, 3))
+def test_factors_multiply_to_the_matrix(seed, size, repeated):
+    """Also where columns repeat others: the inverse has none for them."""
+    columns = np.random.default_rng(seed).standard_normal((50, size))
+    columns = np.hstack([columns, columns[:, :repeated]])
+    gram = columns.T @ columns
+    upper, inverse = word_classes.factors(gram)
+    assert (upper == np.triu(upper)).all()
+    assert upper.T @ upper == pytest.approx(gram, abs=1e-6 * np.diag(gram).max())
+    once = [number for number in range(len(gram)) if upper[number, number]]
+    assert len(once) == size
+    assert (upper @ inverse)[np.ix_(once, once)] == pytest.approx(np.eye(len(once)), abs=1e-4)
 
 
 def test_tokens_with_the_same_company_have_the_same_vector():

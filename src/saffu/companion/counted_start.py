@@ -41,9 +41,10 @@ def counted_start(networks: NetworkStack, counted: CalibratedModel) -> None:
     """Set the initial weights of all networks."""
     width = networks.width
     sums = sums_of(counted)
-    vectors = np.zeros((counted.vocabulary, width), dtype=np.float32)
+    vectors = np.zeros((counted.vocabulary, width))
     counted_vectors = token_vectors(sums.ngrams, width)
-    vectors[:, : counted_vectors.shape[1]] = counted_vectors
+    _, axes = np.linalg.eigh(counted_vectors.T @ counted_vectors)  # each coordinate is to learn at its own rate
+    vectors[:, : len(axes)] = counted_vectors @ axes
     networks.embedding.copy_(torch.from_numpy(vectors) * EMBEDDING_NORM)
     nearest = association(vectors, sums.ngrams.marginal([1]))
     nearest = nearest * exponent(vectors, nearest, sums.ngrams.marginal([1]))
@@ -86,11 +87,9 @@ def association(vectors: Array, pairs: NgramCounts) -> Floats:
     f_before = np.bincount(before, counts, pairs.vocabulary) / total
     f_after = np.bincount(pairs.keys, counts, pairs.vocabulary) / total
     expected = f_before[before] * f_after[pairs.keys]
-    weighted = (expected * np.log(counts / total / expected)).astype(np.float32)  # f_m f_n PMI(m, n)
-    product = Block(pairs.offsets, pairs.keys, weighted, False).times(vectors)
-    long = vectors.astype(np.float64)
-    inner = long.T @ product
-    return np.asarray(inverse(long, f_before) @ inner @ inverse(long, f_after))
+    weighted = expected * np.log(counts / total / expected)  # f_m f_n PMI(m, n)
+    inner = vectors.T @ Block(pairs.offsets, pairs.keys, weighted, False).times(vectors)
+    return np.asarray(inverse(vectors, f_before) @ inner @ inverse(vectors, f_after))
 
 
 def inverse(vectors: Floats, frequencies: Floats) -> Floats:

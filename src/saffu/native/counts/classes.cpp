@@ -6,12 +6,15 @@
 
 namespace {
 
-struct Entropy {  // n ln n, from a table while n is small
-    std::vector<double> table;
-    Entropy() : table(1 << 16, 0.0) {
-        for (size_t n = 1; n < table.size(); n++) table[n] = n * std::log((double)n);
+// n ln n in units of 2⁻¹⁶, from a table while n is small. Integers add up to the same sum in any order: moves that are
+// worth the same are recognized, and the last bits of a logarithm, which depend on the C library, do not decide.
+struct Entropy {
+    std::vector<int64_t> table;
+    Entropy() : table(1 << 16, 0) {
+        for (size_t n = 1; n < table.size(); n++) table[n] = computed((int64_t)n);
     }
-    double operator()(int64_t n) const { return n < (int64_t)table.size() ? table[n] : n * std::log((double)n); }
+    static int64_t computed(int64_t n) { return std::llround((double)n * std::log((double)n) * 65536.0); }
+    int64_t operator()(int64_t n) const { return n < (int64_t)table.size() ? table[n] : computed(n); }
 };
 
 }  // namespace
@@ -19,12 +22,12 @@ struct Entropy {  // n ln n, from a table while n is small
 extern "C" {
 
 // out (rows or columns, width) += S·dense, or Sᵀ·dense; S has the values of row i from begin[i] to begin[i + 1].
-EXPORT void saffu_sparse_product(const int64_t *begin, const Token *column, const float *value, int64_t rows,
-                                 const float *dense, int64_t width, int32_t transposed, float *out) KERNEL {
+EXPORT void saffu_sparse_product(const int64_t *begin, const Token *column, const double *value, int64_t rows,
+                                 const double *dense, int64_t width, int32_t transposed, double *out) KERNEL {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t entry = begin[i]; entry < begin[i + 1]; entry++) {
-            const float *in = dense + width * (transposed ? i : column[entry]);
-            float *to = out + width * (transposed ? column[entry] : i);
+            const double *in = dense + width * (transposed ? i : column[entry]);
+            double *to = out + width * (transposed ? column[entry] : i);
             for (int64_t k = 0; k < width; k++) to[k] += value[entry] * in[k];
         }
 } OR_FAIL()
@@ -52,17 +55,17 @@ EXPORT int64_t saffu_exchange(const int64_t *begin, const Token *neighbor, const
             if (!own[v]) continue;
             int from = class_of[v], to = from;
             uint32_t *here = &joint[(size_t)from * tokens];
-            double best = entropy(total[from] - own[v]) - entropy(total[from]);  // the cost of leaving
+            int64_t best = entropy(total[from] - own[v]) - entropy(total[from]);  // the cost of leaving
             for (int64_t e = begin[v]; e < begin[v + 1]; e++)
                 best += entropy(here[neighbor[e]]) - entropy(here[neighbor[e]] - count[e]);
             for (int64_t c = 0; c < n_candidates; c++) {
                 int other = candidates[v * n_candidates + c];
                 if (other == from) continue;
                 const uint32_t *there = &joint[(size_t)other * tokens];
-                double gain = entropy(total[other]) - entropy(total[other] + own[v]);
+                int64_t gain = entropy(total[other]) - entropy(total[other] + own[v]);
                 for (int64_t e = begin[v]; e < begin[v + 1]; e++)
                     gain += entropy(there[neighbor[e]] + count[e]) - entropy(there[neighbor[e]]);
-                if (gain > best + 1e-9) {
+                if (gain > best) {
                     best = gain;
                     to = other;
                 }
