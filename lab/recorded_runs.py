@@ -19,15 +19,16 @@ import random
 import re
 import shlex
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from saffu.cli.main import run
 from saffu.errors import SaffuError
-from saffu.files import load_arrays, write_file
+from saffu.files import read_arrays, read_file, read_manifest, stored_names
 
 RECORDING = Path(__file__).with_name("recorded_runs.json")
 WORDS = "the a cat dog king house sat ran saw on to in by old small green and of was is he she they"
@@ -61,6 +62,7 @@ SECONDS = re.compile(
 )
 REAL = re.compile(r"(?<![\w.])-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)(?!\w)")
 DIGEST = re.compile(r"(?<![\w.])[0-9a-f]{16}\b")  # of exponents
+UNSTEADY = ("ledger.safetensors", "checkpoint.safetensors")  # salted, or not of a model
 TOLERANCE = 1e-5  # relative to a number, or to 1 if it is smaller
 
 
@@ -83,25 +85,30 @@ def printed(line: str) -> list[str]:
 def written(folder: Path) -> dict[str, dict[str, str]]:
     """Each file that commands wrote: a digest of what must be equal, and a mean of each array of real numbers."""
     found = {}
-    for path in sorted(folder.glob("*/*")):
-        means = {}
-        if path.name in ("model.safetensors", "sums.safetensors", "references.safetensors"):
-            arrays = load_arrays(path)
-            means = {key: mean(array) for key, array in arrays.items() if array.dtype.kind == "f"}
-            kinds = [(key, array.dtype.str, array.shape) for key, array in arrays.items()]
-            data = repr(kinds).encode() + b"".join(array.tobytes() for key, array in arrays.items() if key not in means)
-        elif path.name == "tokenizer.json":
-            data = path.read_bytes()
-        elif path.name == "config.json":
-            facts = json.loads(path.read_bytes())
-            del facts["checksums"]
-            data = REAL.sub("…", json.dumps(facts)).encode()
-        elif path.name == "log.jsonl":
-            data = REAL.sub("…", SECONDS.sub("…", path.read_text("utf-8"))).encode()
-        else:
-            continue
-        found[path.relative_to(folder).as_posix()] = {"exact": digest(data), **means}
+    for config in sorted(folder.glob("*/config.json")):
+        manifest = read_manifest(config.parent)
+        for name in sorted(stored_names(manifest)):
+            if name.endswith(".safetensors") and name not in UNSTEADY:
+                parts = array_facts(read_arrays(config.parent, name, manifest))
+            elif name == "tokenizer.json":
+                parts = {"exact": digest(read_file(config.parent, name, manifest))}
+            elif name == "log.jsonl":
+                lines = read_file(config.parent, name, manifest).decode()
+                parts = {"exact": digest(REAL.sub("…", SECONDS.sub("…", lines)).encode())}
+            else:
+                continue
+            found[f"{config.parent.name}/{name}"] = parts
+        del manifest["checksums"]
+        found[f"{config.parent.name}/config.json"] = {"exact": digest(REAL.sub("…", json.dumps(manifest)).encode())}
     return found
+
+
+def array_facts(arrays: Mapping[str, Any]) -> dict[str, str]:
+    """A digest of integers and shapes, and a mean of each array of real numbers."""
+    means = {name: mean(array) for name, array in arrays.items() if array.dtype.kind == "f"}
+    shapes = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
+    integers = b"".join(array.tobytes() for name, array in arrays.items() if name not in means)
+    return {"exact": digest(repr(shapes).encode() + integers), **means}
 
 
 def digest(data: bytes) -> str:
@@ -115,10 +122,11 @@ def mean(array: Any) -> str:
 
 
 def runs() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each command with what it printed and wrote."""
+    """Each command with what it printed, on a terminal of 80 columns and without progress, and wrote."""
     back = Path.cwd()
     before: dict[str, dict[str, str]] = {}
-    with tempfile.TemporaryDirectory(prefix="saffu-") as name:
+    steady = mock.patch.dict(os.environ, {"COLUMNS": "80", "TQDM_DISABLE": "1"})
+    with tempfile.TemporaryDirectory(prefix="saffu-") as name, steady:
         folder = Path(name)
         write_texts(folder)
         os.chdir(folder)
@@ -126,13 +134,8 @@ def runs() -> Iterator[tuple[str, dict[str, Any]]]:
             for line in COMMANDS:
                 lines = printed(line)
                 files = written(folder)
-                yield (
-                    line,
-                    {
-                        "printed": lines,
-                        "written": {name: new for name, new in files.items() if new != before.get(name)},
-                    },
-                )
+                changed = {name: new for name, new in files.items() if new != before.get(name)}
+                yield line, {"printed": lines, "written": changed}
                 before = files
         finally:
             os.chdir(back)
@@ -183,7 +186,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run_command(options: argparse.Namespace) -> None:
     if options.record:
-        write_file(RECORDING, (json.dumps(dict(runs()), indent=1, ensure_ascii=False) + "\n").encode())
+        RECORDING.write_text(json.dumps(dict(runs()), indent=1, ensure_ascii=False) + "\n", "utf-8")
     elif found := differences():
         raise SaffuError(
             "these runs differ from their recording; record again if that is intended\n" + "\n".join(found)
