@@ -1,4 +1,6 @@
-"""The interface of every model. Evaluation, generation, updates, and folders ask a model for nothing else.
+"""The interface of every model: what evaluation, generation, updates, and folders ask of it.
+
+Only what shows counts, or joins tokens as the text did, asks more, of the counted model in it (`counted_part`).
 
 A model is *counted*, then *solved*: only `count` sees text, its sums add and subtract, and `solved` turns sums into a
 model. So for any model

@@ -92,6 +92,29 @@ def test_training_on_text_that_is_not_counted_changes_nothing(counted, kind):
     assert lm.config.epochs == 0.2
 
 
+def test_models_whose_networks_are_gone_merge_with_counted_ones(counted, trained, saffu, tmp_path):
+    """A network that was dropped or never kept leaves a counted model; equal networks stay."""
+    dropped = copy.copy(trained)
+    dropped.forget(texts(1, 600)[:1], drop_network=True)
+    plain = CalibratedConfig(**{name: getattr(counted.config, name) for name in CalibratedConfig().to_dict()})
+    base = SaffuLM(plain, tokenizer=counted.tokenizer_).fit(texts(1, 600))
+    sibling = SaffuLM(encoder=base).fit(texts(3, 60))
+    expected = SaffuLM(encoder=base).fit([*texts(1, 600)[1:], *texts(3, 60)])
+    for number, (one, other) in enumerate([(dropped, sibling), (sibling, dropped)]):
+        merged = one.merge(other)
+        assert_same_arrays(dict(merged.model_.sums.arrays()), dict(expected.model_.sums.arrays()))
+        assert_same_arrays(dict(merged.model_.arrays()), dict(expected.model_.arrays()))
+        assert merged.config == plain
+        merged.save(tmp_path / f"{number}")
+        assert load(tmp_path / f"{number}", check=True).trained_on_ == expected.trained_on_
+    assert dropped.config.preset == "companion" and counted.merge(sibling).config == plain
+    with pytest.raises(SaffuError, match="counted, with a network"):
+        trained.merge(sibling)
+    longer = copy.copy(trained)
+    longer.config = replace(trained.config, epochs=99.0)  # as `update --epochs` leaves it
+    assert trained.merge(longer).model_.has_network
+
+
 def test_the_mixture_is_better_than_the_counts(counted, trained, dev):
     assert trained.model_.networks is not None
     assert evaluate(trained.model_, dev).bits_per_byte < evaluate(counted.model_, dev).bits_per_byte

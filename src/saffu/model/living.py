@@ -30,7 +30,7 @@ from saffu.interface import Model
 from saffu.model.folder import Statistics, verify_and_load
 from saffu.model.ledger import Ledger
 from saffu.model.matching import Matches
-from saffu.model.solutions import check, described
+from saffu.model.solutions import check, described, settings_of_counts
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 
@@ -157,7 +157,7 @@ def merge(models: Iterable[SaffuLM]) -> SaffuLM:
     added = 1
     shared = 0
     remaining = iter(models)
-    first = next(remaining)
+    first = counted_alone(next(remaining))
     ledger = require_changeable(first)
     sums = first.model_.sums
     statistics = first.statistics_
@@ -165,6 +165,7 @@ def merge(models: Iterable[SaffuLM]) -> SaffuLM:
     for other in remaining:
         added += 1
         check(others=(other, type(first)))
+        other = counted_alone(other)
         if reason := difference(first, other):
             raise SaffuError(f"model {added} cannot be merged with the first: {reason}")
         entries = require_changeable(other)
@@ -176,6 +177,16 @@ def merge(models: Iterable[SaffuLM]) -> SaffuLM:
     with progress_bar("merge", unit=None):
         _replace(merged, first.model_.solved(sums), statistics, ledger, sizes, log)
     return merged
+
+
+def counted_alone(lm: SaffuLM) -> SaffuLM:
+    """Return a model whose network was removed, or never kept, as the counted model that it is."""
+    if lm.model_.has_network or lm.model_.counted_part is None:
+        return lm
+    counted = copy.copy(lm)
+    counted.model_ = lm.model_.counted_part
+    counted.config = settings_of_counts(lm.config)
+    return counted
 
 
 def require_changeable(lm: SaffuLM) -> Ledger:
@@ -199,8 +210,7 @@ def difference(one: SaffuLM, other: SaffuLM) -> str:
     if one.config.preset != other.config.preset:
         presets = f"one is {described(one.config.preset)}, the other {described(other.config.preset)}"
         return f"{presets}; merge models of one preset, and train a network afterward"
-    settings = one.config.to_dict()
-    others = other.config.to_dict()
+    settings, others = (settings_of_counts(lm.config).to_dict() for lm in (one, other))
     if changed := [name for name, value in settings.items() if value != others[name]]:
         return f"{changed[0]} is {settings[changed[0]]} in one and {others[changed[0]]} in the other"
     here = one.model_.encoder_arrays()

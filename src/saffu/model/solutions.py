@@ -76,6 +76,13 @@ def fit_companion(
         yield Stage(stage.name, CompanionModel(config, counted, None, device), stage.facts)
 
 
+def settings_of_counts(config: Settings) -> Settings:
+    """Return the settings of a counted model without those of the network that is trained next to it."""
+    if not isinstance(config, CompanionConfig):
+        return config
+    return CalibratedConfig(**{name: getattr(config, name) for name in CalibratedConfig().to_dict()})
+
+
 def next_to_counts(model: Model, config: Any, device: str) -> Model:
     """A counted model as one that a network can be trained next to."""
     require_usable(device)
