@@ -26,7 +26,7 @@ LIBRARY = SOURCES / f"libsaffu.{ {'win32': 'dll', 'darwin': 'dylib'}.get(sys.pla
 FLAGS = ["-O3", "-std=c++17", "-shared", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math"]
 MICROSOFT_FLAGS = ["/nologo", "/O2", "/std:c++17", "/EHsc", "/utf-8", "/LD"]
 WEB = Path(__file__).parent / "src" / "saffu" / "play" / "web" / "kernels.wasm"
-WEB_SOURCES = ("model.cpp", "counted/query.cpp", "counts/rows.cpp", "counts/tables.cpp", "storage.cpp")
+WEB_SOURCES = ("model.cpp", "counted/query.cpp", "counts/rows.cpp", "counts/tables.cpp")
 WEB_FLAGS = ["--target=wasm32-wasi", "-msimd128", "-fno-exceptions", "-mexec-model=reactor", "-Wl,--strip-all"]
 WEB_EXPORTS = (
     "malloc free saffu_count_rows saffu_merge_rows saffu_regroup_rows saffu_build_levels saffu_model "

@@ -198,26 +198,6 @@ def test_work_in_threads_keeps_alive_what_it_reads(fitted, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="files are not mapped")
-def test_a_model_that_is_cut_while_it_is_in_use(saffu, tmp_path):
-    """Its pages are gone: one line instead of a bus error."""
-    (tmp_path / "text.txt").write_text("\n".join(sentences(1, 300)) + "\n")
-    model = tmp_path / "model"
-    assert saffu(f"train {tmp_path / 'text.txt'} --split line --out {model} --order 3").status == 0
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen([sys.executable, "-m", "saffu", "score", str(model)], **pipes) as process:
-        process.stdin.write(b"the old dog\n")
-        process.stdin.flush()
-        assert b"bits_per_byte" in process.stdout.readline() and process.stdout.readline().startswith(b"1\t")
-        os.truncate(part(model, "model.safetensors"), 4096)
-        _, err = process.communicate(b"the cat sees a dog\n")
-    assert process.returncode == 2
-    assert err.decode() == (
-        "saffu: a file became shorter, or its disk failed, while it was in use; restore the model or train again\n"
-    )
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="has no ulimit")
 def test_a_small_stack_is_enough():
     """Python itself needs 64 to 96 KB before it runs anything."""

@@ -103,11 +103,6 @@ def _load() -> ctypes.CDLL:
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "saffu_count_rows": (None, [p, p, i64, p, i64, p, i32, i32, i64, i64, p, POINTER(Buffer), POINTER(Buffer)]),
         "saffu_trim": (None, []),
-        "saffu_limit": (None, [i64]),
-        "saffu_explain_lost_pages": (None, [i32]),
-        "saffu_map": (p, [i32, i64]),
-        "saffu_unmap": (None, [p]),
-        "saffu_give_back": (None, []),
         "saffu_regroup_rows": (
             None,
             [p, p, p, i64, i64, i32, i32, p, i32, i32, p, i32, i64, i64, p, POINTER(Buffer), POINTER(Buffer)],

@@ -1,17 +1,13 @@
-"""Storage for the arrays of a fit: in memory or, within `memory_limit`, in memory-mapped temporary files.
+"""Storage for the arrays of a fit: in memory or, within `memory_limit`, in files whose pages the system manages.
 
 The files have no names, so nothing is left of them when a process ends, however it ends.
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
 import mmap
-import os
 import tempfile
-import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,26 +21,25 @@ from saffu.calibrated.kernels import Array, library
 from saffu.errors import SaffuError
 from saffu.workers import cores
 
-CHUNK = 1 << 20  # entries converted at a time
+CHUNK = 1 << 20  # entries converted, and bytes reserved, at a time
 SMALL = 1 << 18  # bytes up to which an array stays in memory
 PARTS = 4  # ranges of buckets for each thread: they bound memory, and even out the work
 SMALL_PART = 1 << 15  # rows that take about as long as starting threads for them
-FILLED = 0.7  # fraction of the limit that may be allocated; pages of mapped files take the rest
-SWEPT = 0.86  # fraction of the limit at which these pages are given back
-SECONDS = 0.01  # between checks of the memory in use, where kernels do not check it themselves
+PLANNED = 0.8  # fraction of the limit that plans may use; what is too small to be planned takes the rest
+UNPLANNED = 96 << 20  # bytes that finding classes and fitting exponents take, whatever the text
+LATER = 4  # times what the largest bucket takes: more than that of any later step does
 
 
 @dataclass(frozen=True)
 class Limit:
-    """How much memory the process may use, and where larger arrays go."""
+    """How much memory the process may allocate, and where larger arrays go."""
 
     size: int  # bytes
     folder: Path
-    libraries: int  # bytes of files that the process had mapped before
 
     def left(self) -> int:
         """Bytes that can still be allocated."""
-        return int(self.size * FILLED) - self.libraries - memory_in_use()[0]
+        return int(self.size * PLANNED) - allocated()
 
 
 _limit: Limit | None = None
@@ -52,10 +47,10 @@ _limit: Limit | None = None
 
 @contextmanager
 def memory_limit(size: int | None, folder: str | Path | None = None) -> Iterator[None]:
-    """Fit, update, and merge calibrated models within `size` bytes of memory; None for no limit.
+    """Fit, update, and merge counted models while allocating at most `size` bytes of memory; None for no limit.
 
     Counts and tables are kept in unnamed temporary files in `folder`, and text is counted in as many parts as needed.
-    The results are the same, byte for byte.
+    The results are the same, byte for byte. Pages of these files may stay in memory as long as nothing else needs it.
 
     with saffu.memory_limit(500_000_000):
         lm = saffu.SaffuLM().fit(documents)
@@ -68,41 +63,29 @@ def memory_limit(size: int | None, folder: str | Path | None = None) -> Iterator
     if not isinstance(size, int):
         raise SaffuError(f"`memory_limit` is {size!r}; pass a number of bytes, such as 500_000_000")
     before = _limit
-    stop = threading.Event()
-    used, files = memory_in_use()
-    if used + files >= size:
-        raise too_small(used + files + (64 << 20))
-    _limit = Limit(size, Path(folder or tempfile.gettempdir()), files)
-    library.saffu_limit(int(size * SWEPT))
-    sweeper = threading.Thread(target=_sweep, args=(stop,), daemon=True)
-    sweeper.start()
+    if (used := allocated()) >= size:
+        raise too_small(used)
+    _limit = Limit(size, Path(folder or tempfile.gettempdir()))
     try:
         yield
     finally:
         _limit = before
-        library.saffu_limit(0 if before is None else int(before.size * SWEPT))
-        stop.set()
-        sweeper.join()
 
 
-def _sweep(stop: threading.Event) -> None:
-    while not stop.wait(SECONDS):
-        library.saffu_give_back()
-
-
-def memory_in_use() -> tuple[int, int]:
-    """Resident bytes of this process that are not backed by files, and those that are."""
+def allocated() -> int:
+    """Resident bytes of this process that no file backs."""
     try:
         fields = Path("/proc/self/statm").read_bytes().split()
     except OSError:  # not Linux: an estimate of what a process needs at the start
-        return 128 << 20, 0
+        return 128 << 20
     resident, shared = (int(number) * mmap.PAGESIZE for number in fields[1:3])
-    return resident - shared, shared
+    return resident - shared
 
 
-def too_small(needed: int) -> SaffuError:
-    size = -(-needed // 10**6)
-    return SaffuError(f"`memory_limit` is too small for this text; use at least {size}M")
+def too_small(used: int, largest: int = 0) -> SaffuError:
+    """An error that names a limit that is enough, also for the steps to come, given the bytes of the largest bucket."""
+    size = math.ceil(((used + LATER * largest) / PLANNED + UNPLANNED) / 10**6)
+    return SaffuError(f"`memory_limit` is too small for this text; use {size}M or more")
 
 
 def plan(rows: Array, bytes_per_row: int, scratch: int = 0) -> tuple[list[int], int]:
@@ -119,7 +102,7 @@ def plan(rows: Array, bytes_per_row: int, scratch: int = 0) -> tuple[list[int], 
     largest = int(rows.max(initial=0))
     alone = largest * (bytes_per_row + scratch)
     if alone > left:
-        raise too_small(_limit.size + math.ceil((alone - left) / FILLED))
+        raise too_small(allocated(), alone)
     workers = max(1, min(cores(), left // max(1, alone)))
     most = (left // workers - largest * scratch) // bytes_per_row
     if int(rows.sum()) <= most:
@@ -156,25 +139,16 @@ def empty(shape: int | Sequence[int], dtype: npt.DTypeLike) -> Array:
 
 
 def reserve(file: IO[bytes], size: int) -> None:
-    """Allocate the disk space now: a full disk is an error here, but a crash when a mapped page is written.
-
-    The file is written page by page: of a larger write, Linux would map a megabyte where one byte is read.
-    """
-    page = bytes(mmap.PAGESIZE)
-    for _ in range(0, size, len(page)):
-        os.write(file.fileno(), page)
+    """Write zeros, so that a full disk is an error here, and not a crash when a mapped page is written."""
+    zeros = bytes(CHUNK)
+    for begin in range(0, size, CHUNK):
+        file.write(zeros[: size - begin])
+    file.flush()
 
 
 def mapped_array(file: IO[bytes], shape: int | Sequence[int], dtype: npt.DTypeLike) -> Array:
-    """A file as an array whose pages the kernels give back if necessary."""
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    address = library.saffu_map(file.fileno(), size)
-    if address is None:
-        return np.asarray(np.memmap(file, dtype, "r+", 0, shape))
-    memory = (ctypes.c_char * size).from_address(address)
-    weakref.finalize(memory, library.saffu_unmap, address).atexit = False
-    return np.frombuffer(memoryview(memory), dtype=dtype).reshape(shape)
+    """A file as an array, which outlives the file's name and handle."""
+    return np.asarray(np.memmap(file, dtype, "r+", 0, shape if isinstance(shape, int) else tuple(shape)))
 
 
 def converted(array: Array, dtype: npt.DTypeLike) -> Array:

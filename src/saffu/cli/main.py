@@ -10,8 +10,8 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from saffu import __version__
@@ -86,8 +86,7 @@ def run(words: Sequence[str]) -> int:
     try:
         options = parse(words)
         if options is not None:
-            with lost_pages_explained(options):
-                options.command.run(options)
+            options.command.run(options)
         sys.stdout.flush()
     except SaffuError as error:
         return fail(as_typed(str(error), options))
@@ -165,21 +164,6 @@ def top_help() -> str:
     return "\n".join(
         [*lines, "", "Run `saffu COMMAND --help` for options and examples; `saffu --version` for the version."]
     )
-
-
-@contextmanager
-def lost_pages_explained(options: argparse.Namespace) -> Iterator[None]:
-    """End with one line if a file of the model, which is mapped into memory, is cut while it is in use."""
-    if getattr(options, "model", None) is None:
-        yield
-        return
-    from saffu.calibrated.kernels import library
-
-    library.saffu_explain_lost_pages(1)
-    try:
-        yield
-    finally:
-        library.saffu_explain_lost_pages(0)
 
 
 class Notes(logging.Handler):

@@ -30,23 +30,6 @@ struct Buffer {  // memory that the caller frees with saffu_free
 
 void allocate(int64_t bytes, Buffer *buffer);  // throws std::bad_alloc
 
-// Releases mapped pages, if necessary, each time about this many bytes were read or written; a check takes microseconds.
-bool limited();
-extern "C" EXPORT void saffu_give_back();
-class Pace {
-  public:
-    void step(int64_t bytes) {
-        done += bytes;
-        if (done < 1 << 22) return;
-        done = 0;
-        if (on) saffu_give_back();
-    }
-
-  private:
-    bool on = limited();
-    int64_t done = 0;
-};
-
 // No exception may leave a kernel: `void f(…) KERNEL { … } OR_FAIL(result)`. Two can be thrown, that a count does not fit
 // and that memory is exhausted; Python finds out by saffu_failure. A page has no exceptions: there it is a trap.
 enum Failure : int32_t { NONE, OUT_OF_MEMORY, COUNT_TOO_LARGE };  // as in calibrated/kernels.py

@@ -128,7 +128,6 @@ void token_shares(const Model &model, const View &view, const Match &match, int 
 // One position looked up in all views, and which exponent each of them gets. Done in three steps, it can begin early: each
 // step asks for the memory that the next one needs.
 struct Looked {
-    Pace pace;
     Match found[MAX_VIEWS];
     int exponent[MAX_VIEWS];
 
@@ -138,7 +137,6 @@ struct Looked {
     }
 
     void find(const Model &model, const Context &context) {
-        pace.step(1 << 19);  // dozens of pages, each of which brings its neighbors with it
         bool more = true;
         for (int v = 0; v < model.views; v++) found[v].levels = 0;
         for (int level = 1; more; level++) {  // all views at once, because each waits for memory

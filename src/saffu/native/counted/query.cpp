@@ -469,9 +469,7 @@ EXPORT int32_t saffu_match(const Model *model, int32_t view, const Token *tail, 
 EXPORT void saffu_view_score(const Model *model, const Token *ids, const int64_t *starts, int64_t documents, int64_t lo,
                              int64_t hi, double *out) KERNEL {
     const View &view = model->view[0];
-    Pace pace;
     each_target(starts, documents, lo, hi, [&](int64_t p, int64_t start) {
-        pace.step(1 << 16);
         Match found = match(view, Context{ids + p, p - start});
         Token target = model->rank[ids[p]];
         double share = (double)found.weight[0] * view.unigram[target];

@@ -145,7 +145,6 @@ void regroup_rows(const int64_t *offsets, const From *keys, const uint32_t *coun
         int64_t token = number == 1 ? c1 : (Token)(key >> (16 * (columns - number)));
         return classes && place >= exact ? classes[token] : token;
     };
-    Pace pace;
     auto each = [&](auto visit) {
         for (int64_t bucket = 0; bucket < n_buckets; bucket++) {
             int64_t c1 = first_bucket + bucket;
@@ -157,7 +156,6 @@ void regroup_rows(const int64_t *offsets, const From *keys, const uint32_t *coun
                 for (int k = 1; k < out_columns - 1; k++) key = (key << 16) | (Key)column(c1, keys[i], k);
                 visit(first, (Key)((key << 16) | (Key)(Token)keys[i]), counts[i]);
             }
-            pace.step((offsets[bucket + 1] - offsets[bucket]) * (sizeof(From) + sizeof(uint32_t)));
         }
     };
     each([&](int64_t first, Key, uint32_t) { buckets.begin[first - lo + 1]++; });
@@ -172,11 +170,9 @@ int64_t merge_rows(const int64_t *offsets_a, const Key *a, const uint32_t *count
                    const Key *b, const uint32_t *counts_b, int64_t n_buckets, int sign, int64_t *offsets, Key *keys,
                    uint32_t *counts) {
     int64_t written = 0;
-    Pace pace;
     for (int64_t bucket = 0; bucket < n_buckets; bucket++) {
         offsets[bucket] = written;
         int64_t i = offsets_a[bucket], j = offsets_b[bucket];
-        pace.step((offsets_a[bucket + 1] - i + offsets_b[bucket + 1] - j) * (sizeof(Key) + sizeof(uint32_t)));
         while (i < offsets_a[bucket + 1] || j < offsets_b[bucket + 1]) {
             bool has_a = i < offsets_a[bucket + 1], has_b = j < offsets_b[bucket + 1];
             bool use_a = has_a && (!has_b || a[i] <= b[j]), use_b = has_b && (!has_a || b[j] <= a[i]);

@@ -109,9 +109,7 @@ template <class Key> struct Builder {
     }
 
     void run(const int64_t *offsets, int64_t buckets) {
-        Pace pace;
         for (int64_t bucket = 0; bucket < buckets; bucket++) {
-            pace.step((offsets[bucket + 1] - offsets[bucket]) * 64);  // a row is read and, at each level, written
             build(1, offsets[bucket], offsets[bucket + 1], 0);  // contexts of one token are not stored by token
             clear(1);
         }
