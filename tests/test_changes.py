@@ -144,11 +144,11 @@ class Changes(RuleBasedStateMachine):
             self.lm.merge(SaffuLM(CONFIG).fit(sentences(6, 90)))
         assert learned(self.lm) == before
 
-    @rule(check=st.booleans())
-    def save_and_load(self, check: bool) -> None:
+    @rule(check=st.booleans(), compact=st.booleans())
+    def save_and_load(self, check: bool, compact: bool) -> None:
         self.number += 1
         folder = self.place / f"model {self.number}"
-        self.lm.save(folder)
+        self.lm.save(folder, compact=compact)
         self.lm = saffu.load(folder, check=check)
 
     @rule()

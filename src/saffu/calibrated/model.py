@@ -380,6 +380,10 @@ class CalibratedModel(Capabilities):
         except (KeyError, IndexError):
             raise SaffuError("the model's arrays do not fit its settings; restore the folder or train again") from None
         views = encoder.views
+        if sums is not None and not any(name.startswith("table ") for name in arrays):  # a compact folder
+            return cls.from_sums(
+                config, encoder, CalibratedSums.from_arrays(config.order, vocabulary, views, sums), "solve"
+            )
         tables = [Table.from_arrays(part_of(arrays, f"table {number}.")) for number in range(len(views))]
         if counts < 0 or any(table.distances != view.distances for table, view in zip(tables, views, strict=True)):
             raise SaffuError("the model's tables are damaged or of other settings; restore the folder or train again")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from saffu.cli.options import (
     Command,
     Parser,
+    add_compact_option,
     add_device,
     add_model,
     add_output_options,
@@ -43,6 +44,7 @@ ENCODER_STAYS = "note: the encoder stays as it was fitted, on text that may have
 def add_change_options(parser: Parser, _: Sequence[str]) -> None:
     add_model(parser)
     parser.add_argument("text", nargs="+", metavar="TEXT", help="files, folders, globs, or - for stdin")
+    add_compact_option(parser)
     add_device(parser)
     add_output_options(parser)
     add_text_options(parser)
@@ -68,6 +70,7 @@ def add_merge_options(parser: Parser, _: Sequence[str]) -> None:
     parser.add_argument("models", nargs="+", type=named_path, metavar="MODEL", help="model folders")
     parser.add_argument("--out", type=named_path, required=True, metavar="DIR", help="output folder")
     parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
+    add_compact_option(parser)
     help = "merge within this much memory (500M, 2G), using temporary files next to --out"
     parser.add_argument("--memory-limit", type=count, metavar="SIZE", help=help)
     add_output_options(parser)
@@ -181,7 +184,7 @@ def merge(options: argparse.Namespace) -> None:
     in_memory = options.memory_limit is None
     with changing(options.out, wait=False), bounded(options):
         lm = living.merge(SaffuLM.load(folder, check=in_memory) for folder in options.models)
-        lm.save(options.out)
+        lm.save(options.out, compact=options.compact)
     if shared := lm.log_[-1].get("shared", 0):
         are = "document is" if shared == 1 else "documents are"
         warn(f"{shared:,} {are} in more than one of the models; each copy is counted")
@@ -229,7 +232,7 @@ def changed_model(options: argparse.Namespace) -> Iterator[tuple[SaffuLM, TokenC
         if not corpus.targets:
             raise SaffuError("the text is empty; pass files with at least one non-empty line")
         yield lm, corpus
-        lm.save(options.model)
+        lm.save(options.model, compact=getattr(options, "compact", False))  # `score --update` has no such option
 
 
 def finish(options: argparse.Namespace, lm: SaffuLM, done: str, facts: dict[str, Any]) -> None:

@@ -372,6 +372,12 @@ def require_utf8(*texts: str) -> None:
         raise SaffuError("an argument is not UTF-8; pass it in that encoding")
 
 
+def add_compact_option(parser: argparse.ArgumentParser) -> None:
+    """Add --compact."""
+    help = "leave out the tables, most of a counted model's size; they are solved again whenever it is loaded"
+    parser.add_argument("--compact", action="store_true", help=help)
+
+
 def require_output(options: argparse.Namespace, *inputs: Path | str | None, whole: bool = False) -> None:
     """Fail before the work if --out cannot be written, or is one of the inputs. An export is replaced as a `whole`."""
     from saffu.commit import require_exportable, require_writable

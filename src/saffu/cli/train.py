@@ -14,6 +14,7 @@ from saffu.cli.options import (
     Command,
     Parser,
     add_cluster_option,
+    add_compact_option,
     add_output_options,
     add_set_option,
     add_settings,
@@ -61,6 +62,7 @@ def add_options(parser: Parser, words: Sequence[str]) -> None:
     parser.add_argument("text", nargs="*", metavar="TEXT", help=help)
     parser.add_argument("--out", type=named_path, metavar="DIR", help="output folder")
     parser.add_argument("--force", action="store_true", help="overwrite --out if it exists")
+    add_compact_option(parser)
     parser.add_argument(
         "--dev", nargs="+", metavar="FILE", help="held-out text [every 20th document, or stretch of a file]"
     )
@@ -202,6 +204,7 @@ def make(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConf
             encoder=encoder,
             training=training,
             device=device_of(options),
+            compact=options.compact,
         )
         log = Log(options, recipe.trains, solution(config.preset).always_trains)
         with TrainingText(recipe.selection) as text, executor(options, recipe, text) as place:
@@ -215,6 +218,8 @@ def make(options: argparse.Namespace, config: Settings, tokenizer: TokenizerConf
             if recipe.trains:
                 with training_log(options, log, corpora.dev) as on_row:
                     recipe.train(lm, corpora, on_row)
+        if options.compact and recipe.trains:
+            lm.save(options.out, compact=True)
         finish(lm, options.out, options, log)
 
 

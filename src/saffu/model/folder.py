@@ -158,8 +158,14 @@ def write(
     extra_files: Mapping[str, files.Content],
     extra_settings: Mapping[str, Any] | None = None,
     write_files: Callable[[Path, Mapping[str, Any], Mapping[str, files.Content]], None] = commit,
+    compact: bool = False,
 ) -> None:
-    """Write all of a model, `extra_files` next to it, and `extra_settings` into config.json."""
+    """Write all of a model, `extra_files` next to it, and `extra_settings` into config.json.
+
+    Of a `compact` folder, what follows from the counts is left out.
+    """
+    if compact and (lm.model_.counted_part is None or lm.model_.sums is None):
+        raise SaffuError("only a counted model with its counts can be saved without its tables; omit `compact`")
     verify_and_load(lm)
     model = lm.model_
     statistics = lm.statistics_
@@ -182,7 +188,7 @@ def write(
     except UNFIT as error:
         raise SaffuError(f"this model could not be loaded again ({error}); correct its `source_` or `log_`") from None
     contents: dict[str, files.Content] = {
-        MODEL: model.arrays,
+        MODEL: (lambda: without_tables(model.arrays())) if compact else model.arrays,
         TOKENIZER: tokenizer.encode(),
         REFERENCES: statistics.arrays,
         LOG: log.encode(),
@@ -192,6 +198,15 @@ def write(
     if ledger is not None:
         contents[LEDGER] = ledger.arrays
     write_files(path, manifest, contents | dict(extra_files))
+
+
+def without_tables(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return what a compact folder keeps of a model: what does not follow from its counts.
+
+    >>> without_tables({"encoder.plain": 1, "counted.table 0.1.keys": 2})
+    {'encoder.plain': 1}
+    """
+    return {name: array for name, array in arrays.items() if not name.removeprefix("counted.").startswith("table ")}
 
 
 def require_export(folder: Path) -> None:

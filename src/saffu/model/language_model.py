@@ -463,10 +463,14 @@ class SaffuLM:
         own = evaluate.references_of(self.model_)
         return self.statistics_.ngrams if own is None else own
 
-    def save(self, folder: str | Path, extra_files: Mapping[str, Content] | None = None) -> None:
-        """Write the model folder, with `extra_files` in it. Atomic: a reader finds the old model or the new one."""
+    def save(self, folder: str | Path, extra_files: Mapping[str, Content] | None = None, compact: bool = False) -> None:
+        """Write the model folder, with `extra_files` in it. Atomic: a reader finds the old model or the new one.
+
+        A `compact` folder of a counted model lacks the tables, which follow from its counts: they are solved whenever
+        it is loaded.
+        """
         with progress_bar("save", unit=None):
-            folders.write(living.unchanging(self), Path(folder), extra_files or {})
+            folders.write(living.unchanging(self), Path(folder), extra_files or {}, compact=compact)
 
     def export_hf(self, folder: str | Path) -> None:
         """Write a folder that transformers loads, and `saffu.load` too. Atomic."""

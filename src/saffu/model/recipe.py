@@ -74,6 +74,7 @@ class Recipe:
     encoder: SaffuLM | None = None
     training: Any = None  # settings of the network's training, apart from `config`
     device: str = "cpu"
+    compact: bool = False  # whether tables that follow from the counts are left out of the folder
 
     @property
     def trains(self) -> bool:
@@ -96,7 +97,9 @@ class Recipe:
 
         def on_stage(row: dict[str, Any]) -> None:
             lm.source_ = self.selection.summary(corpora.dev)
-            lm.save(self.folder)  # before it is shown, because the reader of the log may have exited
+            lm.save(
+                self.folder, compact=self.compact
+            )  # before it is shown, because the reader of the log may have exited
             on_row(row)
 
         dev = corpora.dev if corpora.dev.targets else None
