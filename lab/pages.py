@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from lab import companion_results, layer_results, recipe_results, transcripts
+from lab import companion_results, held_out, layer_results, recipe_results, transcripts
 from lab.fill import filled
 from lab.rows import Row, head, read_rows
 from saffu import files
@@ -165,6 +165,8 @@ def stale_pages(docs: Path) -> dict[Path, str]:
         computed["recipes.md"] = recipe_results.parts(results)
     if (docs / "explicit-layers.md").exists():
         computed["explicit-layers.md"] = layer_results.parts(results)
+    if (docs / "evaluation.md").exists():
+        computed["evaluation.md"] = held_out.parts(results)
     fresh: dict[Path, str] = {}
     for path in [docs.parent / "README.md", *sorted(docs.glob("*.md"))]:
         page = path.read_text("utf-8")
