@@ -144,7 +144,8 @@ print(f"and trained  bits per byte {both.score(held_out).bits_per_byte:.4f}")
 # --preset paper --backprop --out paper`):
 
 # %%
-small = saffu.PaperConfig(block=32, radius=4, block_dimension=32, hidden_dimension=64, fold_tokens=10_000)
+shape = {"block": 32, "radius": 4, "block_dimension": 32, "hidden_dimension": 64}
+small = saffu.PaperConfig(**shape, document_shards=8, fold_tokens=10_000)
 training = saffu.TrainingConfig(max_folds=2)
 paper = saffu.SaffuLM(small).fit(train[:300], dev=held_out, training=training)
 paper.backprop(train[:300], held_out, training)

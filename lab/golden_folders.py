@@ -24,6 +24,7 @@ NAMES = ("ann", "bob", "cat", "dan", "eve", "fay", "gus", "hal")
 COUNTED = {"order": 3, "slots": 2, "word_classes": 4, "output_classes": 4}
 NETWORK = {"order": 2, "slots": 1, "cache": 0, "depth": 1, "context": 32, "epochs": 12.0, "batch_tokens": 512}
 PAPER = {"block": 8, "radius": 2, "block_dimension": 10, "radius_dimension": 9, "hidden_dimension": 16}
+PAPER |= {"document_shards": 3}
 KINDS = ("calibrated", "companion", "paper", "paper-trained")
 
 

@@ -1,8 +1,8 @@
 """The paper in plain NumPy: the first file to read. `saffu.paper` computes the same numbers faster.
 
 A document is a list of token ids that ends with `<eod>`. Equations are numbered as in the paper: 1 the unit, 2 the
-co-occurrence, 3 the solution, 5 that of a decoder, 6 that of attention. docs/paper.md lists the places where the paper
-can be read in several ways, with the setting of each.
+co-occurrence, 3 the solution, 5 that of a decoder, 6 that of attention. It has neither the tokenizer nor Adam.
+docs/paper.md lists what the paper leaves open, with the setting of each.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def bit_vectors(frequencies: Any, bits: int) -> Array:
 def noised_embeddings(Z: Array, frequencies: Any) -> Array:
     """E_n = q_n Z_n/‖Z_n‖ + (1 − q_n) p with q = f/(f + 1), p = (1 − ē)/‖1 − ē‖, and ē the average embedding.
 
-    Here ē = [¾, ¼], so p = [¼, ¾]. The last token has f = 0, as `<pad>`, `<sod>`, and `<frg>` do: it is all noise.
+    Here ē = [¾, ¼], so p = [¼, ¾]. The last token has f = 0, as `<pad>`, `<sod>`, and `<frg>`, which are never targets,
+    and every token that does not occur: it is all noise.
 
     >>> noised_embeddings(np.array([[1, 0], [0, 1], [1, 1]]), [3, 1, 0]).tolist()
     [[0.8125, 0.1875], [0.125, 0.875], [0.25, 0.75]]
@@ -84,45 +85,30 @@ def examples(unit: str, documents: Documents, config: PaperConfig) -> list[Examp
 
     >>> config = PaperConfig(block=3, radius=2)
     >>> [example.slots for example in examples("block", [[7, 8, 9, EOD]], config)]
-    [[1, 0, 0], [1, 7, 0], [1, 7, 8], [2, 9, 0]]
+    [[1, 0, 0], [1, 7, 0], [2, 0, 0], [2, 9, 0]]
     >>> [example.slots for example in examples("radius", [[7, 8, 9, EOD]], config)]
-    [[0, 0], [7, 0], [7, 8], [8, 9]]
+    [[0, 0], [0, 7], [7, 8], [8, 9]]
     """
     found = []
     count = config.units()[unit].slots
-    side = config.padding if unit == "block" else config.radius_padding
+    left = unit == "radius" and config.pad_side == "left"
     for document in documents:
         for at, target in enumerate(document):
-            before = block_before if unit == "block" else radius_before
-            visible = document[: max(0, at - config.skips(unit))]
-            seen = before(visible, at, config)[-count:]
+            seen = block_before(document, at, config) if unit == "block" else document[max(0, at - count) : at]
             padding = [PAD] * (count - len(seen))
-            slots = padding + seen if side == "left" else seen + padding
-            previous = seen[-1] if seen else PAD
-            found.append(Example(target, slots, previous if config.query_slot == "previous" else slots[0]))
+            found.append(Example(target, padding + seen if left else seen + padding, seen[-1] if seen else PAD))
     return found
 
 
 def block_before(document: list[int], at: int, config: PaperConfig) -> list[int]:
-    """The marker and the tokens before the target at position `at`, within its block of b − 1 tokens."""
+    """The marker and the tokens before the target at position `at` = m − 1, within block i = ⌈m/(b − 1)⌉.
+
+    Shifted blocks predict the tokens a place later.
+    """
     content = config.block - 1
-    begin = last_place(at, config) // content * content if config.block_advance != "sliding" else max(0, at - content)
+    place = max(0, at - 1) if config.block_advance == "shifted" else at
+    begin = place // content * content
     return [SOD if begin == 0 else FRG, *document[begin:at]]
-
-
-def last_place(at: int, config: PaperConfig) -> int:
-    """The place whose block predicts the target at position `at`: its own, or the one before if blocks are shifted."""
-    return max(0, at - 1) if config.block_advance == "shifted" else at
-
-
-def radius_before(document: list[int], at: int, config: PaperConfig) -> list[int]:
-    """What precedes the target in its document, in its block, or in all blocks so far, with their markers."""
-    if config.radius_span == "block":
-        return block_before(document, at, config)
-    if config.radius_span != "blocks" or not config.block:
-        return [SOD] * (config.radius_span == "start") + document[:at]
-    begins = range(0, last_place(at, config) + 1, config.block - 1)
-    return [token for i in begins for token in [FRG if i else SOD, *document[i : min(i + config.block - 1, at)]]]
 
 
 @dataclass
@@ -131,7 +117,6 @@ class Unit:
     W: Array  # (K, K)
     U: Array  # (D or K·D, D_H)
     mode: str = "sum"
-    slot_weight: str = "decimal"
 
 
 def softmax(scores: Any) -> Array:
@@ -146,15 +131,14 @@ def quadratic_features(unit: Unit, example: Example) -> Array:
 
 def attention(unit: Unit, example: Example) -> Array:
     """A_m = −log softmax(Q_m W): log K for each of K slots if attention is uniform."""
-    A = -np.log(softmax(quadratic_features(unit, example) @ unit.W))
-    return A / {"decimal": math.log(10), "natural": 1, "unit": math.log(len(A))}[unit.slot_weight]
+    return -np.log(softmax(quadratic_features(unit, example) @ unit.W))
 
 
 def hidden_state(unit: Unit, example: Example) -> Array:
     """H_m: the slots weighted by attention, added or side by side.
 
     >>> unit = Unit(np.array([[0.5, 0.5], [1, 0]]), np.ones((2, 2)), np.zeros((2, 2)))
-    >>> (hidden_state(unit, Example(target=0, slots=[0, 1], query=1)) / math.log10(2)).round(9).tolist()
+    >>> (hidden_state(unit, Example(target=0, slots=[0, 1], query=1)) / math.log(2)).round(9).tolist()
     [1.5, 0.5]
     """
     weighted = [A * unit.E[slot] for A, slot in zip(attention(unit, example), example.slots, strict=True)]
@@ -166,23 +150,28 @@ def unit_output(unit: Unit, example: Example) -> Array:
     return softmax(hidden_state(unit, example) @ unit.U)
 
 
-def variation(unit: Unit, example: Example, wanted: Array) -> Array:
-    """V_mk − c = [U z̃ − U softmax(HU)]·X_mk (Sec. 2.3), the gradient in A; in mode "cat" slot k has its own U."""
-    residual = wanted - unit_output(unit, example)
+def variation_bound(slots: int, vocabulary: int) -> float:
+    """c = 2 (1 + 1/K) log N (Sec. 2.4)."""
+    return 2 * (1 + 1 / slots) * math.log(vocabulary)
+
+
+def variation(unit: Unit, example: Example, wanted: Array, c: float, sign: int = 1) -> Array:
+    """V_mk = [U z̃ − U softmax(HU) + c]·X_mk (Sec. 2.3, 2.4), the gradient in A; in mode "cat" slot k has its own U."""
+    residual = sign * (wanted - unit_output(unit, example))
     by_slot = unit.U.reshape(-1, unit.E.shape[1], unit.U.shape[1])  # one for all slots, or one per slot
     own = [by_slot[k if unit.mode == "cat" else 0] for k in range(len(example.slots))]
-    return np.array([U @ residual @ unit.E[slot] for U, slot in zip(own, example.slots, strict=True)])
+    return np.array([(U @ residual + c) @ unit.E[slot] for U, slot in zip(own, example.slots, strict=True)])
 
 
-def initial_variation(E: Array, frequencies: Any, example: Example) -> Array:
-    """V̂_mk − c = [log E_{i_m} − log Eᵀ ȳ]·X_mk (Sec. 2.4), ȳ the mean target: V while there is no decoder.
+def initial_variation(E: Array, frequencies: Any, example: Example, c: float, sign: int = 1) -> Array:
+    """V̂_mk = [log E_{i_m} − log Eᵀ ȳ + c]·X_mk (Sec. 2.4), ȳ the mean target: V while there is no decoder.
 
     >>> E = np.array([[0.5, 0.5], [0.8, 0.2]])  # the difference is ½ [log .5/.8, log .5/.2]
-    >>> initial_variation(E, [1, 1], Example(target=0, slots=[1], query=1)).round(4).tolist()
+    >>> initial_variation(E, [1, 1], Example(target=0, slots=[1], query=1), c=0).round(4).tolist()
     [-0.0964]
     """
     mean = (np.array(frequencies) / sum(frequencies)) @ np.log(E)
-    return np.array([(np.log(E[example.target]) - mean) @ E[slot] for slot in example.slots])
+    return np.array([(sign * (np.log(E[example.target]) - mean) + c) @ E[slot] for slot in example.slots])
 
 
 def smallest_shift(F: Array) -> Array:
@@ -213,12 +202,12 @@ def count(inputs: Sequence[Array], targets: Any) -> Counts:
 
 
 def solution(F: Array, priming: float) -> Array:
-    """Eq. 3 (and 5, 6): log F_ji − (K − 1)/K log Σ_d F_di, as it is stored, in float32.
+    """Eq. 3 (and 5, 6): log F_ji − (K − 1)/K log Σ_d F_di.
 
     >>> solution(np.array([[2.0], [6.0]]), priming=2).round(4).tolist()  # log 2 − ½ log 8, log 6 − ½ log 8
     [[-0.3466], [0.752]]
     """
-    return np.asarray(np.float32(np.log(F) - (priming - 1) / priming * np.log(F.sum(0))), dtype=np.float64)
+    return np.asarray(np.log(F) - (priming - 1) / priming * np.log(F.sum(0)))
 
 
 @dataclass
@@ -258,66 +247,59 @@ def perplexity(network: Network, documents: Documents) -> float:
     return float(np.exp(-np.log(probabilities(network, documents)[np.arange(len(targets)), targets]).mean()))
 
 
+def frequencies_of(documents: Documents, vocabulary: int) -> npt.NDArray[np.int64]:
+    """f = Σ_m Y_m: how often each token is a target."""
+    return np.bincount([token for document in documents for token in document], minlength=vocabulary)
+
+
 def fit(folds: list[Documents], vocabulary: int, config: PaperConfig) -> Iterator[tuple[Network, dict[str, Counts]]]:
     """Initialize on the first fold, then tune on the following ones (Sec. 4); yields the network after each stage.
 
     >>> sizes = {"block": 3, "radius": 2, "block_dimension": 3, "radius_dimension": 3, "hidden_dimension": 3}
     >>> text = [[4, 5, 4, 5, EOD], [5, 4, 5, 4, EOD]]
-    >>> network, counts = next(fit([text], 6, PaperConfig(**sizes)))
+    >>> network, counts = next(fit([text], 6, PaperConfig(**sizes, document_shards=2)))
     >>> round(perplexity(network, text), 3)
-    2.831
+    2.485
     """
-    documents = [document for fold in folds for document in fold]
-    frequencies = np.bincount([token for document in documents for token in document], minlength=vocabulary)
-    Z = bit_vectors(frequencies, config.hidden_dimension)
+    f = frequencies_of([document for fold in folds for document in fold], vocabulary)
+    Z = bit_vectors(f, config.hidden_dimension)
     network = Network(config, {}, np.zeros(0), np.zeros(0))
     for name, (slots, mode, dimension) in config.units().items():
-        f = frequencies.copy()  # Σ_m Y_m counts targets, which `<pad>`, `<sod>`, and `<frg>` never are
-        if config.special_noise in ("padding", "zero-padding", "counted"):
-            f[[SOD, FRG]] = len(documents), 1
-            if config.block and (name == "block" or config.radius_span in ("block", "blocks")):
-                f[FRG] = max(1, sum(last_place(len(d) - 1, config) // (config.block - 1) for d in documents))
-        noise = {"block": "zero", "radius": "counted-padding"}[name] if config.special_noise == "masked" else None
-        noise = noise or config.special_noise
-        f[PAD] = len(documents) if noise in ("counted", "counted-padding") else 0
-        E = np.asarray(np.float32(noised_embeddings(bit_vectors(f, dimension), f)), dtype=np.float64)
-        E[PAD] *= 1e-4 if noise in ("zero", "zero-padding") else 1
-        network.units[name] = Unit(E, np.ones((slots, slots)), np.zeros(0), mode, config.slot_weight)
+        E = noised_embeddings(bit_vectors(f, dimension), f)
+        network.units[name] = Unit(E, np.ones((slots, slots)), np.zeros(0), mode)
     counts: dict[str, Counts] = {}
 
-    def add(layer: str, new: Counts, restart: bool) -> Counts:
+    def add(layer: str, new: Counts, restart: bool = False) -> Counts:
         if (old := counts.get(layer)) and not restart:
             new = Counts(old.F + new.F, old.norm + new.norm, old.targets + new.targets)
         counts[layer] = new
         return new
 
-    for stage in range(config.tune_folds + 1):
-        fold = folds[stage % len(folds)]
-        restart = not config.accumulate
+    for stage, fold in enumerate(folds[: config.tune_folds + 1]):
         targets = [token for document in fold for token in document]
         for name, unit in network.units.items():
             K = len(unit.W)
             context = examples(name, fold, config)
-            weight = {"decimal": math.log10(K), "natural": math.log(K), "unit": 1.0}[config.slot_weight]
             if stage or config.attention == "explicit":
-                V = [initial_variation(unit.E, frequencies, e) for e in context]
+                c = variation_bound(K, vocabulary)
+                sign = config.variation_sign
                 if stage:
-                    V = [variation(unit, e, Z[e.target] / Z[e.target].sum()) for e in context]
-                c = 2 * (1 + 1 / K) * math.log(vocabulary)
-                new = count([quadratic_features(unit, e) for e in context], [config.variation_sign * v + c for v in V])
-                total = add(f"{name}.attention", new, stage == 1 and config.restart_attention)
-                primings = {"paper": math.log(K), "slot_weight": weight, "slots": K}
+                    V = [variation(unit, e, Z[e.target] / Z[e.target].sum(), c, sign) for e in context]
+                else:
+                    V = [initial_variation(unit.E, frequencies_of(fold, vocabulary), e, c, sign) for e in context]
+                new = count([quadratic_features(unit, e) for e in context], V)
+                total = add(f"{name}.attention", new, restart=stage == 1)
                 F = total.F if config.variation_shift == "bound" else smallest_shift(total.F)
-                unit.W = solution(F, primings.get(config.attention_priming, total.norm / total.targets))
+                primings = {"paper": math.log(K), "slots": K, "measured": total.norm / total.targets}
+                unit.W = solution(F, primings[config.attention_priming])
             wanted = Z if config.hidden_targets == "raw" else Z / Z.sum(1, keepdims=True)
-            total = add(f"{name}.decoder", count([hidden_state(unit, e) for e in context], wanted[targets]), restart)
-            priming = K * weight if config.decoder_priming == "paper" else total.norm / total.targets
+            total = add(f"{name}.decoder", count([hidden_state(unit, e) for e in context], wanted[targets]))
+            priming = K * math.log(K) if config.decoder_priming == "paper" else total.norm / total.targets
             unit.U = solution(np.where(total.F.sum(0) > 0, total.F, config.smoothing), priming)
         if config.document_shards:
             shards = [at * config.document_shards // len(fold) for at, document in enumerate(fold) for _ in document]
-            new = count(document_inputs(network, fold), np.eye(config.document_shards)[shards])
-            total = add("document", new, restart)
+            total = add("document", count(document_inputs(network, fold), np.eye(config.document_shards)[shards]))
             network.D = solution(np.where(total.F.sum(0) > 0, total.F, config.smoothing), 1)
-        total = add("final", count(outputs(network, fold), np.eye(vocabulary)[targets]), restart)
+        total = add("final", count(outputs(network, fold), np.eye(vocabulary)[targets]))
         network.M = solution(total.F + config.smoothing, len(network.units) + (config.document_shards > 0))
         yield copy.deepcopy(network), dict(counts)

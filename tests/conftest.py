@@ -37,7 +37,13 @@ CONFIGS: dict[str, Callable[[], Settings]] = {
     "toy": ToyConfig,
     "calibrated": lambda: CalibratedConfig(order=4, slots=4, word_classes=20, output_classes=8),
     "paper": lambda: PaperConfig(
-        block=16, radius=4, block_dimension=16, radius_dimension=12, hidden_dimension=32, fold_tokens=2000
+        block=16,
+        radius=4,
+        block_dimension=16,
+        radius_dimension=12,
+        hidden_dimension=32,
+        document_shards=3,
+        fold_tokens=2000,
     ),
 }
 MODELS = tuple(CONFIGS)

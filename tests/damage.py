@@ -447,9 +447,13 @@ TABLE = [
         for shape in ([0, 2**60], [2**60, 0], [0, 2**31, 2**31])
     ),
     *(
-        Damage(file, f"{how} {n}", reshaped(how, n / 6), "" if how in REFUSED else None, kind=kind)
-        for kind in ("counted", "paper", "network")
-        for file in ARRAYS
+        Damage(file, f"{how} {n}", reshaped(how, n / 6), "" if how in REFUSED else None, uses, kind=kind)
+        for kind, names, uses in (
+            ("counted", ARRAYS, UPDATE),
+            ("paper", ("model.safetensors", "references.safetensors"), CHECK),  # which does not change
+            ("network", ARRAYS, UPDATE),
+        )
+        for file in names
         for how in RESHAPED
         for n in range(6)
     ),

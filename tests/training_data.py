@@ -11,7 +11,8 @@ from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD
 
 VOCABULARY = 20
-CONFIG = PaperConfig(block=12, radius=3, block_dimension=8, radius_dimension=6, hidden_dimension=12, fold_tokens=700)
+SHAPE = {"block": 12, "radius": 3, "block_dimension": 8, "radius_dimension": 6, "hidden_dimension": 12}
+CONFIG = PaperConfig(**SHAPE, document_shards=0, fold_tokens=700)
 QUICK = TrainingConfig(batch_size=64, max_folds=3)
 
 

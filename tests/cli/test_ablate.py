@@ -52,7 +52,6 @@ def test_the_whole_way(saffu, tmp_path):
         ("--memory-limit much", "invalid number 'much'"),
         ("--memory-limit 1e30", "invalid number '1e30'"),
         ("--set attention=none", "attention"),
-        ("--set accumulate=maybe", "--set accumulate must be yes or no"),
         ("--set bpe_words=5,6", "pass one value"),
         ("--set colour=5", "--set has no setting 'colour'"),
         ("--set smoothing=", "--set smoothing has no value"),
@@ -82,7 +81,7 @@ def test_an_interrupted_grid_says_how_to_resume(saffu, monkeypatch):
 
 def test_set_help(saffu):
     shown = saffu("ablate --out grid --set help").out
-    assert "hidden_dimension=128" in shown and "bpe_words=" in shown
+    assert "hidden_dimension=512" in shown and "bpe_words=" in shown
 
 
 def test_report_of_nothing(saffu, tmp_path):

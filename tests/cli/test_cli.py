@@ -146,7 +146,7 @@ def test_baselines_can_be_built_from_other_text(saffu, model):
 
 
 def test_models_change(saffu, tmp_path):
-    assert saffu(f"train train.txt --hold-out 0 --out model {SMALL}").status == 0
+    assert saffu(f"train train.txt --split line --hold-out 0 --out model {QUICK}").status == 0
     before = facts(saffu("eval model dev.txt.gz --json"))
     (tmp_path / "new.txt").write_text("a brand new line .\n")
     assert "added 1 document (" in saffu("update model new.txt").out

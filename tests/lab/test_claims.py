@@ -31,7 +31,7 @@ def test_all_claims_hold_on_the_papers_own_numbers():
     assert "0.01 per target" in found[7].evidence
     assert found[8].effect == pytest.approx(44.9 / 43.9 - 1)
     assert (found[12].effect, found[12].paper_effect) == (pytest.approx(0.035), pytest.approx(0.0362, abs=1e-4))
-    assert found[2].reading == "default settings"
+    assert found[2].reading == "printed"
 
 
 def test_small_texts_are_marked():
@@ -97,5 +97,5 @@ def test_the_command_prints_a_verdict_on_each_claim(tmp_path, capsys):
     results.append(paper_cells())
     main(["claims", str(tmp_path)])
     shown = capsys.readouterr().out
-    assert shown.startswith("1,000,000 tokens counted; default settings\n 1 holds:")
+    assert shown.startswith("1,000,000 tokens counted; printed\n 1 holds:")
     assert shown.count("holds:") == 12 and "Effect (paper's): -13.9% (-13.9%)" in shown

@@ -22,7 +22,7 @@ def positive(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
 def test_solution_is_equation_3(priming):
     F = positive(5, 4)
     expected = reference.solution(F.numpy(), priming)
-    np.testing.assert_allclose(equations.explicit_solution(F, priming), expected, rtol=1e-6)
+    np.testing.assert_allclose(equations.explicit_solution(F, priming), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(("entry", "shown"), [(0.0, "0"), (-2.5, "-2.5"), (math.nan, "nan")])
@@ -59,9 +59,7 @@ def test_counts_add():
 
 
 def test_priming_numbers_and_bound():
-    assert equations.decoder_priming_number(2, "decimal") == pytest.approx(2 * math.log10(2))
-    assert equations.decoder_priming_number(128, "natural") == pytest.approx(128 * math.log(128))
-    assert equations.decoder_priming_number(128, "unit") == 128
+    assert equations.decoder_priming_number(128) == pytest.approx(128 * math.log(128))
     assert equations.attention_priming_number(2) == pytest.approx(math.log(2))
     assert equations.attention_priming_number(8) == pytest.approx(math.log(8))
     assert equations.variation_bound(4, 100) == pytest.approx(2.5 * math.log(100))
@@ -84,21 +82,13 @@ def test_attention_weights_are_minus_log_of_a_distribution(scores):
     np.testing.assert_allclose(A[0], -np.log(reference.softmax(scores)), rtol=1e-9, atol=1e-12)
 
 
-def test_distribution_drops_tiny_values():
-    p = equations.distribution(torch.tensor([[0.0, 1.0, -66.0, -80.0]], dtype=torch.float64))[0]
-    expected = reference.softmax([0.0, 1.0, -66.0, -80.0])
-    np.testing.assert_allclose(p[:3], expected[:3], rtol=1e-12)
+def test_distribution_drops_tiny_values_in_float32_alone():
+    logits = torch.tensor([[0.0, 1.0, -66.0, -80.0]])
+    exact = reference.softmax([0.0, 1.0, -66.0, -80.0])
+    p = equations.distribution(logits)[0]
+    np.testing.assert_allclose(p[:3], exact[:3], rtol=1e-5)
     assert p[3] == 0
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.floats(0, 1), min_size=2, max_size=40), st.randoms())
-def test_rounded_numbers_add_exactly_in_any_order(numbers, random):
-    values = equations.rounded(torch.tensor(numbers, dtype=torch.float64)).tolist()
-    shuffled = random.sample(values, len(values))
-    total = sum(values)
-    assert sum(shuffled) == total
-    assert total - sum(shuffled[1:]) == shuffled[0]
+    np.testing.assert_allclose(equations.distribution(logits.double())[0], exact, rtol=1e-12)
 
 
 @pytest.mark.parametrize("table", [0, 1 << 25])
@@ -112,9 +102,9 @@ def test_look_ups(table, monkeypatch):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
     frequencies = torch.tensor([0, 3, 1, 0, 5, 2])
-    variation = InitialVariation(E, frequencies)(torch.tensor([4, 1]), j)
+    variation = InitialVariation(E, frequencies, 3.0)(torch.tensor([4, 1]), j)
     examples = [Example(4, j[0].tolist(), 0), Example(1, j[1].tolist(), 0)]
-    expected = [reference.initial_variation(E.numpy(), frequencies.tolist(), example) for example in examples]
+    expected = [reference.initial_variation(E.numpy(), frequencies.tolist(), example, c=3.0) for example in examples]
     np.testing.assert_allclose(variation, expected, rtol=1e-9)
 
 

@@ -249,12 +249,11 @@ def test_rounds_are_equations_5_and_6_of_the_reference(mode):
         W = np.ones((3, 3))
         for step in (start, start + 1):
             before = reference.Unit(E, W, np.zeros((4 if mode == "sum" else 12, 3)), mode)
-            before.slot_weight = "natural"
             counts = reference.count([reference.hidden_state(before, e) for e in examples], Y[y])
             before.U = reference.solution(counts.F + 0.05, counts.norm / counts.targets)
             np.testing.assert_allclose(found[step][0], W, rtol=1e-5)
             np.testing.assert_allclose(found[step][1], before.U, rtol=1e-4, atol=1e-5)
-            V = [sign * reference.variation(before, e, Y[e.target]) + c for e in examples]
+            V = [reference.variation(before, e, Y[e.target], c, sign) for e in examples]
             F = reference.count([reference.quadratic_features(before, e) for e in examples], V).F
             W = reference.solution(reference.smallest_shift(F) if least else F, np.log(3))
 

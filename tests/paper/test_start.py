@@ -29,7 +29,7 @@ def test_count_share_divides_the_documents_between_counting_and_training():
     counted, rest = TRAIN.split(0.25)
     assert (counted.documents, rest.documents) == (62, 188)
     model = started(CONFIG, training)
-    assert model.sums.targets == counted.targets
+    assert model.frequencies.sum() == counted.targets
     assert np.array_equal(Backprop(model, TRAIN, DEV, training).corpus.ids, rest.ids)
     with pytest.raises(SaffuError, match="no documents are left for the explicit solution"):
         list(start(TRAIN.slice(0, 2), VOCABULARY, CONFIG, replace(training, count_share=0.1)))
@@ -39,7 +39,6 @@ def test_count_share_divides_the_documents_between_counting_and_training():
 
 def test_cold_starts_follow_from_the_seed_and_scale_with_fan_in():
     one, other, wide = (started(CONFIG, replace(COLD, **given)) for given in ({}, {"seed": 2}, {"init_scale": 10.0}))
-    assert one.sums is None
     for name, weight in one.network.named_parameters():
         assert not torch.equal(weight, other.network.get_parameter(name))
         torch.testing.assert_close(10 * weight, wide.network.get_parameter(name))

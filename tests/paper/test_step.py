@@ -23,7 +23,7 @@ def first_targets(network, size):
     "settings",
     [
         {"block_mode": "sum", "radius_mode": "cat"},
-        {"block_mode": "cat", "radius_mode": "sum", "slot_weight": "unit"},
+        {"block_mode": "cat", "radius_mode": "sum", "pad_side": "right"},
         {"document_shards": 3},
         {"block": 12, "radius": 0, "block_mode": "cat"},
     ],

@@ -9,6 +9,7 @@ from paper_data import VOCABULARY, as_corpus
 
 from reference import paper as reference
 from reference.paper import EOD, PAD
+from saffu.paper import equations
 from saffu.paper.config import PaperConfig, UnitShape
 from saffu.paper.counting import AttentionCounter, DecoderCounter, OutputCounter
 from saffu.paper.equations import InitialVariation
@@ -39,7 +40,7 @@ def config_of(name: str, slots: int, mode: str, **settings) -> PaperConfig:
     """One unit alone."""
     other = {"block": "radius", "radius": "block"}[name]
     own = {name: slots, f"{name}_mode": mode, f"{name}_dimension": DIMENSION, other: 0}
-    return PaperConfig(**own, hidden_dimension=BITS, dtype="float64", **settings)
+    return PaperConfig(**own, hidden_dimension=BITS, document_shards=0, dtype="float64", **settings)
 
 
 def random_network(config: PaperConfig) -> tuple[Network, reference.Network]:
@@ -50,7 +51,7 @@ def random_network(config: PaperConfig) -> tuple[Network, reference.Network]:
     for weight in network.parameters():
         weight.copy_(4 * random(generator, *weight.shape) - 2)
     units = {
-        name: reference.Unit(unit.E.numpy(), unit.W.numpy(), unit.U.numpy(), unit.mode, config.slot_weight)
+        name: reference.Unit(unit.E.numpy(), unit.W.numpy(), unit.U.numpy(), unit.mode)
         for name, unit in network.units.items()
     }
     D = network.document.D.numpy() if network.document else np.zeros(0)
@@ -67,10 +68,9 @@ def windows_and_examples(network: Network, name: str, batch: int = 100):
 
 
 @CASES
-@pytest.mark.parametrize("slot_weight", ["decimal", "natural", "unit"])
 @pytest.mark.parametrize("tabulated", [False, True])
-def test_forward_is_equation_1(name, slots, mode, slot_weight, tabulated):
-    network, plain = random_network(config_of(name, slots, mode, slot_weight=slot_weight))
+def test_forward_is_equation_1(name, slots, mode, tabulated):
+    network, plain = random_network(config_of(name, slots, mode))
     unit, expected = network.units[name], plain.units[name]
     tables = network.tables()[name] if tabulated else None
     for window, _, examples in windows_and_examples(network, name):
@@ -86,8 +86,7 @@ def test_forward_is_equation_1(name, slots, mode, slot_weight, tabulated):
             np.testing.assert_allclose(logits[row], H @ expected.U, rtol=1e-9, atol=1e-12)
             p = reference.unit_output(expected, example)
             np.testing.assert_allclose(torch.softmax(logits[row], 0), p, rtol=1e-9, atol=1e-12)
-        if base := {"decimal": 10.0, "natural": math.e}.get(slot_weight):
-            assert (base**-A).sum(1).numpy() == pytest.approx(1, rel=1e-12)
+        assert torch.exp(-A).sum(1).numpy() == pytest.approx(1, rel=1e-12)
         if mode == "sum":
             states = [reference.hidden_state(expected, example) for example in examples]
             np.testing.assert_allclose(unit.weighted_sum(window, tables), states, rtol=1e-9)
@@ -110,10 +109,8 @@ def test_attention_is_uniform_at_first():
     network, _ = random_network(config)
     embeddings = random_embeddings(torch.Generator().manual_seed(0))
     unit = Unit(embeddings, UnitShape(5, "sum", DIMENSION), BITS).requires_grad_(False)
-    unit_weight = Unit(embeddings, UnitShape(5, "sum", DIMENSION), BITS, "unit").requires_grad_(False)
     for window, _, _ in windows_and_examples(network, "radius"):
-        np.testing.assert_allclose(unit.attention(window), math.log10(5), rtol=1e-12)
-        np.testing.assert_allclose(unit_weight.attention(window), 1, rtol=1e-12)
+        np.testing.assert_allclose(unit.attention(window), math.log(5), rtol=1e-12)
 
 
 @CASES
@@ -131,7 +128,7 @@ def test_variation_is_the_gradient_of_the_log_likelihood(name, slots, mode):
         np.testing.assert_allclose(V, A.grad, rtol=1e-9, atol=1e-12)
 
         for row, example in enumerate(examples):
-            expected = reference.variation(plain.units[name], example, wanted[example.target].numpy())
+            expected = reference.variation(plain.units[name], example, wanted[example.target].numpy(), c=0)
             np.testing.assert_allclose(V[row], expected, rtol=1e-9, atol=1e-12)
 
 
@@ -165,22 +162,55 @@ def assert_counts(counts, expected) -> None:
 @pytest.mark.parametrize("stage", ["initial", "tune"])
 def test_attention_counts(name, slots, mode, sign, stage):
     network, plain = random_network(config_of(name, slots, mode, variation_sign=sign))
-    unit = network.units[name]
-    frequencies = torch.arange(VOCABULARY)
-    initial = InitialVariation(unit.E, frequencies) if stage == "initial" else None
-    counter = AttentionCounter(network, name, network.tables()[name], torch.from_numpy(Z), initial)
-    features, variations = [], []
-    c = 2 * (1 + 1 / slots) * math.log(VOCABULARY)
+    counter = attention_counter(network, name, stage, sign)
     for targets in network.batches(as_corpus(DOCUMENTS), 7):
         counter.add(targets)
-    for example in reference.examples(name, DOCUMENTS, network.config):
-        if initial:
-            V = reference.initial_variation(plain.units[name].E, frequencies.tolist(), example)
-        else:
-            V = reference.variation(plain.units[name], example, Z[example.target] / sum(Z[example.target]))
-        features.append(reference.quadratic_features(plain.units[name], example))
-        variations.append(sign * V + c)
-    assert_counts(counter.counts, reference.count(features, variations))
+    examples = reference.examples(name, DOCUMENTS, network.config)
+    features = [reference.quadratic_features(plain.units[name], example) for example in examples]
+    c = reference.variation_bound(slots, VOCABULARY)
+    if stage == "initial":
+        V = [reference.initial_variation(plain.units[name].E, FREQUENCIES, e, c, sign) for e in examples]
+    else:
+        V = [reference.variation(plain.units[name], e, Z[e.target] / sum(Z[e.target]), c, sign) for e in examples]
+    assert_counts(counter.counts, reference.count(features, V))
+
+
+FREQUENCIES = list(range(VOCABULARY))
+
+
+def attention_counter(network: Network, name: str, stage: str, sign: int = 1) -> AttentionCounter:
+    unit = network.units[name]
+    bound = equations.variation_bound(unit.slots, VOCABULARY)
+    initial = InitialVariation(unit.E, torch.tensor(FREQUENCIES), bound, sign) if stage == "initial" else None
+    return AttentionCounter(network, name, network.tables()[name], torch.from_numpy(Z), initial)
+
+
+@pytest.mark.parametrize("stage", ["initial", "tune"])
+@pytest.mark.parametrize("mode", ["sum", "cat"])
+def test_the_bound_is_inside_the_bracket(mode, stage):
+    """[… + c]·X_k adds c‖X_k‖₁: where norms are not 1, F differs from that of […]·X_k + c."""
+    network, _ = random_network(config_of("block", 4, mode))
+    unit = network.units["block"]
+    norms = torch.linspace(0.5, 2.0, VOCABULARY, dtype=torch.float64)
+    unit.E.mul_(norms[:, None])
+    E, U = unit.E.numpy(), unit.U.numpy()
+    c = 2 * (1 + 1 / 4) * math.log(VOCABULARY)
+    mean = np.array(FREQUENCIES) / sum(FREQUENCIES) @ np.log(E)
+    inside, outside = np.zeros((4, 4)), np.zeros((4, 4))
+    for example in reference.examples("block", DOCUMENTS, network.config):
+        X, Q = E[example.slots], E[example.slots] @ E[example.query]
+        weights = -np.log(reference.softmax(Q @ unit.W.numpy()))
+        H = weights @ X if mode == "sum" else (weights[:, None] * X).ravel()
+        residual = Z[example.target] / Z[example.target].sum() - reference.softmax(H @ U)
+        by_slot = np.broadcast_to(U.reshape(-1, DIMENSION, BITS), (4, DIMENSION, BITS))
+        bracket = (np.log(E[example.target]) - mean)[None] if stage == "initial" else by_slot @ residual  # (1 or K, D)
+        inside += np.outer(Q, ((bracket + c) * X).sum(1))
+        outside += np.outer(Q, (bracket * X).sum(1) + c)
+    counter = attention_counter(network, "block", stage)
+    for targets in network.batches(as_corpus(DOCUMENTS), 7):
+        counter.add(targets)
+    np.testing.assert_allclose(counter.counts.F, inside, rtol=1e-9)
+    assert np.abs(inside / outside - 1).max() > 0.1
 
 
 @CASES
@@ -204,13 +234,12 @@ def test_decoder_counts(name, slots, mode, kind):
 
 
 SHAPE = {"block": 5, "radius": 10, "block_dimension": 4, "radius_dimension": 5, "hidden_dimension": BITS}
+SHAPE |= {"document_shards": 0, "dtype": "float64"}
 SHAPES = [
     {"block_mode": "sum", "radius_mode": "cat"},
     {"block_mode": "cat", "radius_mode": "sum"},
-    {"block_mode": "sum", "radius_mode": "sum", "query_slot": "first"},
-    {"block_mode": "cat", "radius_mode": "cat", "block": 11, "radius": 2},
-    {"padding": "left", "block_mode": "cat", "block": 11},
-    {"block_advance": "sliding", "radius_span": "block", "slot_weight": "unit"},
+    {"block_mode": "sum", "radius_mode": "sum", "block_advance": "shifted"},
+    {"block_mode": "cat", "radius_mode": "cat", "block": 11, "radius": 2, "pad_side": "right"},
     {"block": 0},
     {"radius": 0, "block": 2, "block_mode": "cat"},
     {"document_shards": 3},
@@ -239,7 +268,7 @@ def test_network_is_the_reference(settings):
     assert sum(sizes) == len(network.M) == len(hidden[0])
 
 
-NETWORK, _ = random_network(PaperConfig(**SHAPE, document_shards=3))
+NETWORK, _ = random_network(PaperConfig(**SHAPE | {"document_shards": 3}))
 
 
 @settings(max_examples=20, deadline=None)

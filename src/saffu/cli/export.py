@@ -125,7 +125,7 @@ def export_web(options: argparse.Namespace) -> None:
     if options.text:
         corpus = tokenized(options.text, options, lm)
         try:
-            counted, _ = counted_text(lm, corpus)
+            counted = counted_text(lm, corpus)
         except SaffuError:
             differs = f"saffu check {options.model} TEXT shows what differs"
             raise SaffuError(f"`text` must be all text that the model was made from; {differs}") from None

@@ -15,7 +15,7 @@ MODES = ("sum/sum", "cat/sum", "sum/cat", "cat/cat")  # block/radius, in the ord
 DOCUMENT_MODES = "sum/cat"  # where the paper adds its document model
 DOCUMENT_SHARDS = 256
 SHAPE = ("block", "radius", "block_mode", "radius_mode", "document_shards")  # varied within a grid
-UNRELATED = {"seed", "save_dtype"}  # settings that change no perplexity of a grid
+UNRELATED = {"seed"}  # changes no perplexity of a grid
 SWEPT = tuple(entry.name for entry in fields(PaperConfig) if entry.name not in {*SHAPE, *UNRELATED})
 DEFAULTS: dict[str, Any] = {entry.name: entry.default for entry in fields(PaperConfig)}
 
@@ -81,10 +81,10 @@ def title_of(modes: str, documents: bool) -> str:
 
 
 def reading_of(config: PaperConfig) -> str:
-    """The settings that differ from the defaults, in words.
+    """The settings that differ from those of `printed`, in words.
 
     >>> reading_of(PaperConfig(smoothing=0.5, block=2))
     'smoothing 0.5'
     """
     changed = {name: getattr(config, name) for name in SWEPT if getattr(config, name) != DEFAULTS[name]}
-    return ", ".join(f"{name} {value}" for name, value in changed.items()) or "default settings"
+    return ", ".join(f"{name} {value}" for name, value in changed.items()) or "printed"

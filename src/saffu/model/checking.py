@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from saffu.text.corpus import TokenCorpus
 
 
-ROUNDING = 1e-5  # of sums in float32, as a share of the largest
-
-
 @dataclass
 class Findings:
     """What was verified, and what could not be."""
@@ -75,17 +72,13 @@ def _check_sizes(lm: SaffuLM) -> None:
 
 def _check_text(lm: SaffuLM, corpus: TokenCorpus) -> str:
     """The counts are exactly those of a text."""
-    parts, exact = counted_text(lm, corpus)
+    parts = counted_text(lm, corpus)
     held_out = plural(corpus.lines - parts.lines, "line")
-    those = "exactly those of the text" if exact else "those of the text, except for rounding"
-    return f"the counts are {those} ({parts.lines:,} lines; {held_out} held out)"
+    return f"the counts are exactly those of the text ({parts.lines:,} lines; {held_out} held out)"
 
 
-def counted_text(lm: SaffuLM, corpus: TokenCorpus) -> tuple[TokenCorpus, bool]:
-    """What a model has counted of its text, and whether its counts are exactly those of the text, or rounded.
-
-    Raises SaffuError if they are others. Only the paper's are rounded, depending on the portions they were added in.
-    """
+def counted_text(lm: SaffuLM, corpus: TokenCorpus) -> TokenCorpus:
+    """What a model has counted of its text. Raises SaffuError if its counts are not exactly those of the text."""
     parts = corpus
     if lm.ledger_ is not None:
         matches = Matches.of(corpus, lm.ledger_, int(lm.source_.get("hold_out") or 0))
@@ -96,32 +89,19 @@ def counted_text(lm: SaffuLM, corpus: TokenCorpus) -> tuple[TokenCorpus, bool]:
         if left.documents:
             parts_left = plural(left.documents, "document")
             raise SaffuError(f"{parts_left} or parts that are counted are not in the text, or not that often")
-    counts = lm.model_.count(parts).arrays()
-    sums = lm.model_.sums.arrays()
-    statistics = difference(statistics_of(lm, parts).arrays(), lm.statistics_.arrays())
-    if changed := difference(counts, sums, ROUNDING) or statistics:
+    changed = difference(lm.model_.count(parts).arrays(), lm.model_.sums.arrays())
+    changed = changed or difference(statistics_of(lm, parts).arrays(), lm.statistics_.arrays())
+    if changed:
         raise SaffuError(f"its counts are not those of the text ({changed} differs)")
-    return parts, not difference(counts, sums)
+    return parts
 
 
-def difference(one: Arrays, other: Arrays, tolerance: float = 0.0) -> str:
-    """The name of an array that is not the same in both; empty if all are.
-
-    `tolerance` is the difference that numbers other than integers may have, as a share of the largest.
-    """
-    names = sorted(one.keys() | other.keys())
-    return next(
-        (
-            name
-            for name in names
-            if name not in one or name not in other or not _equal(one[name], other[name], tolerance)
-        ),
-        "",
-    )
+def difference(one: Arrays, other: Arrays) -> str:
+    """The name of an array that is not the same in both; empty if all are."""
+    if changed := sorted(one.keys() ^ other.keys()):
+        return changed[0]
+    return next((name for name, array in sorted(one.items()) if not _equal(array, other[name])), "")
 
 
-def _equal(a: Array, b: Array, tolerance: float) -> bool:
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    rounded = tolerance and a.dtype.kind == "f" and np.isfinite(a).all()
-    return a.tobytes() == b.tobytes() or bool(rounded and np.allclose(a, b, 0, tolerance * np.abs(a).max(initial=0)))
+def _equal(a: Array, b: Array) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()

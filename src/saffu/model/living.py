@@ -192,11 +192,10 @@ def counted_alone(lm: SaffuLM) -> SaffuLM:
 def require_changeable(lm: SaffuLM) -> Ledger:
     """The model's ledger. Raises SaffuError with the reason if its counts are not those of whole documents."""
     remedy = "fit one with its encoder (SaffuLM(encoder=…), saffu train --encoder)"
+    if lm.config.preset == "paper":
+        raise SaffuError("models of the paper are solved once and do not change; count all of the text again")
     if lm.model_.sums is None:
-        raise SaffuError(
-            "this model cannot be updated: it was tuned or trained by backpropagation, or exported, so it has no "
-            f"counts that its weights follow from; {remedy}"
-        )
+        raise SaffuError(f"this model cannot be updated: it was exported without its counts; {remedy}")
     verify_and_load(lm)
     if lm.ledger_ is None:
         raise SaffuError(f"this model cannot be updated: it has no ledger of the documents it has counted; {remedy}")

@@ -122,7 +122,7 @@ def paper_from_arrays(config: PaperConfig, vocabulary: int, arrays: Arrays, sums
     require_usable(device)
     from saffu.paper.model import PaperModel
 
-    return PaperModel.from_arrays(config, vocabulary, arrays, sums, device)
+    return PaperModel.from_arrays(config, vocabulary, arrays, device)
 
 
 def train_companion(

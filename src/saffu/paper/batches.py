@@ -57,9 +57,8 @@ class ShuffledFold:
         means = self._means(ids, positions, first) if self.network.config.document_shards and len(ids) else None
         return Targets(ids, positions, self.documents[targets], self.tokens, offsets, means)
 
-    @torch.no_grad()
     def _means(self, ids: Tensor, positions: Tensor, first: int) -> Tensor:
-        """The document model's inputs, (n, D): constants of a step, even where embeddings are trained."""
+        """The document model's inputs, (n, D)."""
         end = first + self.network.lookback
         history = self.tokens[end - int(positions[0]) : end].long()
         return preceding_means(self.network.document_embeddings, ids, positions, history)

@@ -9,11 +9,6 @@ from saffu.errors import SaffuError
 from saffu.settings import Settings, setting
 
 MOST = 1 << 14  # of anything that a weight matrix has one row for
-COUNTED_MARKERS = (
-    "padding",
-    "zero-padding",
-    "counted",
-)  # values of `special_noise` that give `<sod>` and `<frg>` counts
 
 
 class UnitShape(NamedTuple):
@@ -31,9 +26,9 @@ class UnitShape(NamedTuple):
 
 @dataclass(frozen=True)
 class PaperConfig(Settings):
-    """How a network is shaped and solved. The defaults are those of the paper's "best" model.
+    """How a network is shaped and solved. The defaults, `printed`, are the paper's formulas and its best shape.
 
-    The rare settings are the places where the paper can be read in more than one way; docs/paper.md explains each.
+    The rare settings are choices that the paper leaves open or words ambiguously; docs/paper.md explains each.
     """
 
     preset: ClassVar[str] = "paper"
@@ -46,9 +41,9 @@ class PaperConfig(Settings):
     radius_mode: Literal["sum", "cat"] = setting("cat", "how the radial unit joins its slots: added, or side by side")
     block_dimension: int = setting(128, "embedding dimension of the block unit (D_b)", low=2, high=MOST)
     radius_dimension: int = setting(32, "embedding dimension of the radial unit (D_r)", low=2, high=MOST)
-    hidden_dimension: int = setting(128, "number of hidden bits that each unit predicts (D_H)", low=2, high=MOST)
+    hidden_dimension: int = setting(512, "number of hidden bits that each unit predicts (D_H)", low=2, high=MOST)
     document_shards: int = setting(
-        0,
+        256,
         "number of corpus shards the document model distinguishes (Δ); 0 for no document model",
         low=2,
         high=MOST,
@@ -62,65 +57,34 @@ class PaperConfig(Settings):
     )
     seed: int = setting(0, "random seed (sample text, random initialization, data order, dropout)", high=2**63 - 1)
 
-    special_noise: Literal["masked", "zero", "pure", "zero-padding", "padding", "counted", "counted-padding"] = setting(
-        "masked",
-        "f of <pad>, <sod>, and <frg>: 0, as they are never targets, and a zero vector for <pad> (zero) or not (pure); "
-        "the same for <pad> alone, and the other two as often as they are seen (zero-padding, padding); all as often "
-        "as they are seen (counted), or <pad> alone (counted-padding); zero in blocks, counted-padding in radii "
-        "(masked)",
-        rare=True,
-    )
-    query_slot: Literal["previous", "first"] = setting(
-        "previous", "slot used as the attention query (h): the one before the target, or the first", rare=True
-    )
     attention: Literal["explicit", "uniform"] = setting(
         "explicit", "attention after initialization: solved from V̂, or uniform", rare=True
     )
-    attention_priming: Literal["paper", "slot_weight", "slots", "measured"] = setting(
-        "paper", "K_W: log K in base e, in the base of `slot_weight`, K, or the mean norm of Q", rare=True
+    attention_priming: Literal["paper", "slots", "measured"] = setting(
+        "paper", "K_W: log K, K, or the mean norm of Q", rare=True
     )
     decoder_priming: Literal["paper", "measured"] = setting(
-        "paper", "K_U: the norm of H under uniform attention, or its mean norm", rare=True
+        "paper", "K_U: K log K, the norm of H under uniform attention, or its mean norm", rare=True
     )
     variation_shift: Literal["bound", "smallest"] = setting(
         "bound",
-        "what is added to V so that F(Q, V) is positive: the bound c, which makes attention almost uniform, or the "
-        "least that each row of F needs",
+        "what keeps F(Q, V) positive: the bound c, which makes attention almost uniform, or the least shift that each "
+        "row of F needs",
         rare=True,
     )
     variation_sign: Literal[1, -1] = setting(1, "sign of V in F(Q, V); the paper prints +1", rare=True)
-    accumulate: bool = setting(
-        True, "keep adding to the decoder counts during tuning instead of restarting them", rare=True
-    )
-    restart_attention: bool = setting(True, "discard the counts of V̂ at the first tuning", rare=True)
-    slot_weight: Literal["decimal", "natural", "unit"] = setting(
-        "decimal", "weight of a slot: −log softmax(QW) in base 10 or e, or divided by log K to about 1", rare=True
-    )
     hidden_targets: Literal["raw", "normalized"] = setting(
         "raw", "targets of the units' decoders in F(H, Z): bit-vectors Z, or Z/‖Z‖₁", rare=True
     )
-    block_advance: Literal["shifted", "whole", "sliding"] = setting(
-        "shifted",
-        "blocks cut the document every b − 1 tokens and predict the tokens a place later, or these; or each one ends "
-        "right before its target",
+    block_advance: Literal["whole", "shifted"] = setting(
+        "whole",
+        "blocks cut the document every b − 1 tokens and predict these, i = ⌈m/(b − 1)⌉, or the tokens a place later",
         rare=True,
     )
-    padding: Literal["right", "left"] = setting(
-        "right", "where <pad> fills a block: from the target on, or before the marker", rare=True
-    )
-    radius_padding: Literal["right", "left"] = setting(
-        "right",
-        "where <pad> fills a radius: after the text, or before it, so that every slot is a distance",
+    pad_side: Literal["left", "right"] = setting(
+        "left",
+        "where <pad> fills a radius: before the text, so that every slot is a distance, or after it",
         rare=True,
-    )
-    radius_span: Literal["document", "start", "blocks", "block"] = setting(
-        "document",
-        "what a radius spans: the document, <sod> and the document, all blocks so far with their markers, or the "
-        "target's block",
-        rare=True,
-    )
-    gap: Literal["none", "block", "radius", "both"] = setting(
-        "none", "units that skip the token right before the target", rare=True
     )
     smoothing: float = setting(
         1e-3,
@@ -130,29 +94,18 @@ class PaperConfig(Settings):
         rare=True,
     )
     dtype: Literal["float32", "float64"] = setting(
-        "float32", "dtype of the values being counted; sums are always float64", rare=True
-    )
-    save_dtype: Literal["float32", "float16"] = setting(
-        "float32", "dtype of the saved weights; float16 halves the file size", rare=True
+        "float32", "dtype of weights and values while counting; sums are always float64", rare=True
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (self.block or self.radius):
             raise SaffuError("`block` and `radius` are both 0; a model needs at least one unit: set one of them")
-        if self.radius_span == "block" and not self.block:
-            raise SaffuError("`radius_span` block needs blocks; set `block`, or use `radius_span` document")
-        if self.radius_span == "blocks" and self.skips("radius"):
-            raise SaffuError("a radius through blocks cannot skip a token; use `gap` block or `radius_span` document")
 
     @property
     def lookback(self) -> int:
         """How many tokens before a target its windows reach."""
-        return max(self.block, self.radius) + (self.gap != "none")
-
-    def skips(self, unit: str) -> bool:
-        """Whether a unit skips the token right before the target."""
-        return self.gap in (unit, "both")
+        return max(self.block, self.radius)
 
     def units(self) -> dict[str, UnitShape]:
         """The units that the model has, by name.
@@ -181,7 +134,7 @@ class TrainingConfig(Settings):
         1.0, "standard deviation of random initial weights, in units of 1/sqrt(fan_in)", high=1000, rare=True
     )
     learning_rate: float = setting(
-        1e-2, "learning rate of Adam; the paper's 5e-6 hardly moves random weights", high=1e30
+        1e-2, "learning rate of Adam; the paper's 5e-6 hardly moves random weights", low=1e-30, high=1e30
     )
     batch_size: int = setting(1024, "number of targets per step", low=1, high=1 << 24)
     dropout: float = setting(0.1, "dropout probability for the inputs of the units' decoders", high=0.99)

@@ -7,7 +7,6 @@ takes batches i, i + n, i + 2n, … and has its own sums.
 
 from __future__ import annotations
 
-import copy
 import functools
 import operator
 from collections.abc import Callable, Mapping
@@ -70,7 +69,6 @@ class AttentionCounter(UnitCounter):
     ):
         super().__init__(network, name, tables)
         self.initial = initial
-        self.sign = self.config.variation_sign
         self.wanted = (bits / bits.sum(1, keepdim=True)).to(self.unit.E)  # z̃ (N, D_H)
         self.bound = equations.variation_bound(self.unit.slots, network.vocabulary)
         self.F = torch.zeros(self.unit.slots, self.unit.slots, dtype=torch.float64, device=network.device)
@@ -82,12 +80,12 @@ class AttentionCounter(UnitCounter):
         column = torch.full((self.unit.slots,), window.width, device=features.device)
         column[window.slots] = torch.arange(window.width, device=features.device)
         if self.initial is not None:
-            variation = self.initial(target_ids, window.seen)  # V̂ − c, in the same columns
+            F = equations.co_occurrence(features, self.initial(target_ids, window.seen))[:, column]
         else:
             residual = self.wanted[target_ids] - equations.distribution(self.unit(window, self.tables))
-            variation = self.unit.variation(window, residual)  # V − c (m, K)
-        F = equations.co_occurrence(features, self.sign * variation + self.bound)[column]
-        self.F += F if self.initial is None else F[:, column]
+            variation = self.unit.variation(window, self.config.variation_sign * residual, self.bound)  # V (m, K)
+            F = equations.co_occurrence(features, variation)
+        self.F += F[column]
         self.norm += features.sum(0)[column].sum()
         self.seen += len(target_ids)
 
@@ -136,7 +134,7 @@ class OutputCounter(UnitCounter):
         self.sums = SumsByTarget(network.vocabulary, self.unit.U.shape[1], self.unit.E)
 
     def add_window(self, window: Window, target_ids: Tensor) -> None:
-        self.sums.add(equations.rounded_softmax(self.unit(window, self.tables)), target_ids)
+        self.sums.add(equations.distribution(self.unit(window, self.tables)), target_ids)
 
     @property
     def counts(self) -> Counts:
@@ -165,7 +163,9 @@ def count_attention(
     tables = network.tables(decode=frequencies is None)
     initial = {}
     if frequencies is not None:
-        initial = {name: InitialVariation(unit.E, frequencies) for name, unit in network.units.items()}
+        for name, unit in network.units.items():
+            bound = equations.variation_bound(unit.slots, network.vocabulary)
+            initial[name] = InitialVariation(unit.E, frequencies, bound, network.config.variation_sign)
     return _count(
         network,
         corpus,
@@ -199,12 +199,12 @@ def count_documents(network: Network, corpus: TokenCorpus) -> Counts:
 
 
 def count_final(network: Network, corpus: TokenCorpus) -> Tensor:
-    """F(h, Y) (rows of M, N): the outputs of the parts with the targets, rounded so that sums of it are exact."""
+    """F(h, Y) (rows of M, N): the outputs of the parts with the targets."""
     tables = network.tables()
 
     def pair(targets: Targets) -> tuple[Tensor, Tensor]:
         assert network.document is not None and targets.means is not None
-        return equations.rounded_softmax(targets.means @ network.document.D), targets.ids
+        return network.document(targets.means), targets.ids
 
     def begin() -> dict[str, Counter]:
         counters: dict[str, Counter] = {name: OutputCounter(network, name, tables[name]) for name in network.units}
@@ -213,13 +213,7 @@ def count_final(network: Network, corpus: TokenCorpus) -> Tensor:
         return counters
 
     counted = _count(network, corpus, "count final decoder", begin)
-    return equations.rounded(torch.cat([counts.F for counts in counted.values()]))
-
-
-def counting_network(network: Network) -> Network:
-    """The network in the dtype that its values are counted in; itself if it has that already."""
-    dtype = getattr(torch, network.config.dtype)
-    return network if network.M.dtype == dtype else copy.deepcopy(network).to(dtype)
+    return torch.cat([counts.F for counts in counted.values()])
 
 
 def _count(

@@ -23,10 +23,12 @@ class DocumentModel(nn.Module):
         return distribution(means @ self.D)
 
 
+@torch.no_grad()
 def preceding_means(embeddings: Tensor, ids: Tensor, positions: Tensor, history: Tensor) -> Tensor:
     """x_m = (E_<pad> + Σ_{j<m} E_{i_j})/m, (n, D), of consecutive targets.
 
-    `history` has the ids of the first target's document before the first target.
+    `history` has the ids of the first target's document before the first target. The result is a constant, even where
+    embeddings are trained.
 
     >>> E = torch.tensor([[2.0], [0.0], [0.0], [0.0], [4.0], [6.0]])
     >>> ids, positions = torch.tensor([5, 3, 4, 3]), torch.tensor([1, 2, 0, 1])

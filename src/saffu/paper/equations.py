@@ -29,25 +29,9 @@ def attention_weights(scores: Tensor) -> Tensor:
 
 
 def distribution(logits: Tensor) -> Tensor:
-    """softmax by row, the outer part of Eq. 1. Values below 1e-30 become zero, because denormal numbers are slow."""
-    return torch.nn.functional.threshold(torch.softmax(logits, dim=1), 1e-30, 0.0)
-
-
-def rounded(numbers: Tensor) -> Tensor:
-    """Round to multiples of 2⁻³⁴, in place.
-
-    float64 adds such numbers without error (up to 2¹⁹), so sums are the same bit for bit in any order and grouping,
-    and subtracting what was added leaves no trace.
-
-    >>> float(rounded(torch.tensor([0.1, 0.2], dtype=torch.float64)).sum()) * 2**34 % 1
-    0.0
-    """
-    return numbers.mul_(2.0**34).round_().mul_(2.0**-34)
-
-
-def rounded_softmax(logits: Tensor) -> Tensor:
-    """softmax by row, as it is counted: rounded in float64; float32 sums are rounded later instead."""
-    return rounded(torch.softmax(logits, dim=1)) if logits.dtype == torch.float64 else distribution(logits)
+    """softmax by row, the outer part of Eq. 1. In float32, values below 1e-30 become zero: denormals are slow."""
+    p = torch.softmax(logits, dim=1)
+    return p if p.dtype == torch.float64 else torch.nn.functional.threshold(p, 1e-30, 0.0)
 
 
 def co_occurrence(inputs: Tensor, targets: Tensor) -> Tensor:
@@ -77,18 +61,9 @@ def fill_unseen(F: Tensor, smoothing: float) -> Tensor:
     return torch.where(F.sum(0) > 0, F, smoothing)
 
 
-def uniform_weight(slots: int, slot_weight: str) -> float:
-    """The weight of each slot under uniform attention: log₁₀ K, ln K, or 1.
-
-    >>> [round(uniform_weight(100, slot_weight), 3) for slot_weight in ("decimal", "natural", "unit")]
-    [2.0, 4.605, 1.0]
-    """
-    return {"decimal": math.log10(slots), "natural": math.log(slots), "unit": 1.0}[slot_weight]
-
-
-def decoder_priming_number(slots: int, slot_weight: str) -> float:
+def decoder_priming_number(slots: int) -> float:
     """K_U = K log K, the norm of H under uniform attention: K features of unit norm, each weighted by log K."""
-    return slots * uniform_weight(slots, slot_weight)
+    return slots * math.log(slots)
 
 
 def attention_priming_number(slots: int) -> float:
@@ -104,8 +79,8 @@ def variation_bound(slots: int, vocabulary: int) -> float:
 def smallest_shift(F: Tensor) -> Tensor:
     """F(Q, V) with the least shift of V in each row, in place of c, that leaves every entry positive.
 
-    c adds c·Σ_m Q_mj to all of row j, so that the differences within a row do not depend on it. Its least entry becomes
-    `MARGIN` of its range. A row whose range is mere rounding stays as it is.
+    With features of unit norm, c adds c·Σ_m Q_mj to all of row j, so that the differences within a row do not depend on
+    it. Its least entry becomes `MARGIN` of its range. A row whose range is mere rounding stays as it is.
 
     >>> smallest_shift(torch.tensor([[50.0, 52.0, 51.0], [7.0, 7.0, 7.0]])).tolist()  # doctest: +ELLIPSIS
     [[1.99...e-06, 2.0..., 1.0...], [7.0, 7.0, 7.0]]
@@ -145,14 +120,17 @@ class InnerProducts:
 
 
 class InitialVariation:
-    """V̂_mk − c = [log E_{i_m} − log Eᵀ·ȳ]·X_mk (Sec. 2.4): the targets of attention while there is no decoder."""
+    """V̂_mk = [log E_{i_m} − log Eᵀ·ȳ + c]·X_mk (Sec. 2.4): the targets of attention while there is no decoder.
 
-    def __init__(self, embeddings: Tensor, frequencies: Tensor):
-        log_embeddings = torch.log(embeddings)
+    With a `sign` of −1, that of the difference in brackets changes, and c stays.
+    """
+
+    def __init__(self, embeddings: Tensor, frequencies: Tensor, bound: float, sign: int = 1):
+        log_embeddings = sign * torch.log(embeddings)
         mean_target = (frequencies.double() / frequencies.sum()).to(embeddings.dtype)  # ȳ (N,)
         self.products = InnerProducts(log_embeddings, embeddings)
-        self.averages = embeddings @ (mean_target @ log_embeddings)  # (N,)
+        self.averages = embeddings @ (mean_target @ log_embeddings - bound)  # (N,)
 
     def __call__(self, target_ids: Tensor, slot_ids: Tensor) -> Tensor:
-        """(m,) target ids and (m, J) slot ids to V̂ − c (m, J)."""
+        """(m,) target ids and (m, J) slot ids to V̂ (m, J)."""
         return self.products(target_ids[:, None], slot_ids) - gather(self.averages, slot_ids)

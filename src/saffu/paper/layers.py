@@ -362,9 +362,9 @@ class SAFFU(nn.Module):
                 H = self.hidden(X, Q, W)
                 U = solve(co_occurrence(H, Y), len(H), None, smoothing)
                 yield W, U
-                gradient = (Y - torch.softmax(H @ U, dim=1)) @ U.T  # in H
-                V = (gradient.view(len(X), -1, X.shape[2]) * X).sum(2)  # (M, K)
-                F = co_occurrence(Q, sign * V + c)
+                gradient = sign * (Y - torch.softmax(H @ U, dim=1)) @ U.T  # in H
+                V = ((gradient + c).view(len(X), -1, X.shape[2]) * X).sum(2)  # (M, K)
+                F = co_occurrence(Q, V)
                 F = equations.smallest_shift(F) if least else F
                 if F.min() <= 0:
                     break

@@ -1,33 +1,29 @@
-"""`PaperModel`: the paper's network as a language model, with the sums that its final decoder follows from."""
+"""`PaperModel`: the paper's network as a language model."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from saffu.errors import SaffuError
-from saffu.files import are_counts
 from saffu.format import progress_bar
 from saffu.interface import Array, Arrays, Capabilities, Explanation, Floats, State, document_of
 from saffu.paper import explain
 from saffu.paper.config import PaperConfig
-from saffu.paper.counting import count_final, counting_network
 from saffu.paper.devices import run_workers, workers_for
 from saffu.paper.network import Network, Tables
-from saffu.paper.solving import solve_final, stored
 from saffu.paper.unit import Unit
 from saffu.paper.windows import Targets
 from saffu.text.corpus import TokenCorpus
 from saffu.text.tokenizer import EOD, PAD
 
-NOISE = 1e-4  # relative rounding error of float32 counts; a difference below zero by more was never counted
+UNCHANGING = "models of the paper are solved once and do not change; count all of the text again"
 
 
 class Document(NamedTuple):
@@ -38,82 +34,40 @@ class Document(NamedTuple):
     total: bytes  # Σ of their embeddings, float64, for the document model; empty without one
 
 
-@dataclass(frozen=True, eq=False)
-class PaperSums:
-    """The co-occurrences behind the final decoder, summed over documents."""
-
-    F: Floats  # (rows of M, N) F(h, Y)
-    frequencies: npt.NDArray[np.int64]  # (N,) of the targets
-
-    @property
-    def targets(self) -> int:
-        return int(self.frequencies.sum())
-
-    def __add__(self, other: PaperSums) -> PaperSums:
-        return PaperSums(self.F + other.F, self.frequencies + other.frequencies)
-
-    def __sub__(self, other: PaperSums) -> PaperSums:
-        """Raises SaffuError if a count would fall below zero. Tokens that no longer occur leave nothing behind."""
-        F = self.F - other.F
-        frequencies = self.frequencies - other.frequencies
-        if frequencies.min() < 0 or (F < -NOISE * (1 + other.F)).any():
-            raise SaffuError("cannot forget documents that were not counted; nothing was changed")
-        F = np.maximum(F, 0)
-        F[:, frequencies == 0] = 0
-        return PaperSums(F, frequencies)
-
-    def arrays(self) -> Arrays:
-        return {"F": self.F, "frequencies": self.frequencies}
-
-    @classmethod
-    def from_arrays(cls, arrays: Arrays) -> PaperSums:
-        F = arrays["F"]
-        frequencies = arrays["frequencies"]
-        if F.dtype != np.float64 or F.ndim != 2 or not are_counts(frequencies, F.shape[1]) or not np.isfinite(F).all():
-            raise SaffuError("the sums of the final decoder are damaged; train again")
-        return cls(F, frequencies)
-
-
 class PaperModel(Capabilities):
-    """A fitted network. It keeps look-ups of the network's weights, so the network must not change anymore."""
+    """A solved network. It keeps look-ups of the network's weights, so the network must not change anymore.
 
-    def __init__(self, network: Network, frequencies: npt.NDArray[np.int64], sums: PaperSums | None):
+    It is solved once: what it was counted from is not kept, so documents can be neither added nor removed.
+    """
+
+    sums = None
+
+    def __init__(self, network: Network, frequencies: npt.NDArray[np.int64]):
         """`frequencies` (N,) of the targets that the network's embeddings and hidden bits were made from."""
         self.network = network.eval().requires_grad_(False)
         self.frequencies = frequencies
-        self.sums = sums
 
     @classmethod
     def from_arrays(
-        cls,
-        config: PaperConfig,
-        vocabulary: int,
-        arrays: Arrays,
-        sums_arrays: Arrays | None,
-        device: torch.device | str = "cpu",
+        cls, config: PaperConfig, vocabulary: int, arrays: Arrays, device: torch.device | str = "cpu"
     ) -> PaperModel:
-        """The inverse of `arrays` and `sums.arrays`."""
+        """The inverse of `arrays`."""
         try:
             with torch.device("meta"):  # shapes only: what the settings ask for is compared before it is allocated
                 shapes = {name: torch.empty(vocabulary, shape.dimension) for name, shape in config.units().items()}
                 network = Network(config, shapes, vocabulary)
             weights = {name: torch.tensor(array).float() for name, array in arrays.items() if name != "frequencies"}
             network.load_state_dict(weights, assign=True)
-            sums = None if sums_arrays is None else PaperSums.from_arrays(sums_arrays)
             frequencies = arrays["frequencies"].astype(np.int64)
-            if frequencies.shape != (vocabulary,) or (sums and sums.F.shape != network.M.shape):
+            if frequencies.shape != (vocabulary,):
                 raise RuntimeError("an array of another shape")
         except (KeyError, RuntimeError, TypeError) as error:
             reason = str(error).splitlines()[0]
             raise SaffuError(f"the weights do not match the settings ({reason}); train again") from None
-        return cls(network.to(device), frequencies, sums)
-
-    @property
-    def counted_frequencies(self) -> Array:
-        return self.frequencies if self.sums is None else self.sums.frequencies
+        return cls(network.to(device), frequencies)
 
     def without_counts(self) -> PaperModel:
-        return PaperModel(self.network, self.frequencies, None)
+        return self
 
     @property
     def config(self) -> PaperConfig:
@@ -136,8 +90,8 @@ class PaperModel(Capabilities):
         return self.network.tables()
 
     def with_network(self, network: Network) -> PaperModel:
-        """A model with the weights of another network of the same shape, which no longer follow from sums."""
-        return PaperModel(copy.deepcopy(network), self.frequencies, None)
+        """A model with the weights of another network of the same shape."""
+        return PaperModel(copy.deepcopy(network), self.frequencies)
 
     def log_probabilities(self, corpus: TokenCorpus, progress: str | None = None) -> Floats:
         size = self.network.batch_size()
@@ -220,7 +174,7 @@ class PaperModel(Capabilities):
         return Targets(flat[offsets].long(), positions, torch.zeros_like(positions), flat, offsets, means)
 
     def explain(self, context: Sequence[int]) -> Explanation:
-        exact = PaperModel(copy.deepcopy(self.network).cpu().double(), self.frequencies, None)
+        exact = PaperModel(copy.deepcopy(self.network).cpu().double(), self.frequencies)
         with torch.no_grad():
             return explain.explain(
                 exact.network, self.frequencies, exact.targets_after([exact.start(context)]), context
@@ -234,26 +188,18 @@ class PaperModel(Capabilities):
         kinds |= {f"{name}.E": unit.E for name, unit in units}
         return {kind: np.ascontiguousarray(vectors.float().cpu().numpy()) for kind, vectors in kinds.items()}
 
-    def count(self, corpus: TokenCorpus) -> PaperSums:
-        F = count_final(counting_network(self.network), corpus)
-        return PaperSums(F.cpu().numpy(), corpus.frequencies(self.vocabulary))
+    def count(self, corpus: TokenCorpus) -> Any:
+        raise SaffuError(UNCHANGING)
 
-    def solved(self, sums: PaperSums) -> PaperModel:
-        network = copy.deepcopy(self.network)
-        M = solve_final(torch.tensor(sums.F, device=self.device), self.config)
-        network.M.copy_(stored(M, self.config))
-        return PaperModel(network, self.frequencies, sums)
+    def solved(self, sums: Any) -> PaperModel:
+        raise SaffuError(UNCHANGING)
 
     def arrays(self) -> Arrays:
-        arrays: dict[str, Array] = {"frequencies": self.frequencies}
-        for name, weight in self.network.state_dict().items():
-            # Embeddings stay in float32: in float16 some would become zero and have no logarithm.
-            narrow = self.config.save_dtype == "float16" and not name.endswith(".E")
-            arrays[name] = weight.to(torch.float16 if narrow else torch.float32).cpu().numpy()
-        return arrays
+        weights = {name: weight.cpu().numpy() for name, weight in self.network.state_dict().items()}
+        return {"frequencies": self.frequencies, **weights}
 
     def encoder_arrays(self) -> Arrays:
-        return {name: array for name, array in self.arrays().items() if name != "M"}
+        return self.arrays()
 
 
 def nearest_decoder(unit: Unit) -> torch.Tensor:

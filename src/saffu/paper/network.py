@@ -32,7 +32,7 @@ class Network(nn.Module):
         self.vocabulary = vocabulary
         self.units: Mapping[str, Unit] = nn.ModuleDict()  # type: ignore[assignment]
         for name, shape in config.units().items():
-            unit = Unit(embeddings[name], shape, config.hidden_dimension, config.slot_weight)
+            unit = Unit(embeddings[name], shape, config.hidden_dimension)
             self.units[name] = unit  # type: ignore[index]
         self.document: DocumentModel | None = None
         if config.document_shards:

@@ -1,8 +1,7 @@
 """Parts of models, fitted on their own, and the scores of all models that can be assembled from them.
 
 The units of a model only meet in its final decoder, so models share them: the 245 models of the paper's grid are made
-of 28 units and a document model. Radial units that pass through blocks depend on them: with `radius_span` blocks, there
-are 98 of them instead of 14.
+of 28 units and a document model.
 
 The final decoder of a model with one part is log F, because its priming number is 1 (Eq. 3). Next to other parts it
 keeps those rows: with K parts, whose outputs h_p each sum to one,
@@ -29,7 +28,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from saffu.paper.config import COUNTED_MARKERS, PaperConfig
+from saffu.paper.config import PaperConfig
 from saffu.paper.equations import distribution
 from saffu.paper.network import Network
 from saffu.paper.windows import Targets
@@ -38,7 +37,10 @@ from saffu.text.tokenizer import EOD, PAD
 
 NEAREST = 8  # tokens before a target that decide its place in the order of scoring
 DEFAULTS: dict[str, Any] = {entry.name: entry.default for entry in fields(PaperConfig)}
-OF_ONE_PART = ("radius", "block_mode", "radius_mode", "document_shards", "block_dimension", "radius_dimension")
+OF_ONE_PART = (
+    *("block", "radius", "block_mode", "radius_mode", "document_shards", "block_dimension", "radius_dimension"),
+    *("block_advance", "pad_side"),
+)
 
 
 @dataclass(frozen=True)
@@ -64,40 +66,28 @@ class UnitKey:
         return f"document model next to the {unit}" if self.name == "document" else unit
 
 
-def through_blocks(cell: PaperConfig) -> bool:
-    """Whether the cell's radial unit depends on b."""
-    return cell.radius_span in ("blocks", "block")
-
-
 @cache
 def block_unit(cell: PaperConfig) -> UnitKey:
-    alone: dict[str, Any] = {"radius": 0, "document_shards": 0, "radius_span": "document"}
-    alone["gap"] = "block" if cell.skips("block") else "none"
-    return UnitKey("block", replace(cell, **alone, **_defaults("radius_mode", "radius_dimension", "radius_padding")))
+    alone: dict[str, Any] = {"radius": 0, "document_shards": 0}
+    return UnitKey("block", replace(cell, **alone, **_defaults("radius_mode", "radius_dimension", "pad_side")))
 
 
 @cache
 def radius_unit(cell: PaperConfig) -> UnitKey:
-    """The cell's radial unit. If its span depends on b, it is fitted with that block."""
-    alone: dict[str, Any] = {"document_shards": 0, **_defaults("block_mode", "block_dimension", "padding")}
-    alone["gap"] = "radius" if cell.skips("radius") else "none"
-    if not through_blocks(cell):
-        alone |= {"block": 0, **_defaults("block_advance")}
-    return UnitKey("radius", replace(cell, **alone))
+    alone: dict[str, Any] = {"block": 0, "document_shards": 0}
+    return UnitKey("radius", replace(cell, **alone, **_defaults("block_mode", "block_dimension", "block_advance")))
 
 
 @cache
 def document_unit(cell: PaperConfig) -> UnitKey | None:
     """The cell's document model, next to the smallest block unit that has the same embeddings, which are all it reads.
 
-    Where markers are counted, these depend on the blocks; otherwise, a grid has a single document model.
+    So a grid has a single document model.
     """
     if not cell.document_shards:
         return None
-    config = block_unit(cell).config
-    if config.special_noise not in COUNTED_MARKERS:
-        config = replace(config, block=2, gap="none", **_defaults("block_mode", "block_advance", "padding"))
-    return UnitKey("document", replace(config, document_shards=cell.document_shards))
+    block = replace(block_unit(cell).config, block=2, **_defaults("block_mode", "block_advance"))
+    return UnitKey("document", replace(block, document_shards=cell.document_shards))
 
 
 def units_of(cells: Sequence[PaperConfig]) -> list[UnitKey]:
@@ -187,8 +177,7 @@ class Family:
     def divide(cells: Sequence[PaperConfig], decoders: Mapping[UnitKey, Decoder]) -> list[Family]:
         families: dict[PaperConfig, list[PaperConfig]] = {}
         for cell in cells:
-            block = cell.block if through_blocks(cell) else DEFAULTS["block"]
-            families.setdefault(replace(cell, block=block, **_defaults(*OF_ONE_PART)), []).append(cell)
+            families.setdefault(replace(cell, **_defaults(*OF_ONE_PART)), []).append(cell)
         return [Family(members, decoders) for members in families.values()]
 
     def _rows(self, decoders: Mapping[UnitKey, Decoder]) -> dict[UnitKey, Tensor]:

@@ -31,16 +31,17 @@ def start(
             raise SaffuError("no documents are left for the explicit solution; raise `count_share` or add text")
         yield from fit(counted, vocabulary, config, device)
         return
-    network = unsolved_network(corpus, vocabulary, config, device)
+    network = unsolved_network(corpus, vocabulary, config, device).float()
     randomize(network, training)
-    yield Stage("random", PaperModel(network, corpus.frequencies(vocabulary), None), {})
+    yield Stage("random", PaperModel(network, corpus.frequencies(vocabulary)), {})
 
 
 @torch.no_grad()
 def randomize(network: Network, training: TrainingConfig) -> None:
     """Draw all weights from normal distributions of standard deviation init_scale/√fan_in.
 
-    Random embeddings are softmax(normal): rows are positive and sum to 1, as a SAFFU's inputs must.
+    Random embeddings are softmax(normal): all rows, that of `<pad>` included, are positive and sum to 1, like the
+    bit-cipher's.
     """
     generator = torch.Generator().manual_seed(seed_of(training.seed, "random start"))
     for weight in network.parameters():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -36,11 +35,10 @@ class Unit(nn.Module):
     W: nn.Parameter  # (K, K) attention
     U: nn.Parameter  # (D or K·D, outputs) decoder
 
-    def __init__(self, embeddings: Tensor, shape: UnitShape, outputs: int, slot_weight: str = "decimal"):
+    def __init__(self, embeddings: Tensor, shape: UnitShape, outputs: int):
         super().__init__()
         self.slots = shape.slots
         self.mode = shape.mode
-        self.weight_scale = equations.uniform_weight(shape.slots, slot_weight) / math.log(shape.slots)
         self.register_buffer("E", embeddings)
         rows = embeddings.shape[1] * (shape.slots if shape.mode == "cat" else 1)  # word vectors have their own D
         self.W = nn.Parameter(embeddings.new_ones(shape.slots, shape.slots))  # all ones: uniform attention
@@ -64,13 +62,12 @@ class Unit(nn.Module):
         return similarities(window.query[:, None], window.seen)
 
     def attention(self, window: Window, tables: UnitTables | None = None) -> Tensor:
-        """A = −log softmax(QW), (m, K), in the base that `slot_weight` says, or divided by log K if it is "unit"."""
+        """A = −log softmax(QW), (m, K)."""
         W: Tensor = self.W
         if window.width < self.slots:  # the rows of the window's slots, and the sum of all others
             inside = W[window.slots]
             W = torch.cat([inside, (W.sum(0) - inside.sum(0))[None]])
-        weights = equations.attention_weights(self.quadratic_features(window, tables) @ W)
-        return weights if self.weight_scale == 1 else weights * self.weight_scale
+        return equations.attention_weights(self.quadratic_features(window, tables) @ W)
 
     def weighted_slots(self, window: Window, tables: UnitTables | None = None) -> tuple[Tensor, Tensor]:
         """Attention to the window's slots (m, J), and to all slots with the window's set to zero (m, K)."""
@@ -108,12 +105,12 @@ class Unit(nn.Module):
             logits = inputs @ by_slot[window.slots].flatten(0, 1)
         return logits if window.width == self.slots else logits + padding @ (self.E[PAD] @ by_slot)
 
-    def variation(self, window: Window, residual: Tensor) -> Tensor:
-        """V_mk − c = [U z̃ − U softmax(HU)]·X_mk, (m, K): the gradient of the unit's log-likelihood in A.
+    def variation(self, window: Window, residual: Tensor, bound: float = 0.0) -> Tensor:
+        """V_mk = [U z̃ − U softmax(HU) + c]·X_mk, (m, K): the gradient of the unit's log-likelihood in A, shifted by c.
 
-        `residual` is z̃ − softmax(HU), (m, outputs).
+        `residual` is z̃ − softmax(HU), (m, outputs), and `bound` is c.
         """
-        gradient = residual @ self.U.T  # in H, (m, D or K·D)
+        gradient = residual @ self.U.T + bound  # in H, (m, D or K·D)
         X = embedding(window.ids, self.E)  # (m, J, D)
         if self.mode == "sum":
             variation = (gradient @ self.E[PAD])[:, None].repeat(1, self.slots)

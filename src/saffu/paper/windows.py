@@ -1,13 +1,12 @@
 """The contexts of targets, as token ids: blocks and radii (Sec. 3).
 
 A *block* is a marker (`<sod>` in the first block of a document, `<frg>` in later ones) and b − 1 tokens. A target sees
-the part of its block that precedes it; the last one sees all of it. A *radius* is the r places before the target. Empty
-slots hold `<pad>`:
+the part of its block that precedes it. A *radius* is the r places before the target. Empty slots hold `<pad>`:
 
     document  7 8 9 <eod>      target   block, b = 3          radius, r = 2
                                7        <sod> <pad> <pad>     <pad> <pad>
-                               8        <sod> 7     <pad>     7     <pad>
-                               9        <sod> 7     8         7     8
+                               8        <sod> 7     <pad>     <pad> 7
+                               9        <frg> <pad> <pad>     7     8
                                <eod>    <frg> 9     <pad>     8     9
 
 Most slots of short contexts are `<pad>`, so a `Window` holds only a range of slots that covers the others.
@@ -102,75 +101,36 @@ def batches(
 
 def unit_windows(unit: str, targets: Targets, config: PaperConfig) -> Iterator[Window]:
     """The contexts of the "block" or the "radius" unit; every target appears in exactly one window."""
-    return (block_windows if unit == "block" else radius_windows)(targets, config)
-
-
-def block_windows(targets: Targets, config: PaperConfig) -> Iterator[Window]:
-    """The marker and the tokens of the target's block that precede it."""
-    marker, reach = block_start(targets.positions, config)
-    if config.skips("block"):
-        targets, reach = without_previous(targets, reach, marker)
-    return _windows(targets, config.block, reach, marker, config.padding == "left", config.query_slot)
-
-
-def radius_windows(targets: Targets, config: PaperConfig) -> Iterator[Window]:
-    """The r places before the target in its document, in its block with its marker, or in all blocks with theirs.
-
-    Without blocks, only `radius_span` start has a marker.
-    """
-    reach = targets.positions.int()
-    marker = None
-    block = 0
-    if config.radius_span == "block":
+    if unit == "block":
         marker, reach = block_start(targets.positions, config)
-    elif config.radius_span == "start":
-        marker = torch.full_like(reach, SOD)
-        reach = reach + 1
-    elif config.radius_span == "blocks" and config.block:
-        block = config.block
-        last = (reach - 1).clamp(min=0) if config.block_advance == "shifted" else reach
-        reach = reach + last // (block - 1) + 1  # the places of all blocks so far
-    if config.skips("radius"):
-        targets, reach = without_previous(targets, reach, marker)
-    return _windows(targets, config.radius, reach, marker, config.radius_padding == "left", config.query_slot, block)
-
-
-def without_previous(targets: Targets, reach: Tensor, marker: Tensor | None) -> tuple[Targets, Tensor]:
-    """The same targets without the token right before them, and how many places they see (n,): at least the marker."""
-    least = 0 if marker is None else 1
-    return targets._replace(offsets=targets.offsets - 1), (reach - 1).clamp(min=least)
+        return _windows(targets, config.block, reach, marker)
+    return _windows(targets, config.radius, targets.positions.int(), at_end=config.pad_side == "left")
 
 
 def block_start(positions: Tensor, config: PaperConfig) -> tuple[Tensor, Tensor]:
     """The marker of each target's block (n,), and how many places before the target it stands (n,)."""
     content = config.block - 1  # tokens per block
-    if config.block_advance == "sliding":
-        return torch.where(positions <= content, SOD, FRG).int(), 1 + positions.clamp(max=content).int()
-    if config.block_advance == "shifted":  # the first target of a document has its marker alone
-        within = torch.where(positions > 0, (positions - 1) % content + 1, 0)
-        return torch.where(positions <= content, SOD, FRG).int(), 1 + within.int()
-    return torch.where(positions < content, SOD, FRG).int(), 1 + positions.int() % content
+    shift = 1 if config.block_advance == "shifted" else 0
+    block = (positions - shift).clamp(min=0) // content  # i − 1
+    return torch.where(block == 0, SOD, FRG).int(), (1 + positions - block * content).int()
 
 
 def _windows(
-    targets: Targets, slots: int, reach: Tensor, marker: Tensor | None, at_end: bool, query_slot: str, block: int = 0
+    targets: Targets, slots: int, reach: Tensor, marker: Tensor | None = None, at_end: bool = False
 ) -> Iterator[Window]:
     """Windows of targets that see the `reach` (n,) places before them, the farthest of which holds the marker.
 
     If they are more than there are slots, the nearest ones. The slot before the target is the last one (`at_end`), or
-    the first one holds the farthest place. With `block`, places are those of blocks, one after the other, each with its
-    marker.
+    the first one holds the farthest place.
     """
     for rows, width in _by_width(reach.clamp(max=slots), slots):
-        context = _Context(targets.tokens, targets.offsets.int(), reach, marker, block)
+        context = _Context(targets.tokens, targets.offsets.int(), reach, marker)
         if len(rows) < len(reach):
             context = context.of(rows)
         first = slots - width if at_end else 0
         slot = torch.arange(first, first + width + (width < slots), device=rows.device, dtype=torch.int32)
-        farthest = slot.new_full((1, 1), slots) if at_end else context.reach.clamp(max=slots)[:, None]
-        distance = farthest - slot  # of each slot to the target
-        query = farthest if query_slot == "first" else slot.new_ones(1, 1)
-        yield Window(rows, context.at(distance), context.at(query).squeeze(1), first, width)
+        farthest = slots if at_end else context.reach.clamp(max=slots)[:, None]
+        yield Window(rows, context.at(farthest - slot), context.at(slot.new_ones(1)).squeeze(1), first, width)
 
 
 class _Context(NamedTuple):
@@ -180,30 +140,18 @@ class _Context(NamedTuple):
     offsets: Tensor  # (m,) int32
     reach: Tensor  # (m,) int32
     marker: Tensor | None  # (m,) int32
-    block: int
 
     def of(self, rows: Tensor) -> _Context:
         marker = None if self.marker is None else gather(self.marker, rows)
-        return _Context(self.tokens, gather(self.offsets, rows), gather(self.reach, rows), marker, self.block)
+        return _Context(self.tokens, gather(self.offsets, rows), gather(self.reach, rows), marker)
 
     def at(self, distance: Tensor) -> Tensor:
-        """The tokens at a distance (m or 1, J) before each target, (m, J): `<pad>` where there is nothing to see."""
-        if self.block:
-            return self.in_blocks(distance)
+        """The tokens at a distance (m, J) or (J,) before each target, (m, J): `<pad>` where there is nothing to see."""
         seen = gather(self.tokens, self.offsets[:, None] - distance.clamp(min=0))
         seen.masked_fill_((distance < 1) | (distance > self.reach[:, None]), PAD)
         if self.marker is None:
             return seen
         return torch.where(distance == self.reach[:, None], self.marker[:, None], seen)
-
-    def in_blocks(self, distance: Tensor) -> Tensor:
-        """The same, where every block's marker takes a place."""
-        reach = self.reach[:, None]
-        place = (reach - distance).clamp(min=0)  # from the first marker on
-        passed = (reach - 1) // self.block - place // self.block  # markers between the two
-        seen = gather(self.tokens, self.offsets[:, None] - (reach - place - passed).clamp(min=0))
-        seen = torch.where(place % self.block == 0, torch.where(place == 0, SOD, FRG).int(), seen)
-        return seen.masked_fill_((distance < 1) | (distance > reach), PAD)
 
 
 def _by_width(filled: Tensor, slots: int) -> Iterator[tuple[Tensor, int]]:
