@@ -47,7 +47,7 @@ class Ended:
     seconds: float
     megabytes: float  # at most in use, beyond what a command needs that does nothing
 
-    def problem(self, allowed: Sequence[int] = (0, 2), megabytes: float = 400) -> str:
+    def problem(self, allowed: Sequence[int] = (0, 2), megabytes: float = 600) -> str:
         """What is wrong with the way it ended."""
         last = (self.err.strip().splitlines() or [""])[-1]
         if self.status is None:
