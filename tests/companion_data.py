@@ -39,12 +39,12 @@ def dev_corpus(lm: SaffuLM) -> TokenCorpus:
     return TokenCorpus.build(lines_of(texts(2, 120)), lm.tokenizer_)
 
 
-def training(lm: SaffuLM, dev: TokenCorpus, spellings=None, **changes) -> Training:
+def training(lm: SaffuLM, dev: TokenCorpus, spellings=None, seconds=0.0, **changes) -> Training:
     """A run on the text that the model has counted."""
     corpus = lm.tokenize(texts(1, 600))
     config = resolved(CompanionConfig(**CONFIG.to_dict() | {"network_dropout": 0.2} | changes), corpus.targets, "cpu")
     model = lm.model_.with_parts(config=config)
-    return Training(model, corpus, dev, spellings=spellings)
+    return Training(model, corpus, dev, spellings=spellings, seconds=seconds)
 
 
 def with_network(text: list[str], dev: list[str]) -> SaffuLM:

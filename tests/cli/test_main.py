@@ -1,6 +1,8 @@
 """Exit statuses and the one line that explains them."""
 
 import argparse
+import ast
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from saffu.cli import commands
-from saffu.cli.main import as_typed, main, run
+from saffu.cli.main import SHORT_WAITS, as_typed, main, run
 from saffu.cli.signals import exit_if_received
 from saffu.errors import SaffuError, install_command
 from saffu.writing import ENDING
@@ -253,3 +255,27 @@ def test_a_signal_whose_exception_vanished_still_ends_a_server(monkeypatch):
         assert ended.value.code == status
     monkeypatch.setattr("saffu.cli.signals.received", [])
     exit_if_received()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, SHORT_WAITS),
+        ({"GOMP_SPINCOUNT": "7"}, {**SHORT_WAITS, "GOMP_SPINCOUNT": "7"}),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
+    ],
+)
+def test_threads_hardly_wait_for_each_other_unless_they_are_to(given, expected):
+    """The libraries read this when they are imported."""
+    code = """if True:
+        import os, sys
+        from saffu.cli.main import run
+        run(["--version"])
+        assert "numpy" not in sys.modules and "torch" not in sys.modules
+        print({name: value for name, value in os.environ.items() if "OMP_" in name or "THREAD_TIMEOUT" in name})
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in SHORT_WAITS and "OMP" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment | given, capture_output=True, text=True, check=True
+    )
+    assert ast.literal_eval(done.stdout.splitlines()[-1]) == expected

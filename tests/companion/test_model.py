@@ -14,11 +14,11 @@ from companion_data import CONFIG, counted_model, dev_corpus, texts, training
 from conftest import part
 from reference import companion as reference
 from saffu import CalibratedConfig, SaffuError, SaffuLM, load
-from saffu.companion import config, torch_networks
+from saffu.companion import config, torch_networks, train
 from saffu.companion.config import CompanionConfig, resolved
 from saffu.companion.networks import Networks
 from saffu.companion.rows import ages_of, excerpt, gate_inputs
-from saffu.companion.scoring import DeviceCorpus, score
+from saffu.companion.scoring import DeviceCorpus, Division, score
 from saffu.companion.spelling import spellings_of
 from saffu.companion.torch_networks import score_on_device
 from saffu.companion.train import Training
@@ -158,6 +158,50 @@ def test_a_run_without_time_says_that_it_achieved_nothing(counted, dev):
     assert rows[-1]["outcome"].endswith("allow more time")
     run.progress.steps = run.steps = 2  # as if the epochs had ended, not the time
     assert run.outcome().endswith("it needs a longer text, or more epochs")
+
+
+def seconds_of_a_run(counted, dev, monkeypatch, counting, preparing, step, scoring):
+    """How long a run of one minute takes where its parts take so long: by a clock that only these move."""
+
+    class Clock:
+        now = 0.0
+
+        def __call__(self):
+            return self.now
+
+    def taking(seconds, work):
+        def work_that_takes(*arguments, **options):
+            clock.now += seconds
+            return work(*arguments, **options)
+
+        return work_that_takes
+
+    clock = Clock()
+    monkeypatch.setattr("time.perf_counter", clock)
+    monkeypatch.setattr(train, "cross_fitted", taking(preparing, train.cross_fitted))
+    monkeypatch.setattr(Training, "_step", taking(step, lambda run: None))
+    monkeypatch.setattr(Training, "_scores", taking(scoring, Training._scores))
+    monkeypatch.setattr(Division, "calibrated", taking(3 * scoring, lambda division, networks: networks.copy()))
+    run = training(counted, dev, seconds=counting, minutes=1, epochs=10_000)
+    run.run()
+    assert run.progress.ended == "the budget is spent"
+    return counting + clock.now
+
+
+@pytest.mark.parametrize(
+    "parts", [(5, 10, 0.2, 0.5), (10, 10, 1, 2), (15, 20, 2, 1), (2, 3, 0.1, 3), (12, 24, 0.5, 0.1), (0, 0, 4, 1)]
+)
+def test_a_run_keeps_to_its_minutes(counted, dev, monkeypatch, caplog, parts):
+    assert 54 < seconds_of_a_run(counted, dev, monkeypatch, *parts) < 66
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("parts", [(40, 80, 1, 1), (10, 60, 1, 1), (70, 10, 0.1, 0.5)])
+def test_a_run_that_cannot_keep_to_its_minutes_says_so_before(counted, dev, monkeypatch, caplog, parts):
+    counting, preparing, *_ = parts
+    taken = seconds_of_a_run(counted, dev, monkeypatch, *parts)
+    assert taken == pytest.approx(counting + preparing + 15, rel=0.1)  # a quarter of the minute is for training
+    assert len(caplog.records) == 1
 
 
 def test_training_in_bfloat16_is_close_and_scores_in_float32(counted, dev, monkeypatch):

@@ -26,6 +26,11 @@ HIDDEN = re.compile(r"(?<=[/\\])\.[^/\\]+\.(writing-\w+|lock)$")  # made next to
 EXTRAS = {"torch": "torch", "matplotlib": "plots", "transformers": "hf", "starlette": "play", "uvicorn": "play"}
 
 
+SHORT_WAITS = {"GOMP_SPINCOUNT": "1000", "OPENBLAS_THREAD_TIMEOUT": "16"}
+"""How long threads of torch and of NumPy wait actively for each other: by default for milliseconds, in which they take
+the cores from those that they wait for, if others are busy, too. A step of training then took ten times as long."""
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit: 0 success, 2 user error, 130 interrupted, 143 terminated, 129 terminal closed."""
     status = 130
@@ -73,6 +78,10 @@ def run(words: Sequence[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             encoding = "utf-8" if sys.platform == "win32" else None  # where pipes would get another encoding
             stream.reconfigure(encoding=encoding, errors="backslashreplace")
+
+    if "OMP_WAIT_POLICY" not in os.environ:
+        for name, value in SHORT_WAITS.items():  # read by libraries when they are loaded
+            os.environ.setdefault(name, value)
 
     from saffu.cli.output import Harmless
     from saffu.errors import SaffuError, install_command

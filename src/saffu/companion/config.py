@@ -20,7 +20,7 @@ class CompanionConfig(CalibratedConfig):
     preset: ClassVar[str] = "companion"
 
     minutes: float = setting(
-        0.0, "total minutes, including counting, to train a network next to the counts", high=100_000
+        0.0, "minutes for everything, counting included, to train a network next to the counts", high=100_000
     )
     epochs: float = setting(0.0, "passes over the text, instead of or in addition to a limit in minutes", high=100_000)
     networks: int = setting(

@@ -26,7 +26,7 @@ from saffu.companion.spelling import Spellings
 from saffu.companion.torch_networks import TorchNetworks
 from saffu.errors import SaffuError
 from saffu.files import part_of
-from saffu.format import plural, progress_bar
+from saffu.format import plural, progress_bar, warn
 from saffu.interface import Array, Score
 from saffu.text.corpus import TokenCorpus
 from saffu.training import run
@@ -43,7 +43,11 @@ EARLY_STOP_AFTER = 0.6  # … after this fraction of it: much is gained while th
 ROUNDING = 1e-6  # bits per byte: a gate that is shut is not worse than the counts
 WARMUP = 50  # steps
 COOLDOWN = 0.6  # of a run: the share at its end in which learning rates fall to zero
-LEAST_SHARE = 0.5  # of the time is for training, however long counting took
+LEAST_SHARE = 0.25  # of the time is for training, however long counting and preparing took
+PREPARING = 2.0  # times as long as counting, about: what comes after it and before the first step
+LATE = 1.1  # of the time asked for: a run that would take longer says so before it starts
+CHECKS_SHARE = 0.25  # of a limited time at most is for checks before the last one
+CALIBRATED = 2.0  # times as long as scoring the start: about what a check takes, which fits the gates first
 SYNC = 8  # steps after which a GPU is waited for, and the clock read
 FEW_STEPS = 200  # hardly enough to learn anything
 
@@ -58,6 +62,8 @@ class Progress(run.Progress):
     best: float = math.inf  # bits per byte of the held-out text
     lowest: float = math.inf  # of what was trained, whether or not it is better than what training started from
     worse: int = 0  # of the checks since the lowest
+    checking: float = 0.0  # of the seconds, those of all checks
+    check: float = 0.0  # the seconds that the latest check took
 
 
 class Training(run.Run[CompanionModel, Progress]):
@@ -83,40 +89,44 @@ class Training(run.Run[CompanionModel, Progress]):
         self.model = self.best = model
         self.config = model.config
         self.progress = Progress()
-        began = time.perf_counter()
+        began = time.perf_counter() - seconds
+        whole = self.config.minutes * 60
+        is_short = warn_if_short(whole, seconds, (1 + PREPARING) * seconds)
         self.dev = excerpt(dev, DEV_TARGETS[self.device.type])
         cross_fit = cross_fitted(model.counted, corpus, "cross-fit") if cross_fit is None else cross_fit
-        self.division = Division(cross_fit, self.config.context, self.device)
-        counted, certainty = model.counted.log_probabilities_and_certainty(self.dev)
-        self.dev_flat = DeviceCorpus(self.dev, counted, gate_inputs(certainty, ages_of(self.dev)), self.device)
-        self.counted_score = self._score_of(counted)
-        torch.manual_seed(seed_of(self.config.seed, "weights"))
-        if model.networks is None:
-            self.networks = TorchNetworks.start(self.config, model.counted, self.device, spellings)
-        else:
-            self.networks = TorchNetworks.from_arrays(
-                self.config, model.counted, model.networks.restored_arrays(), self.device, spellings
-            )
-        self.networks.stack.train()
-        factor = 1.0 if self.config.rate is None else self.config.rate
-        decay = self.config.decay or 0.0
-        self.optimizer = Optimizer(self.networks.stack, self.networks.gates, decay, factor)
-        rows = -(-len(self.division.kept) // self.division.length)
-        self.rows = min(max(1, self.config.batch_tokens // self.division.length), rows)
-        self.steps_per_epoch = rows // self.rows
-        self.steps = max(1, round(self.config.epochs * self.steps_per_epoch))
-        graphed = self.device.type == "cuda"
-        self.take_step = GraphedStep(self._plain_step) if graphed else self._plain_step
-        self._rows: Tensor | None = None  # of the current epoch
-        self._loss = torch.zeros((), device=self.device)  # of the latest step since the run was begun or resumed
-        if model.networks is None:
-            self._open_gate()
-        whole = self.config.minutes * 60
-        left = whole - (seconds + time.perf_counter() - began)
-        if graphed and (not whole or max(left, LEAST_SHARE * whole) >= COMPILED_FROM):
-            self._compile()
-        self.before = seconds + time.perf_counter() - began
+        with progress_bar("prepare the network", unit=None):
+            self.division = Division(cross_fit, self.config.context, self.device)
+            counted, certainty = model.counted.log_probabilities_and_certainty(self.dev)
+            self.dev_flat = DeviceCorpus(self.dev, counted, gate_inputs(certainty, ages_of(self.dev)), self.device)
+            self.counted_score = self._score_of(counted)
+            torch.manual_seed(seed_of(self.config.seed, "weights"))
+            if model.networks is None:
+                self.networks = TorchNetworks.start(self.config, model.counted, self.device, spellings)
+            else:
+                self.networks = TorchNetworks.from_arrays(
+                    self.config, model.counted, model.networks.restored_arrays(), self.device, spellings
+                )
+            self.networks.stack.train()
+            factor = 1.0 if self.config.rate is None else self.config.rate
+            decay = self.config.decay or 0.0
+            self.optimizer = Optimizer(self.networks.stack, self.networks.gates, decay, factor)
+            rows = -(-len(self.division.kept) // self.division.length)
+            self.rows = min(max(1, self.config.batch_tokens // self.division.length), rows)
+            self.steps_per_epoch = rows // self.rows
+            self.steps = max(1, round(self.config.epochs * self.steps_per_epoch))
+            graphed = self.device.type == "cuda"
+            self.take_step = GraphedStep(self._plain_step) if graphed else self._plain_step
+            self._rows: Tensor | None = None  # of the current epoch
+            self._loss = torch.zeros((), device=self.device)  # of the latest step since the run was begun or resumed
+            if model.networks is None:
+                self._open_gate()
+        if graphed and (not whole or whole - (time.perf_counter() - began) >= COMPILED_FROM):
+            with progress_bar("compile the network", unit=None):
+                self._compile()
+        self.before = time.perf_counter() - began
         self.progress.limit = max(whole - self.before, LEAST_SHARE * whole)
+        if not is_short:
+            warn_if_short(whole, self.before, self.before)
 
     @torch.no_grad()
     def _open_gate(self) -> None:
@@ -140,21 +150,33 @@ class Training(run.Run[CompanionModel, Progress]):
     def fraction(self) -> float:
         """The fraction of the run that is done, by steps or by time, whichever is larger."""
         progress = self.progress
-        return max(progress.steps / self.steps, progress.seconds / progress.limit if progress.limit else 0.0)
+        return max(progress.steps / self.steps, progress.seconds / self.last_second if progress.limit else 0.0)
+
+    @property
+    def last_second(self) -> float:
+        """When training ends, if its time is limited: the last check, and the step that is being taken, come after."""
+        progress = self.progress
+        step = (progress.seconds - progress.checking) / max(1, progress.steps)
+        return max(progress.limit - progress.check - step, LEAST_SHARE * progress.limit)
 
     def moments(self, on_check: OnCheck[CompanionModel] | None) -> Iterator[bool]:
         progress = self.progress
         if not progress.steps:
-            mixture, alone = self._scores(self.networks)
+            mixture, alone = self._scores(self.networks, "score the start")
             start = mixture if self.model.networks else self.counted_score  # trained before, or not
             progress.best = start.bits_per_byte
             self._log(on_check, self.model, start, alone, 0.0)
-        self.read_clock()
-        progress.seconds -= progress.seconds if not progress.steps else 0.0  # scoring the start is not training
+            self.read_clock()
+            progress.checking = progress.seconds
+            progress.check = CALIBRATED * progress.seconds  # until there has been one
         with progress_bar("train", total=1000, unit="‰") as bar:
             while not progress.ended:
                 if self._is_check_due():  # also if the run was interrupted just before the check
+                    began = progress.seconds
                     self._check(on_check)
+                    self.read_clock()
+                    progress.check = progress.seconds - began
+                    progress.checking += progress.check
                     bar.note = f"{progress.best:.3f} bits/byte"
                     continue
                 self._step()
@@ -180,10 +202,17 @@ class Training(run.Run[CompanionModel, Progress]):
         return value.detach()
 
     def _is_check_due(self) -> bool:
-        """Whether the run is at one of its `CHECKS`, and far enough from the one before."""
+        """Whether the run is at its end, or at one of its `CHECKS`, far enough from the one before."""
         progress = self.progress
-        passed = self.fraction >= CHECKS[progress.checks] - 1e-9
-        return passed and (progress.steps - progress.last_check >= MIN_STEPS or self.fraction >= 1)
+        steps = progress.steps - progress.last_check
+        if self.fraction >= 1:
+            return steps > 0
+        if steps < MIN_STEPS or self.fraction < CHECKS[progress.checks] - 1e-9:
+            return False
+        return not progress.limit or (
+            progress.checking <= CHECKS_SHARE * progress.seconds
+            and progress.seconds + progress.check < self.last_second
+        )
 
     def _check(self, on_check: OnCheck[CompanionModel] | None) -> None:
         """Score the held-out text, keep the weights if they are the best so far, and log."""
@@ -225,7 +254,7 @@ class Training(run.Run[CompanionModel, Progress]):
         progress = self.progress
         tokens = progress.steps * self.rows * self.division.length  # read by each network
         row: Row = {"stage": f"train {fraction:.0%}", "fold": progress.checks, "step": progress.steps}
-        row |= {"tokens": tokens, "tokens_per_second": round(tokens / max(progress.seconds, 1e-9))}
+        row |= {"tokens": tokens, "tokens_per_second": round(tokens / max(progress.seconds - progress.checking, 1e-9))}
         row |= {"dev_perplexity": mixture.perplexity, "dev_bits_per_byte": mixture.bits_per_byte, "best": is_best}
         row |= {"network_bits_per_byte": alone.bits_per_byte}
         row |= {"counted_bits_per_byte": self.counted_score.bits_per_byte, "dev_tokens": self.dev.targets}
@@ -254,9 +283,9 @@ class Training(run.Run[CompanionModel, Progress]):
             why = f"it took only {plural(self.progress.steps, 'step')} in {self.progress.seconds:.0f} s; {remedy}"
         return f"the network adds nothing and was not kept: {why}"
 
-    def _scores(self, networks: TorchNetworks) -> tuple[Score, Score]:
+    def _scores(self, networks: TorchNetworks, progress: str | None = None) -> tuple[Score, Score]:
         """Score the held-out text, with the mixture and with the networks alone."""
-        scores = score(networks.stack, networks.gates, self.dev, self.dev_flat)
+        scores = score(networks.stack, networks.gates, self.dev, self.dev_flat, progress)
         return self._score_of(scores.mixture), self._score_of(scores.network)
 
     def _score_of(self, log_p: Array) -> Score:
@@ -275,6 +304,22 @@ class Training(run.Run[CompanionModel, Progress]):
         super().restore(checkpoint)
         if self.progress.checks >= len(CHECKS):
             raise SaffuError("the checkpoint is damaged (the number of checks); train again")
+
+
+def warn_if_short(whole: float, spent: float, ready: float) -> bool:
+    """Say how long a run will take if it cannot keep to the `whole` time; return whether it cannot.
+
+    `spent`: the seconds so far; `ready`: those after which training begins.
+    """
+    least = LEAST_SHARE * whole
+    if not whole or ready + least <= LATE * whole:
+        return False
+    preparing = f", and preparing to train takes about {ready - spent:.0f} s" if ready > spent else ""
+    warn(
+        f"{spent:.0f} of {whole:.0f} s have passed{preparing}; with {least:.0f} s of training, it takes about "
+        f"{ready + least:.0f} s in all; in {plural(math.ceil(2 * ready / 60), 'minute')}, half would be for training"
+    )
+    return True
 
 
 def cooled(fraction: float) -> float:

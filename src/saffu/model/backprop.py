@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saffu.errors import SaffuError
 from saffu.files import Content
+from saffu.format import progress_bar
 from saffu.model.solutions import shown_name, solution
 from saffu.settings import Settings
 from saffu.tools.generate import short_documents
@@ -37,15 +39,19 @@ def new_run(
     tokenizer: Tokenizer,
     training: Settings | None,
     *corpora: TokenCorpus,
+    began: float | None = None,
     **options: Any,
 ) -> Run[Any, Any]:
-    """Return a run that trains a model, with the settings that it resolves."""
+    """Return a run that trains a model, with the settings that it resolves; `began`: when its time did."""
     train = solution(config.preset).train
     if train is None:
         raise SaffuError(
             f"{shown_name(config.preset)} models have no trainable weights; fit a companion or paper model"
         )
-    return train(model, config, tokenizer, training, *corpora, **options)
+    with progress_bar("load PyTorch", unit=None):
+        import saffu.training.run  # noqa: F401  which takes seconds
+    seconds = 0.0 if began is None else time.perf_counter() - began
+    return train(model, config, tokenizer, training, *corpora, seconds=seconds, **options)
 
 
 def finish(lm: SaffuLM, run: Run[Any, Any], folder: str | Path | None, on_fold: OnRow | None) -> None:

@@ -230,9 +230,11 @@ class SaffuLM:
     ) -> SaffuLM:
         """Count documents, unless the model is fitted, then train a network next to the counts, and return self.
 
-        `minutes` include counting. `dev`, text that is not trained on, decides which weights are kept. With a `folder`,
-        the model and the state of the run are saved there regularly. `on_row` is called with each new row of `log_`.
+        `minutes` are those of this call, counting included. `dev`, text that is not trained on, decides which weights
+        are kept. With a `folder`, the model and the state of the run are saved there regularly. `on_row` is called with
+        each new row of `log_`.
         """
+        began = time.perf_counter()
         config = with_network(self.config, minutes=minutes, epochs=epochs)
         if self.__sklearn_is_fitted__():
             documents = living.counted_by(self, documents)
@@ -241,7 +243,7 @@ class SaffuLM:
         model = self.model_
         if config.preset != self.config.preset:
             model = next_to_counts(model, config, self.device)
-        return self._train(model, config, documents, dev, folder=folder, on_fold=on_row)
+        return self._train(model, config, documents, dev, began, folder=folder, on_fold=on_row)
 
     def backprop(
         self,
@@ -252,15 +254,19 @@ class SaffuLM:
         folder: str | Path | None = None,
         source: Any = None,
         on_fold: OnRow | None = None,
+        began: float | None = None,
     ) -> SaffuLM:
         """Train the weights by backpropagation, stopping early on `dev`; keep the best weights and return self.
 
         With a `folder`, the model and the state of the run are saved there regularly, and `source`, anything JSON can
-        hold, is kept for resuming it. `on_fold` is called with each new row of `log_`.
+        hold, is kept for resuming it. `on_fold` is called with each new row of `log_`. If the settings limit `minutes`,
+        these include the latest stage of the model, unless they `began` at another `time.perf_counter()`.
         """
+        if began is None:
+            began = time.perf_counter() - (self.log_[-1].get("seconds", 0.0) if self.log_ else 0.0)
         folders.verify_and_load(self)
         return self._train(
-            self.model_, self.config, documents, dev, training, folder=folder, source=source, on_fold=on_fold
+            self.model_, self.config, documents, dev, began, training, folder=folder, source=source, on_fold=on_fold
         )
 
     def _train(
@@ -269,6 +275,7 @@ class SaffuLM:
         config: Settings,
         documents: Text,
         dev: Text,
+        began: float,
         training: TrainingConfig | None = None,
         *,
         folder: str | Path | None = None,
@@ -276,9 +283,8 @@ class SaffuLM:
         on_fold: OnRow | None = None,
     ) -> SaffuLM:
         """Train a model; until its run begins, this one does not change."""
-        seconds = self.log_[-1].get("seconds", 0.0) if self.log_ else 0.0
         corpora = self.tokenize(documents, "tokenize"), self.tokenize(dev, "tokenize")
-        run = new_run(model, config, self.tokenizer_, training, *corpora, source=source, seconds=seconds)
+        run = new_run(model, config, self.tokenizer_, training, *corpora, source=source, began=began)
         finish(self, run, folder, on_fold)
         return self
 

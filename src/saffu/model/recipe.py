@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -75,6 +75,7 @@ class Recipe:
     training: Any = None  # settings of the network's training, apart from `config`
     device: str = "cpu"
     compact: bool = False  # whether tables that follow from the counts are left out of the folder
+    began: float = field(default_factory=time.perf_counter)  # when the minutes of training did
 
     @property
     def trains(self) -> bool:
@@ -110,7 +111,9 @@ class Recipe:
     def train(self, lm: SaffuLM, corpora: Corpora, on_row: OnRow) -> SaffuLM:
         """Train the weights of a fitted model; the state of the run is saved with it, for `resume`."""
         source = self.selection.seen_from(self.folder).to_dict()
-        return lm.backprop(*corpora[1:3], self.training, folder=self.folder, source=source, on_fold=on_row)
+        return lm.backprop(
+            *corpora[1:3], self.training, folder=self.folder, source=source, on_fold=on_row, began=self.began
+        )
 
 
 def stored_run(folder: Path, text: Sequence[str], dev: Sequence[str]) -> tuple[Checkpoint, TextSelection]:
