@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import itertools
 import os
 import random
 import shlex
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny arrays: a second thread only waits
 os.environ["TQDM_DISABLE"] = "1"  # progress, which a busy machine shows even of short work
@@ -55,6 +56,35 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: starts processes or kills them; left out by -m 'not slow'")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background, and their children, ignore it
     os.fsync = lambda _: None  # no test outlasts a power failure, and thousands of waits for a disk take a minute
+
+
+def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a test with each case, like pytest.mark.parametrize, but as one item; all cases that fail are reported.
+
+    Fixtures are made once, except that each case has a `monkeypatch` of its own. It may be repeated, for all pairs.
+    """
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        own = names.split(", ")
+        inner, test = getattr(test, "cases", ([{}], test))
+        named = [dict(zip(own, case if len(own) > 1 else [case], strict=True)) for case in cases]
+        every = [one | other for one in named for other in inner]
+
+        def run(subtests: pytest.Subtests, **fixtures: Any) -> None:
+            for case in every:
+                with subtests.test(**case), pytest.MonkeyPatch.context() as patch:
+                    test(**fixtures | ({"monkeypatch": patch} if "monkeypatch" in fixtures else {}), **case)
+
+        parameters = inspect.signature(test).parameters
+        fixtures = [parameter for name, parameter in parameters.items() if name not in every[0]]
+        subtests = inspect.Parameter("subtests", inspect.Parameter.KEYWORD_ONLY)
+        run.__signature__ = inspect.Signature([*fixtures, subtests])  # type: ignore[attr-defined]
+        run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__
+        run.cases = every, test  # type: ignore[attr-defined]
+        run.pytestmark = getattr(test, "pytestmark", [])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 def sentences(seed: int, number: int) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import saffu
+from conftest import each
 from lab.transcripts import FACTS, fingerprint, same
 from saffu.cli.commands import COMMANDS
 from saffu.cli.main import parse, run
@@ -65,7 +66,7 @@ def saffu_words(line: str) -> list[str]:
 ALL_COMMANDS = [(page.name, line) for page in PAGES for line in commands_of(page.read_text("utf-8"))]
 
 
-@pytest.mark.parametrize(("page", "line"), ALL_COMMANDS, ids=[f"{page}-{line}" for page, line in ALL_COMMANDS])
+@each("page, line", ALL_COMMANDS)
 def test_every_command_on_the_pages_parses(page, line, monkeypatch):
     preset = "companion" if "model" in line else "paper"
     monkeypatch.setattr("saffu.files.read_manifest", lambda folder: {"preset": preset})  # of a run that is resumed
@@ -157,7 +158,7 @@ def execute(line: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["README.md", "docs/commands.md", "docs/living-models.md", "docs/scale.md"])
+@each("name", ["README.md", "docs/commands.md", "docs/living-models.md", "docs/scale.md"])
 def test_the_commands_of_a_page_run_in_order(name, text_folder):
     execute(prepared("saffu train books/ --hold-out 0 --out model"))
     execute("saffu update model withdrawn.txt")
@@ -189,7 +190,7 @@ def test_the_python_of_a_page_runs(name, tmp_path, monkeypatch):
     assert isinstance(names["lm"], saffu.SaffuLM)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each("page", PAGES)
 def test_every_python_block_parses_and_imports_what_saffu_has(page):
     for block in [block for kind, block in BLOCK.findall(page.read_text("utf-8")) if kind == "python"]:
         tree = ast.parse(block)
@@ -215,7 +216,7 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+@each("page", [*PAGES, ROOT / "CHANGELOG.md"])
 def test_every_link_between_pages_leads_somewhere(page):
     for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text("utf-8")):
         linked = page.parent / target if target else page
@@ -296,7 +297,7 @@ def test_one_version_everywhere():
         assert f"date-released: {date}\n" in citation and re.fullmatch(r"\d{4}-\d\d-\d\d", date)
 
 
-@pytest.mark.parametrize("workflow", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.name)
+@each("workflow", sorted((ROOT / ".github" / "workflows").glob("*.yml")))
 def test_actions_are_pinned_by_hash(workflow):
     used = re.findall(r"uses: (?!\./)(.+)$", workflow.read_text("utf-8"), re.MULTILINE)
     assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}  # v[\d.]+", name) for name in used), used

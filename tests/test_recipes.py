@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import saffu
-from conftest import sentences
+from conftest import each, sentences
 from saffu.calibrated.kneser_ney import KneserNey
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -89,7 +89,7 @@ def test_commands(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", BLOCKS, ids=[f"block {n}" for n in range(1, len(BLOCKS) + 1)])
+@each("block", BLOCKS)
 def test_python(folder, monkeypatch, block):
     for name in ("pandas", "kenlm", "sklearn"):
         if re.search(rf"(import|from) {name}\b", block):

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import part, sentences
+from conftest import each, part, sentences
 from damage import GOLDEN
 from saffu.calibrated.kernels import pointer
 
@@ -50,7 +50,7 @@ def test_pipes_lose_nothing(texts):
     assert json.loads(done.stdout)["trained_on"]["documents"] == 900
 
 
-@pytest.mark.parametrize(
+@each(
     "line",
     [
         "train '' --out m",
@@ -70,7 +70,7 @@ def test_empty_names_are_not_the_current_folder(saffu, texts, line):
     assert not (texts / "m").exists()
 
 
-@pytest.mark.parametrize("dev", ["a.txt", "./a.txt", "copy.txt", "a.txt dev.txt"])
+@each("dev", ["a.txt", "./a.txt", "copy.txt", "a.txt dev.txt"])
 def test_held_out_text_is_not_training_text(saffu, texts, dev):
     shutil.copy("a.txt", "copy.txt")
     one_line(saffu(f"train a.txt b.txt --dev {dev} --out m"))
@@ -113,7 +113,7 @@ def test_forgetting_states_what_stays(saffu, texts):
 # Numbers
 
 
-@pytest.mark.parametrize(
+@each(
     "options",
     [
         "--order 100000000000000000000000",
@@ -141,8 +141,8 @@ def test_names_are_not_formulas(saffu, texts, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "allowed"), [(signal.SIGINT, (130,)), (signal.SIGTERM, (143, -15))])
-@pytest.mark.parametrize("module", ["saffu.cli.commands", "saffu.text.corpus", "saffu.calibrated.kernels", "numpy"])
+@each("number, allowed", [(signal.SIGINT, (130,)), (signal.SIGTERM, (143, -15))])
+@each("module", ["saffu.cli.commands", "saffu.text.corpus", "saffu.calibrated.kernels", "numpy"])
 def test_signals_while_importing(texts, number, allowed, module):
     script = (
         "import os, sys, builtins; usual = builtins.__import__\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import saffu as package
-from conftest import part, sentences
+from conftest import each, part, sentences
 from saffu import SaffuError, files, writing
 from saffu.commit import commit
 
@@ -145,8 +145,8 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("kind", FOREIGN)
-@pytest.mark.parametrize(
+@each("kind", FOREIGN)
+@each(
     "line",
     [
         f"train a.txt --out f {QUICK}",
@@ -156,7 +156,8 @@ FOREIGN = {
     ],
 )
 def test_a_foreign_folder_is_never_replaced(saffu, here, line, kind):
-    shutil.copytree("m", "n")
+    shutil.copytree("m", "n", dirs_exist_ok=True)
+    shutil.rmtree("f", ignore_errors=True)
     (here / "f").mkdir()
     for name, text in FOREIGN[kind].items():
         (here / "f" / name).write_text(text)

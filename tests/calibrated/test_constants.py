@@ -4,17 +4,17 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import saffu
+from conftest import each
 from saffu.calibrated import kernels, views
 from saffu.calibrated.config import CalibratedConfig
 
 NATIVE = Path(saffu.__file__).parent / "native"
 
 
-@pytest.mark.parametrize(
-    ("header", "name", "value"),
+@each(
+    "header, name, value",
     [
         ("counted/query.h", "MAX_LEVELS", kernels.MAX_LEVELS),
         ("counted/query.h", "EVIDENCE", kernels.EVIDENCE),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calibrated_data import documents_of, reference_of, reference_scores
-from conftest import corpus_of, sentences
+from conftest import corpus_of, each, sentences
 from saffu.calibrated import fit as fitting
 from saffu.calibrated import views
 from saffu.calibrated.config import CalibratedConfig
@@ -79,7 +79,7 @@ def test_held_out_documents():
         assert (first, last) == tuple(corpus.starts[20 * number : 20 * number + 2])
 
 
-@pytest.mark.parametrize("targets", [48, 80, 81, 200, 4000, 50_000])
+@each("targets", [48, 80, 81, 200, 4000, 50_000])
 def test_few_documents_are_calibrated_within(targets):
     corpus = corpus_of([[4] * (targets - 1)])
     ranges = held_out_ranges(corpus)
@@ -172,7 +172,7 @@ def test_fits_repeat(corpora):
             assert second[name].tobytes() == array.tobytes(), name
 
 
-@pytest.mark.parametrize(
+@each(
     "documents",
     [
         [[]],

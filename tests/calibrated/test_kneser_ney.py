@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrated_data import documents_of
-from conftest import corpus_of, sentences
+from conftest import corpus_of, each, sentences
 from reference import calibrated as reference
 from saffu.calibrated import kneser_ney
 from saffu.calibrated.kneser_ney import KneserNey, Table, discounts, ranks_in_order, unigrams
@@ -54,7 +54,7 @@ def test_discounts_by_hand():
     assert discounts([2, 2, 1, 0]) == pytest.approx((1 / 3, 1.5, 3.0))
 
 
-@pytest.mark.parametrize("counts", [[0, 1, 1, 1], [1, 0, 1, 1], [1, 1, 0, 1], [9, 1, 9, 1], [9, 9, 1, 9]])
+@each("counts", [[0, 1, 1, 1], [1, 0, 1, 1], [1, 1, 0, 1], [9, 1, 9, 1], [9, 9, 1, 9]])
 def test_discounts_that_cannot_be_estimated(counts):
     """A count of counts is zero, or a discount leaves (0, k]: D2 = 2 − 3·(9/11)·9 < 0, D3 = 3 − 4·(1/3)·9 < 0."""
     assert discounts(counts) is None
@@ -83,8 +83,8 @@ def test_a_bigram_model_by_hand():
     assert np.exp(model.log_probabilities(corpus_of(TOY))) == pytest.approx(np.array(expected), abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("order", "total", "discounts"),
+@each(
+    "order, total, discounts",
     [
         (2, -1026.75198, [0.5, 1, 1.5]),
         (3, -819.34637, [0.272727, 1.727273, 0.272727]),

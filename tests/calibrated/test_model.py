@@ -20,7 +20,7 @@ from calibrated_data import (
     reference_of,
     reference_scores,
 )
-from conftest import corpus_of
+from conftest import corpus_of, each
 from saffu.calibrated import kneser_ney, reading
 from saffu.calibrated.config import CalibratedConfig
 from saffu.calibrated.model import CalibratedModel
@@ -141,8 +141,8 @@ def test_explanations_add_up(config):
             assert sums[EOD:] == pytest.approx(1, abs=1e-9)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.4, 2.5])
-@pytest.mark.parametrize("config", [SMALL, CACHED])
+@each("temperature", [1.0, 0.4, 2.5])
+@each("config", [SMALL, CACHED])
 def test_samples_follow_the_distribution(config, temperature):
     """Chi-square of 4,000 draws with 20 degrees of freedom: above 45.3 once in a thousand seeds."""
     model = random_model(config, random_corpus(4), 4)
@@ -273,8 +273,8 @@ def test_arrays_of_other_settings_are_rejected():
             CalibratedModel.from_arrays(CalibratedConfig(**{**vars(SMALL), **changes}), VOCABULARY, arrays)
 
 
-@pytest.mark.parametrize("name", ["plain", "memory"])
-@pytest.mark.parametrize("number", [np.nan, np.inf])
+@each("name", ["plain", "memory"])
+@each("number", [np.nan, np.inf])
 def test_exponents_that_are_not_finite_are_rejected(name, number):
     arrays = random_model(CACHED, random_corpus(14), 14).arrays()
     changed = arrays[f"encoder.{name}"].copy()
@@ -291,7 +291,7 @@ def test_missing_arrays_are_rejected():
             CalibratedModel.from_arrays(SMALL, VOCABULARY, arrays)
 
 
-@pytest.mark.parametrize("documents", [[[]], [[4]], [[4, 4, 4, 4]], [[], [], []], [[4, 5], [22]]])
+@each("documents", [[[]], [[4]], [[4, 4, 4, 4]], [[], [], []], [[4, 5], [22]]])
 def test_tiny_corpora(documents):
     corpus = corpus_of(documents)
     for config in CONFIGS.values():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrated_data import documents_of
-from conftest import corpus_of
+from conftest import corpus_of, each
 from reference import calibrated as reference
 from saffu.calibrated import storage
 from saffu.calibrated.kernels import Buffer, library, pointer
@@ -230,15 +230,15 @@ def damaged(counts: NgramCounts):
 DAMAGED = dict(damaged(NgramCounts.count(corpus_of([[4, 5, 6], [5, 6, 7]]), 3, VOCABULARY)))
 
 
-@pytest.mark.parametrize("name", DAMAGED)
+@each("name", DAMAGED)
 def test_damaged_arrays_are_rejected(name):
     arrays = DAMAGED[name]
     with pytest.raises(SaffuError, match="damaged"):
         NgramCounts.from_arrays(arrays, VOCABULARY)
 
 
-@pytest.mark.parametrize("threads", ["1", "2", "7"])
-@pytest.mark.parametrize("parts", [1, 3, 50])
+@each("threads", ["1", "2", "7"])
+@each("parts", [1, 3, 50])
 def test_parts_and_threads_do_not_matter(monkeypatch, threads, parts):
     corpus = corpus_of(np.random.default_rng(1).integers(4, 60, size=(30, 40)).tolist())
     classes = np.arange(60) // 7

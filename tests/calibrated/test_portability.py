@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import each
 from saffu.calibrated import kernels
 from saffu.errors import SaffuError
 
@@ -23,7 +24,7 @@ COMPILERS = [name for name in ("g++", "clang++") if shutil.which(name)]
 FORBIDDEN = r"\b(long|ssize_t|__int128|__builtin_(?!cpu_supports|prefetch|trap)\w+|alloca|pragma pack)\b"
 
 
-@pytest.mark.parametrize("path", sorted([*NATIVE.rglob("*.cpp"), *NATIVE.rglob("*.h")]), ids=lambda path: path.name)
+@each("path", sorted([*NATIVE.rglob("*.cpp"), *NATIVE.rglob("*.h")]))
 def test_kernels_use_only_what_every_compiler_has(path):
     code = re.sub(r"//.*", "", path.read_text("utf-8"))
     assert not re.findall(FORBIDDEN, code)

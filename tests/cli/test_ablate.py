@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from conftest import sentences
+from conftest import each, sentences
 
 SMALL = "--set block_dimension=16 --set radius_dimension=12 --set hidden_dimension=32 --eval-tokens 500"
 GRID = "--blocks 2,4 --radii 2"
@@ -38,8 +38,8 @@ def test_the_whole_way(saffu, tmp_path):
     assert json.loads(report.out)["cells"] == 12
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+@each(
+    "options, message",
     [
         ("--blocks 1,2", "--blocks must be at least 2, got 1"),
         ("--radii 0", "--radii must be at least 2, got 0"),

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from conftest import each
+
 
 @pytest.fixture(autouse=True)
 def model(fitted, monkeypatch, tmp_path):
@@ -20,8 +22,8 @@ def test_arpa_files(saffu, tmp_path):
     assert len(facts["ngrams"]) == 3 and facts["bytes"] == (tmp_path / "model.arpa").stat().st_size
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
+@each(
+    "line, message",
     [
         ("export model --to arpa --out model", "is also an input"),
         ("export model --to arpa --out here", "replace it with --force"),

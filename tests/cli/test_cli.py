@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import saffu as package
-from conftest import part, sentences
+from conftest import each, part, sentences
 from saffu.cli import train
 from saffu.cli.explain import label
 from saffu.errors import install_command
@@ -194,7 +194,9 @@ def test_info_check_finds_damage(saffu, model):
     assert checked.status == 2 and file.name in checked.err and checked.err.count("\n") == 1
 
 
-def spoil(tmp_path):
+@pytest.fixture
+def spoiled(tmp_path):
+    """Files and folders that cannot be used."""
     (tmp_path / "copy.txt").write_bytes((tmp_path / "train.txt").read_bytes())
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "blank.txt").write_text("\n  \n\n")
@@ -207,8 +209,8 @@ def spoil(tmp_path):
     (tmp_path / "taken" / "thesis.tex").write_text("years of work")
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
+@each(
+    "line, message",
     [
         ("train nowhere.txt --out m", "no such file or folder: nowhere.txt; check"),
         ("train *.none --out m", "no file matches"),
@@ -308,8 +310,7 @@ def spoil(tmp_path):
         ("download everything --out x", "invalid choice: 'everything'"),
     ],
 )
-def test_bad_input_is_one_clear_line(saffu, tmp_path, line, message):
-    spoil(tmp_path)
+def test_bad_input_is_one_clear_line(saffu, spoiled, tmp_path, line, message):
     before = set(tmp_path.rglob("*"))
     result = saffu(line)
     assert result.status == 2
@@ -384,8 +385,7 @@ def test_malformed_records_can_be_skipped(saffu, tmp_path):
     assert "skipped 1 malformed record: number" in result.err
 
 
-def test_bad_files_can_be_skipped(saffu, tmp_path):
-    spoil(tmp_path)
+def test_bad_files_can_be_skipped(saffu, spoiled, tmp_path):
     (tmp_path / "broken.txt.gz").write_bytes(b"not gzip")
     trained = saffu(f"train train.txt latin.txt --dev dev.txt.gz broken.txt.gz --skip-bad-files --out m {QUICK}")
     assert trained.status == 0 and trained.err.count("skipped a file: ") == 2
@@ -399,8 +399,7 @@ def test_bad_files_can_be_skipped(saffu, tmp_path):
     assert none.status == 2 and "there is no text to score" in none.err
 
 
-def test_runs_that_skip_bad_files_can_be_resumed(saffu, tmp_path):
-    spoil(tmp_path)
+def test_runs_that_skip_bad_files_can_be_resumed(saffu, spoiled, tmp_path):
     run = f"train train.txt latin.txt --dev dev.txt.gz --skip-bad-files --out m --backprop --max-folds 1 {SMALL}"
     assert saffu(f"{run} --fold-tokens 500").status == 0
     resumed = saffu("train --resume m --max-folds 2")

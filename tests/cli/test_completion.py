@@ -5,11 +5,12 @@ import subprocess
 
 import pytest
 
+from conftest import each
 from saffu.cli.commands import COMMANDS
 
 
-@pytest.mark.parametrize(
-    ("typed", "expected"),
+@each(
+    "typed, expected",
     [
         (["saffu", "sc"], ["score"]),
         (["saffu", "score", "model", "--wo"], ["--words"]),

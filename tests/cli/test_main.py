@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from conftest import each
 from saffu.cli import commands
 from saffu.cli.main import SHORT_WAITS, as_typed, main, run
 from saffu.cli.signals import exit_if_received
@@ -40,8 +41,8 @@ def raising(error):
     return action
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "line"),
+@each(
+    "error, status, line",
     [
         (SaffuError("`check` is 3;\nit must be less"), 2, "saffu: --check is 3; it must be less\n"),
         (SaffuError("\x1b[31mred"), 2, "saffu: \\x1b[31mred\n"),
@@ -54,7 +55,6 @@ def raising(error):
             f"saffu: this needs torch; install it with `{install_command('torch')}`\n",
         ),
     ],
-    ids=str,
 )
 def test_errors_are_one_line(status_of, error, status, line):
     assert status_of(raising(error)) == (status, line)
@@ -102,8 +102,8 @@ def test_ctrl_c_after_a_command_was_ended_is_silent():
     assert (ended.returncode, ended.stderr) == (143, "")
 
 
-@pytest.mark.parametrize(
-    ("path", "named"),
+@each(
+    "path, named",
     [("/there", "/there"), ("/there/.m.writing-ab_1", "/there/"), ("/there/.m.lock", "/there/"), ("/.m.lock", "/")],
 )
 def test_errors_of_files_name_the_file_or_the_folder_of_an_output(status_of, path, named):

@@ -7,6 +7,7 @@ from typing import Literal
 
 import pytest
 
+from conftest import each
 from saffu.calibrated.config import CalibratedConfig
 from saffu.cli.commands import COMMANDS
 from saffu.cli.main import parse
@@ -58,8 +59,8 @@ def test_rare_settings(parser):
     assert "smoothing=0.001" in rare_help(parser.parse([])) and "dense=yes" in rare_help(parser.parse([]))
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
+@each(
+    "line, message",
     [
         ("--set order=3", "--set order=3 is an option of its own; use --order 3"),
         ("--set smooth=3", "did you mean smoothing?"),
@@ -78,15 +79,15 @@ def test_mistakes(parser, line, message):
         given(parser, line)
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
+@each(
+    "text, number",
     [("7", 7), ("1e6", 10**6), ("500k", 500_000), ("2M", 2 * 10**6), ("1.001k", 1001), (str(2**63 - 1), 2**63 - 1)],
 )
 def test_counts(text, number):
     assert count(text) == number
 
 
-@pytest.mark.parametrize("text", ["", "0", "-5", "many", "1e400", "nan", "inf", "k", "9e30", "1.5", "1e999999999"])
+@each("text", ["", "0", "-5", "many", "1e400", "nan", "inf", "k", "9e30", "1.5", "1e999999999"])
 def test_no_counts(text):
     with pytest.raises(argparse.ArgumentTypeError):
         count(text)
@@ -135,7 +136,7 @@ def test_each_setting_is_an_option_of_its_preset_only(capsys, monkeypatch):
                 assert flag not in options[other] or has_it, flag
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@each("name", COMMANDS)
 def test_every_command_ends_its_help_with_an_example(capsys, monkeypatch, name):
     shown = help_of(capsys, monkeypatch, f"{name} --help")
     assert f"saffu {name} " in shown.split("examples:\n")[1]

@@ -2,8 +2,7 @@
 
 from types import SimpleNamespace
 
-import pytest
-
+from conftest import each
 from saffu.cli.output import Log, columns
 
 ROW = {
@@ -19,8 +18,8 @@ SAMPLES = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("width", [80, 81, 120, 300])
+@each("kind", KINDS)
+@each("width", [80, 81, 120, 300])
 def test_a_row_fits_the_terminal(kind, width, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(width))
     log = Log(SimpleNamespace(json=False, quiet=False), **kind)

@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from conftest import Keyboard, sentences
+from conftest import Keyboard, each, sentences
 from saffu import SaffuLM
 
 LINES = sentences(3, 300)
@@ -55,7 +55,7 @@ def test_standard_input(saffu):
     assert saffu("score model -", stdin=text).out == named
 
 
-@pytest.mark.parametrize("command", ["score model", "score model -", "complete model", "eval model -"])
+@each("command", ["score model", "score model -", "complete model", "eval model -"])
 def test_who_is_to_type_is_told_so(saffu, command):
     typed = saffu(command, stdin=Keyboard("the dog saw a"))
     assert len(typed.err.splitlines()) == 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cluster_tasks import InProcess
-from conftest import sentences
+from conftest import each, sentences
 from saffu import CalibratedConfig
 from saffu.calibrated import fit as fitting
 from saffu.calibrated import model as modeling
@@ -63,26 +63,24 @@ def texts(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@each("name", CONFIGS)
 def test_tasks_give_the_same_model(texts, tmp_path, name, monkeypatch):
     monkeypatch.setattr(reading, "SHARD", 5000)
     config = CalibratedConfig(**USUAL.to_dict() | CONFIGS[name])
-    stage, corpus, vocabulary, cluster = stage_on_cluster(tmp_path / "work", texts, "file", config, 1500)
+    stage, corpus, vocabulary, cluster = stage_on_cluster(tmp_path / name, texts, "file", config, 1500)
     (expected,) = fit(corpus, vocabulary, config)
     assert_same(stage, expected)
     assert cluster.ran.count("counts") == -(-corpus.targets // 1500) > 4
     assert cluster.ran.count("merged") > 1
 
 
-@pytest.mark.parametrize(
-    "view", [View("skip", (2, 3)), View("far", (9,)), View("classes apart", (1, 3), 4), View("near", (1, 2))]
-)
+@each("view", [View("skip", (2, 3)), View("far", (9,)), View("classes apart", (1, 3), 4), View("near", (1, 2))])
 def test_a_view_that_was_added_works_with_and_without_a_cluster(texts, tmp_path, monkeypatch, view):
     """One line in `views_of`, here a patch, is all."""
     usual = views.views_of
     for module in (views, fitting, train, modeling):
         monkeypatch.setattr(module, "views_of", lambda config: [*usual(config), view])
-    stage, corpus, vocabulary, _ = stage_on_cluster(tmp_path / "work", texts, "file", USUAL, 1500)
+    stage, corpus, vocabulary, _ = stage_on_cluster(tmp_path / view.name, texts, "file", USUAL, 1500)
     (expected,) = fit(corpus, vocabulary, USUAL)
     assert_same(stage, expected)
     assert expected.model.views[-1] == view and view.name in stage.facts["exponents"]
@@ -90,8 +88,8 @@ def test_a_view_that_was_added_works_with_and_without_a_cluster(texts, tmp_path,
     assert view.name in [term.name for term in terms]
 
 
-@pytest.mark.parametrize("split", ["line", "paragraph"])
-@pytest.mark.parametrize("rows", [10**9, 3000])
+@each("split", ["line", "paragraph"])
+@each("rows", [10**9, 3000])
 def test_documents_may_be_short(texts, tmp_path, split, rows):
     stage, corpus, vocabulary, _ = stage_on_cluster(tmp_path / "work", texts, split, USUAL, rows)
     (expected,) = fit(corpus, vocabulary, USUAL)

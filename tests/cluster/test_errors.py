@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from conftest import sentences
+from conftest import each, sentences
 from saffu.cluster import engine
 from saffu.cluster.engine import Lost
 from saffu.errors import SaffuError, install_command
@@ -29,8 +29,8 @@ def test_ray_must_be_installed(saffu, folder, monkeypatch):
     assert left_over(folder) == ["text.txt"]
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
+@each(
+    "line, message",
     [
         ("train --out model --ray text.txt", "text.txt is a path, not the address of a cluster"),
         ("train text.txt --out model --ray --preset paper", "neither solves the paper's preset nor trains a network"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cluster_tasks import InProcess
-from conftest import sentences
+from conftest import each, sentences
 from saffu.cluster import corpus
 from saffu.cluster.train import OnCluster
 from saffu.errors import SaffuError
@@ -55,19 +55,20 @@ def assert_equal(alone, on_cluster):
             assert here.dtype == there.dtype and np.array_equal(here, there), name
 
 
-@pytest.mark.parametrize("split", ["file", "paragraph", "line"])
-@pytest.mark.parametrize("hold_out", [0, 2, 20])
+@each("split", ["file", "paragraph", "line"])
+@each("hold_out", [0, 2, 20])
 def test_shards_give_the_same_corpus(files, tmp_path, split, hold_out, monkeypatch):
     monkeypatch.setattr(corpus, "SHARD", 20_000)
-    alone, found = both(files, tmp_path / "work", split=split, hold_out=hold_out)
+    place = tmp_path / f"{split} {hold_out}"
+    alone, found = both(files, place, split=split, hold_out=hold_out)
     assert_equal(alone, found)
-    assert len(list((tmp_path / "work" / "tokens").glob("*.json"))) > 3
+    assert len(list((place / "tokens").glob("*.json"))) > 3
 
 
-@pytest.mark.parametrize("max_tokens", [1, 10, 5000, 10**9])
+@each("max_tokens", [1, 10, 5000, 10**9])
 def test_the_first_tokens_are_the_same(files, tmp_path, max_tokens, monkeypatch):
     monkeypatch.setattr(corpus, "SHARD", 10_000)
-    alone, found = both(files, tmp_path / "work", split="line", max_tokens=max_tokens)
+    alone, found = both(files, tmp_path / str(max_tokens), split="line", max_tokens=max_tokens)
     assert_equal(alone, found)
 
 

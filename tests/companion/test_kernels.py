@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import each
 from network_data import CLASS_OF, CONTEXT, DEPTH, VOCABULARY, random_weights
 from reference import companion as reference
 from saffu import SaffuError
@@ -61,9 +62,9 @@ def test_the_reference_is_what_torch_computes(with_classes):
         np.testing.assert_allclose(log_p[:, place], expected[np.arange(CONTEXT), targets], atol=1e-4)
 
 
-@pytest.mark.parametrize("rounded", [False, True], ids=["float32", "int8"])
-@pytest.mark.parametrize("with_classes", [False, True], ids=["plain", "classes"])
-@pytest.mark.parametrize("lengths", [[CONTEXT], [5, 30, 3, 31], [1]])
+@each("rounded", [False, True])
+@each("with_classes", [False, True])
+@each("lengths", [[CONTEXT], [5, 30, 3, 31], [1]])
 def test_windows_side_by_side_are_scored_as_the_reference_does(level, with_classes, lengths, rounded):
     weights = random_weights(with_classes)
     weights = weights.rounded() if rounded else weights
@@ -108,9 +109,9 @@ def test_a_window_is_scored_alike_wherever_it_stands():
         np.testing.assert_array_equal(found[0], other)
 
 
-@pytest.mark.parametrize("rounded", [False, True], ids=["float32", "int8"])
-@pytest.mark.parametrize("with_classes", [False, True], ids=["plain", "classes"])
-@pytest.mark.parametrize("pieces", [[CONTEXT], [1] * 12, [9, 1, 1, 40, 3]], ids=["whole", "one by one", "pieces"])
+@each("rounded", [False, True])
+@each("with_classes", [False, True])
+@each("pieces", [[CONTEXT], [1] * 12, [9, 1, 1, 40, 3]])
 def test_a_window_read_in_pieces(level, with_classes, pieces, rounded):
     weights, ids = random_weights(with_classes), tokens(CONTEXT)
     weights = weights.rounded() if rounded else weights
@@ -187,8 +188,8 @@ def test_damaged_int8_weights_are_refused():
             weights_of(damaged if changed is None else damaged | {stored_name(name): changed}, CONTEXT)
 
 
-@pytest.mark.parametrize("name", ["embedding", "mlp", "sink", "head_gate", "gate_weight", "gate_bias", "class_bias"])
-@pytest.mark.parametrize("damage", ["missing", "shape", "dimensions", "dtype", "nan", "infinite"])
+@each("name", ["embedding", "mlp", "sink", "head_gate", "gate_weight", "gate_bias", "class_bias"])
+@each("damage", ["missing", "shape", "dimensions", "dtype", "nan", "infinite"])
 def test_damaged_weights_are_refused_in_one_line(name, damage):
     arrays = stored([random_weights(True)])
     array = arrays[stored_name(name)]

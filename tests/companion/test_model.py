@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from companion_data import CONFIG, counted_model, dev_corpus, texts, training
-from conftest import part
+from conftest import each, part
 from reference import companion as reference
 from saffu import CalibratedConfig, SaffuError, SaffuLM, load
 from saffu.companion import config, torch_networks, train
@@ -239,8 +239,8 @@ def test_text_is_scored_as_defined(trained, dev):
     np.testing.assert_allclose(trained.model_.log_probabilities(document)[: len(states)], expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
-@pytest.mark.parametrize("class_first", [True, False])
+@each("temperature", [1.0, 0.5, 2.0])
+@each("class_first", [True, False])
 def test_samples_follow_the_distribution(trained, dev, temperature, class_first):
     model, rng = trained.model_, np.random.default_rng(0)
     if not class_first:

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from conftest import each
 from saffu.experiments.grid import MODES, SIZES, grid, key_of
 from saffu.experiments.tables import (
     agreement,
@@ -22,8 +23,8 @@ def test_printed_tables_are_complete():
     assert "arXiv:2311.07510" in printed_source()
 
 
-@pytest.mark.parametrize(
-    ("key", "scores"),
+@each(
+    "key, scores",
     [
         (("sum/sum", False, 2, 2), (61.8, 64.0)),
         (("sum/sum", False, 128, 8), (50.2, 52.1)),

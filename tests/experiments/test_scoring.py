@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from conftest import sentences
+from conftest import each, sentences
 from saffu.errors import SaffuError
 from saffu.experiments import scoring
 from saffu.experiments.grid import MODES, grid
@@ -56,7 +56,7 @@ def test_every_cell_equals_a_model_fitted_whole(text, tmp_path):
     assert_equal_to_whole_fits(cells, text)
 
 
-@pytest.mark.parametrize(
+@each(
     "settings",
     [
         {"attention": ["uniform"]},
@@ -67,7 +67,6 @@ def test_every_cell_equals_a_model_fitted_whole(text, tmp_path):
         {"radius_dimension": [12, 20], "block_dimension": [16, 24], "document_shards": 0},
         {"block_advance": ["whole", "shifted"], "pad_side": ["left", "right"]},
     ],
-    ids=str,
 )
 def test_sweeps_equal_models_fitted_whole(text, tmp_path, settings):
     cells = run_grid(tmp_path, small([4, 6], [3], ["sum/cat"], **{"document_shards": 5, **settings}), text)
@@ -241,8 +240,8 @@ def test_least_attention_is_the_smallest_count(text, tmp_path):
     assert cell.least_attention == pytest.approx(min(stage.facts["least_attention"].values()))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+@each(
+    "arguments, message",
     [
         ({"blocks": [1]}, "`blocks` must be at least 2, got 1"),
         ({"radii": [4, 0]}, "`radii` must be at least 2, got 0"),
@@ -252,7 +251,6 @@ def test_least_attention_is_the_smallest_count(text, tmp_path):
         ({"settings": {"seed": [1]}}, "cannot sweep `seed`"),
         ({"blocks": []}, "`blocks` is empty"),
     ],
-    ids=str,
 )
 def test_invalid_grids(arguments, message):
     with pytest.raises(SaffuError, match=message):

@@ -22,7 +22,7 @@ transformers = pytest.importorskip("transformers", reason="pip install transform
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoProcessor, AutoTokenizer  # noqa: E402
 
 from companion_data import with_network  # noqa: E402
-from conftest import CONFIGS, sentences  # noqa: E402
+from conftest import CONFIGS, each, sentences  # noqa: E402
 from reference import companion as reference  # noqa: E402
 from saffu import CalibratedConfig, PaperConfig, SaffuError, SaffuLM, Tokenizer, load  # noqa: E402
 from saffu.companion.config import CompanionConfig  # noqa: E402
@@ -115,7 +115,7 @@ def test_same_log_probabilities(lm, model, dev_text):
     assert_same_model(lm, model, documents(dev_text))
 
 
-@pytest.mark.parametrize(
+@each(
     "config",
     [
         PaperConfig(block=0, radius=4, radius_dimension=12, hidden_dimension=32),
@@ -125,7 +125,6 @@ def test_same_log_probabilities(lm, model, dev_text):
         CalibratedConfig(order=2, slots=2, word_classes=5, output_classes=4),
         CompanionConfig(order=2, slots=2, word_classes=5, output_classes=4, epochs=1),  # before its network is trained
     ],
-    ids=["radius", "block", "documents", "float16", "bigrams", "no-network"],
 )
 def test_shapes(config, train_text, dev_text, tmp_path):
     lm = SaffuLM(config, tokenizer=Tokenizer.train(train_text)).fit(train_text[:200])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conftest import each
 from saffu import SaffuError, SaffuLM, load
 
 numbers = st.integers() | st.floats() | st.sampled_from([2**64, 10**400, -1, 1, 20, True])
@@ -63,7 +64,7 @@ def test_what_is_saved_can_be_read(saved, source, log, sample):
     again.save(folder)
 
 
-@pytest.mark.parametrize("source", ["text.txt", None, 7, {"dev": 5}, {"split": "word"}, {"hold_out": 1}, {"a": {1, 2}}])
+@each("source", ["text.txt", None, 7, {"dev": 5}, {"split": "word"}, {"hold_out": 1}, {"a": {1, 2}}])
 def test_a_source_that_is_not_known_facts_is_not_saved(saved, source):
     lm, folder = saved
     lm.source_, lm.log_ = source, []

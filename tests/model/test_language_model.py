@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import saffu
-from conftest import CONFIGS, part, sentences
+from conftest import CONFIGS, each, part, sentences
 from saffu import SaffuError, SaffuLM, Tokenizer, TokenizerConfig
 from saffu.errors import NotFittedError
 from saffu.files import FORMAT, read_manifest, stored_names
@@ -152,8 +152,8 @@ def test_a_flipped_bit_is_found_before_a_model_changes(fitted, tmp_path):
         loaded.save(tmp_path / "n")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
+@each(
+    "change, message",
     [
         (lambda config: config | {"format": 1}, "earlier saffu"),
         (lambda config: config | {"format": 99}, "upgrade saffu"),
@@ -350,8 +350,8 @@ def test_word_vectors_can_replace_the_cipher(fitted, train_text, dev_text):
     assert other.perplexity(dev_text) < len(lm.tokenizer_)
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
-@pytest.mark.parametrize("documents", [["a"], ["a", "b"], ["ab\nc"]], ids=str)
+@each("kind", CONFIGS)
+@each("documents", [["a"], ["a", "b"], ["ab\nc"]])
 def test_tiny_corpora_work(kind, documents):
     config = CONFIGS[kind]()
     lm = SaffuLM(config, tokenizer=Tokenizer.from_merges([])).fit(documents)

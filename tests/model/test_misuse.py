@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import saffu
+from conftest import each
 from saffu import (
     CalibratedConfig,
     PaperConfig,
@@ -147,7 +148,7 @@ MISUSES = {
 WRONG_TYPES = ("None", "number", "numbers", "bytes", "path", "text", "setting", "parameter")
 
 
-@pytest.mark.parametrize("misuse", MISUSES)
+@each("misuse", MISUSES)
 def test_misuse_is_one_line(fitted, tmp_path, monkeypatch, misuse):
     monkeypatch.chdir(tmp_path)
     with pytest.raises((SaffuError, TypeError)) as raised:
@@ -161,8 +162,8 @@ def test_misuse_is_one_line(fitted, tmp_path, monkeypatch, misuse):
     assert Path.cwd() == tmp_path
 
 
-@pytest.mark.parametrize("kind", ["calibrated", "paper"])
-@pytest.mark.parametrize("token", [10**6, -1])
+@each("kind", ["calibrated", "paper"])
+@each("token", [10**6, -1])
 def test_a_step_to_a_token_that_does_not_exist(fitted, kind, token):
     lm = fitted(kind)
     with pytest.raises(SaffuError, match=f"token {token} is outside .*; encode text with this tokenizer"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conftest import sentences
+from conftest import each, sentences
 from saffu.errors import SaffuError
 from saffu.model.solutions import PRESETS, offered_as, offered_presets, preset
 
@@ -15,15 +15,15 @@ def texts(tmp_path, monkeypatch):
         (tmp_path / f"{name}.txt").write_text("\n".join(lines) + "\n")
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
+@each(
+    "line, expected",
     [
         ("eval model dev.txt", "trigram baseline"),
         ("info model", "toy"),
         ("check model", "the ledger is complete: 200 documents"),
         ("score model dev.txt --words", "garden"),
         ("generate model the --seed 1", "the"),
-        ("explain model 'the small'", "previous token"),
+        ("explain model 'the small'", "“small” right before it"),
         ("embed model dog", "cat"),
         ("pairs model", "%"),
         ("update model more.txt", "added 20 documents"),
@@ -32,7 +32,7 @@ def texts(tmp_path, monkeypatch):
     ],
 )
 def test_every_command_works_with_a_solution_that_was_added(saffu, texts, line, expected):
-    made = saffu("train train.txt --preset toy --split line --hold-out 0 --smoothing 2 --out model")
+    made = saffu("train train.txt --preset toy --split line --hold-out 0 --smoothing 2 --out model --force")
     assert made.status == 0 and made.out.count("\ncounted ") == 1, made
     shown = saffu(line)
     assert shown.status == 0 and expected in shown.out + shown.err, shown

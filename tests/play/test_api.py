@@ -11,7 +11,7 @@ import pytest
 from play_page import ADDRESS, TOKEN, Page
 
 import saffu
-from conftest import sentences
+from conftest import each, sentences
 from saffu.errors import install_command
 from saffu.play import counting
 from saffu.play.evidence import counts_behind
@@ -62,8 +62,8 @@ def test_without_torch_the_page_says_so_in_one_line(monkeypatch, tmp_path, text)
     assert page.model(id)["rival"] is None and "paper" not in page.model(id)["scores"]
 
 
-@pytest.mark.parametrize(
-    ("content", "query", "message"),
+@each(
+    "content, query, message",
     [
         (b"", {}, "no text to count"),
         (b" \n \n", {}, "no text to count"),
@@ -162,7 +162,7 @@ def test_outdated_keystrokes_are_dropped(counted_page):
     assert "words" in counted_page.post("suggest", **{**ask, "page": "another"}, number=1)
 
 
-@pytest.mark.parametrize(("prompt", "typed"), [("the old ", ""), ("the old k", "k"), ("", ""), ("a dog\nth", "th")])
+@each("prompt, typed", [("the old ", ""), ("the old k", "k"), ("", ""), ("a dog\nth", "th")])
 def test_contributions_add_up_to_the_probability_shown(counted_page, prompt, typed):
     words = counted_page.post("suggest", model=counted_page.id, text=prompt, page="b", number=1)["words"]
     for word in words[:3]:
@@ -615,7 +615,7 @@ def test_whole_words_as_tokens(train_text):
     )
 
 
-@pytest.mark.parametrize("content", ["a", "a b", "\u200b", "🎉", "same line\n" * 200, "x" * 200, "\x1b[0m\n\ufffd"])
+@each("content", ["a", "a b", "\u200b", "🎉", "same line\n" * 200, "x" * 200, "\x1b[0m\n\ufffd"])
 def test_texts_of_hardly_anything_are_counted(page, content):
     id = page.count(content)["id"]
     for typed in ("", "a ", "zq"):

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from conftest import sentences
+from conftest import each, sentences
 from saffu.cli import play
 from saffu.errors import install_command
 
@@ -44,7 +44,7 @@ def test_a_folder_that_is_not_a_model_is_an_error(saffu, tmp_path):
     assert saffu(["play", "--no-browser", tmp_path]).status == 2
 
 
-@pytest.mark.parametrize("content", ["", " \n", "caf\xe9", "a\0b"])
+@each("content", ["", " \n", "caf\xe9", "a\0b"])
 def test_a_file_that_is_no_text_is_an_error_in_one_line(saffu, tmp_path, content):
     (tmp_path / "text.txt").write_text(content, "latin-1")
     result = saffu(["play", "--no-browser", tmp_path / "text.txt"])

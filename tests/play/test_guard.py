@@ -2,6 +2,8 @@
 
 import pytest
 
+from conftest import each
+
 pytest.importorskip("starlette", reason="pip install starlette")
 
 from saffu.play.guard import HEADERS, LARGEST_REQUEST, LARGEST_TEXT
@@ -9,8 +11,8 @@ from saffu.play.guard import HEADERS, LARGEST_REQUEST, LARGEST_TEXT
 ASK = {"model": "x", "text": "", "page": "a", "number": 1}
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
+@each(
+    "headers, status",
     [
         ({}, 422),
         ({"Host": "localhost:8765", "Origin": "http://localhost:8765"}, 422),
@@ -36,15 +38,13 @@ def test_posts_without_an_origin_are_refused(page):
     assert page.client.get("api/state").status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/api/state", "/a-toke/api/state", "/a-token", "/A-TOKEN/"])
+@each("path", ["/", "/api/state", "/a-toke/api/state", "/a-token", "/A-TOKEN/"])
 def test_nothing_without_the_token(page, path):
     answer = page.client.get(f"http://127.0.0.1:8765{path}")
     assert answer.status_code == 404 and "token" in answer.json()["error"]
 
 
-@pytest.mark.parametrize(
-    "path", ["", "play.js", "reasons.js", "play.css", "icon.svg", "api/state", "api/nothing", "static/../server.py"]
-)
+@each("path", ["", "play.js", "reasons.js", "play.css", "icon.svg", "api/state", "api/nothing", "static/../server.py"])
 def test_every_answer_has_the_headers(page, path):
     answer = page.client.get(path)
     assert answer.status_code == (404 if "nothing" in path or "server" in path else 200)
@@ -70,8 +70,8 @@ def test_large_requests_are_refused_with_a_clear_message(page):
     assert answer.status_code == 413 and "1 MB" in answer.json()["error"]
 
 
-@pytest.mark.parametrize(
-    ("content", "status", "message"),
+@each(
+    "content, status, message",
     [
         (b"", 400, "JSON object"),
         (b"[]", 400, "JSON object"),

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from conftest import each
 from saffu.errors import SaffuError
 from saffu.text import default_corpus as module
 from saffu.text.default_corpus import default_corpus
 
 
-@pytest.mark.parametrize(
-    ("paragraph", "is_prose"),
+@each(
+    "paragraph, is_prose",
     [
         ("Return the number of\nitems in the list.", True),
         ('If "x" is true (as it *may* well be), then call foo() a second time.', True),

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conftest import each
 from saffu.errors import SaffuError
 from saffu.text.corpus import lines_of
 from saffu.text.documents import SNIFFED_BYTES, Lines, documents_from, hold_out, read_lines, read_records
@@ -39,8 +40,8 @@ def joined(lines) -> list[str]:
 # Plain text
 
 
-@pytest.mark.parametrize(
-    ("content", "files", "paragraphs", "lines"),
+@each(
+    "content, files, paragraphs, lines",
     [
         (b"", [], [], []),
         (b"\n \n\t\r\n", [], [], []),
@@ -136,8 +137,8 @@ def test_binary_files(tmp_path: Path) -> None:
     assert read(tmp_path, b"BZhang wrote\n") == ["BZhang wrote"]
 
 
-@pytest.mark.parametrize(
-    ("content", "program"),
+@each(
+    "content, program",
     [
         (gzip.compress(b"a", mtime=0), "gzip"),  # the name of a test must not depend on the time
         (b"\x1f\x8b without NUL bytes", "gzip"),
@@ -197,7 +198,7 @@ def write_records(path: Path, records: list[dict]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("ending", FORMATS)
+@each("ending", FORMATS)
 def test_records(tmp_path: Path, ending: str) -> None:
     path = write_records(tmp_path / f"a.{ending}", RECORDS)
     assert joined(read_lines([path])) == ["one", "two|lines||and more", 'a "quoted", text']
@@ -216,7 +217,7 @@ def test_columns_separated_by_semicolons(tmp_path: Path) -> None:
         list(read_lines([tmp_path / "a.csv"]))
 
 
-@pytest.mark.parametrize("ending", FORMATS)
+@each("ending", FORMATS)
 def test_records_without_a_text_field(tmp_path: Path, ending: str) -> None:
     path = write_records(tmp_path / f"a.{ending}", [{"body": "x", "id": "1"}])
     with pytest.raises(SaffuError, match=r"has no field 'text'; set `field` to one of 'body', 'id'"):
@@ -241,8 +242,8 @@ def test_texts_of_records_round_trip(tmp_path: Path, ending: str, texts: list[st
     assert list(read_lines([path])) == list(lines_of(texts))
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
+@each(
+    "name, content, message",
     [
         ("a.jsonl", '{"text": "a"}\n{"text": "b"\n', r"a\.jsonl: record 2 is not a JSON object"),
         ("a.jsonl", '{"text": "a"}\n\n["b"]\n', "record 3 is not a JSON object"),
@@ -254,7 +255,6 @@ def test_texts_of_records_round_trip(tmp_path: Path, ending: str, texts: list[st
         ("a.csv", 'id,text\n1,a\n2,"b"c\n', "record 2 is malformed"),
         ("a.tsv", 'id\ttext\n1\ta\n2\t"b', "record 2 is malformed"),
     ],
-    ids=range(9),
 )
 def test_malformed_records(tmp_path: Path, name: str, content: str, message: str) -> None:
     with pytest.raises(SaffuError, match=f"{message}.*; fix it, or set `bad_records` to skip") as error:
@@ -394,9 +394,9 @@ class Reiterable:
         return iter(self.items)
 
 
-@pytest.mark.parametrize("once", [False, True])
-@pytest.mark.parametrize(
-    ("items", "field"),
+@each("once", [False, True])
+@each(
+    "items, field",
     [
         (["a\nb", "", "c"], None),
         ([{"text": "a\nb"}, {"text": " "}, {"text": "c"}], None),
@@ -442,8 +442,8 @@ class DataFrame:
         return iter(self.columns)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
+@each(
+    "wrong, message",
     [
         ("text", r"a single string is not a collection of documents; pass a list of strings, such as \[text\]"),
         (b"text", "a single string"),
@@ -453,15 +453,14 @@ class DataFrame:
         (5, "'int' is not a collection"),
         (None, "'NoneType' is not a collection"),
     ],
-    ids=lambda value: type(value).__name__,
 )
 def test_what_is_not_a_collection_of_documents(wrong, message: str) -> None:
     with pytest.raises(SaffuError, match=message):
         documents_from(wrong)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
+@each(
+    "wrong, message",
     [
         (["a", b"b"], "document 2 is not a string but 'bytes'"),
         (["a", float("nan")], "document 2 is not a string but 'float'"),
@@ -472,7 +471,7 @@ def test_what_is_not_a_collection_of_documents(wrong, message: str) -> None:
         ([("a", "b")], "document 1 is not a string but 'tuple'"),
     ],
 )
-@pytest.mark.parametrize("once", [False, True])
+@each("once", [False, True])
 def test_documents_that_are_not_strings(wrong, message: str, once: bool) -> None:
     with pytest.raises(SaffuError, match=message):
         list(documents_from(iter(wrong) if once else wrong))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import each
 from saffu.errors import SaffuError, install_command
 from saffu.text import sources as module
 from saffu.text.documents import read_lines
@@ -25,8 +26,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("patterns", "names"),
+@each(
+    "patterns, names",
     [
         (["."], ["a.txt.gz", "b.txt", "deep/er/c.txt", "deep/er/d.JSONL.zst", "notes.md"]),
         (["notes.md", "b.txt"], ["b.txt", "notes.md"]),
@@ -71,8 +72,8 @@ def test_a_named_file_may_look_like_a_glob(folder: Path) -> None:
     assert find_files(["[x].txt"]) == [Path("[x].txt")]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "message"),
+@each(
+    "pattern, message",
     [
         ("", "empty file name"),
         ("missing.txt", r"no such file or folder: missing\.txt"),
@@ -87,8 +88,8 @@ def test_find_files_errors(pattern: str, message: str) -> None:
         find_files([pattern])
 
 
-@pytest.mark.parametrize(
-    ("name", "form", "compression"),
+@each(
+    "name, form, compression",
     [
         ("a.txt", "txt", ""),
         ("a.b.jsonl.GZ", "jsonl", "gz"),
@@ -198,7 +199,7 @@ def zstd(data: bytes) -> bytes:
 COMPRESSORS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstd}
 
 
-@pytest.mark.parametrize("kind", COMPRESSORS)
+@each("kind", COMPRESSORS)
 def test_compressed_files(tmp_path: Path, kind: str) -> None:
     compress, path = COMPRESSORS[kind], tmp_path / f"a.txt.{kind}"
     path.write_bytes(compress(b"a\n") + compress(b"b\n" * 100_000))  # files may be concatenated
@@ -208,8 +209,8 @@ def test_compressed_files(tmp_path: Path, kind: str) -> None:
     assert list(read_lines([path])) == []
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda data: b"plain text", lambda data: data[:200]])
-@pytest.mark.parametrize("kind", COMPRESSORS)
+@each("damage", [lambda data: data[:-20], lambda data: b"plain text", lambda data: data[:200]])
+@each("kind", COMPRESSORS)
 def test_damaged_compressed_files(tmp_path: Path, kind: str, damage) -> None:
     path = tmp_path / f"a.txt.{kind}"
     path.write_bytes(damage(COMPRESSORS[kind](os.urandom(10_000).hex().encode())))
@@ -217,7 +218,7 @@ def test_damaged_compressed_files(tmp_path: Path, kind: str, damage) -> None:
         list(read_lines([path]))
 
 
-@pytest.mark.parametrize("kind", COMPRESSORS)
+@each("kind", COMPRESSORS)
 def test_corrupt_compressed_files(tmp_path: Path, kind: str) -> None:
     data = bytearray(COMPRESSORS[kind](os.urandom(1000).hex().encode()))
     for at in range(12, len(data) - 8):

@@ -8,6 +8,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import each
 from saffu.errors import SaffuError
 from saffu.text import tokenizer as module
 from saffu.text.tokenizer import (
@@ -137,7 +138,7 @@ def test_types_and_tokens_learn_different_merges() -> None:
     assert [by_tokens.token(id) for id in range(260, len(by_tokens))] == ["xy", "ab"]
 
 
-@pytest.mark.parametrize(
+@each(
     "counts",
     [
         {"aaaa": 3, "aa": 1},
@@ -228,7 +229,7 @@ TRICKY = [
 ]
 
 
-@pytest.mark.parametrize("text", TRICKY)
+@each("text", TRICKY)
 def test_tricky_texts(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
@@ -335,7 +336,7 @@ def test_settings() -> None:
             TokenizerConfig(**wrong)
 
 
-@pytest.mark.parametrize("cut", [0, 1, 100, -1])
+@each("cut", [0, 1, 100, -1])
 def test_damaged_json(tokenizer: Tokenizer, cut: int) -> None:
     with pytest.raises(SaffuError, match="the tokenizer is damaged"):
         Tokenizer.from_json(tokenizer.to_json()[:cut])
@@ -357,7 +358,7 @@ def test_lone_surrogates(tokenizer: Tokenizer) -> None:
         tokenizer.encode("a\udcff")
 
 
-@pytest.mark.parametrize("text", [None, 5, b"bytes", ["a list"]])
+@each("text", [None, 5, b"bytes", ["a list"]])
 def test_what_is_not_text_is_named(tokenizer: Tokenizer, text: object) -> None:
     for made in (tokenizer, WordTokenizer(["the"])):
         with pytest.raises(SaffuError, match=f"not a string but '{type(text).__name__}'"):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from conftest import sentences
+from conftest import each, sentences
 from saffu import CalibratedConfig, SaffuError, SaffuLM, Tokenizer, TokenizerConfig
 from saffu.calibrated.kneser_ney import KneserNey
 from saffu.text.tokenizer import EOD, WordTokenizer
@@ -36,11 +36,11 @@ def test_words_that_occur_once_are_unknown(lm):
         Tokenizer.train([" "], WORDS)
 
 
-@pytest.mark.parametrize("name", ["<pad>", "<sod>", "<frg>", "<eod>", "<unk>"])
+@each("name", ["<pad>", "<sod>", "<frg>", "<eod>", "<unk>"])
 def test_a_text_that_names_special_tokens(saffu, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text(f"the {name} dog\nthe {name} cat\na {name} {name}\n" * 9)
-    assert saffu("train text.txt --words-as-tokens --split line --out model --order 3 --slots 1").status == 0
+    assert saffu("train text.txt --words-as-tokens --split line --out model --force --order 3 --slots 1").status == 0
     lm = SaffuLM.load("model", check=True)
     assert lm.encode(f"the {name}") == [*lm.encode("the"), UNKNOWN]
     assert [lm.tokenizer_.name(id) for id in range(len(lm.tokenizer_))].count(name) == 1

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from conftest import each
 from saffu import SaffuError, SaffuLM
 from saffu.text.tokenizer import EOD
 from saffu.tools.decoding import Spelling
@@ -86,9 +87,7 @@ def test_threads_may_share_a_model(fitted):
         assert np.array_equal(row, lm.next(lm.start(prompt)))
 
 
-@pytest.mark.parametrize(
-    ("typed", "word"), [("the old ki", "king"), ("th", "the"), ("a dog\nthe ", "old"), ("a ", "small")]
-)
+@each("typed, word", [("the old ki", "king"), ("th", "the"), ("a dog\nthe ", "old"), ("a ", "small")])
 def test_unfinished_words(fitted, typed, word):
     words = fitted("calibrated").complete_word(typed)
     assert word in words and all(found.startswith(typed.split("\n")[-1].split(" ")[-1]) for found in words)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from conftest import sentences
+from conftest import each, sentences
 from saffu import SaffuError
 from saffu.text.tokenizer import EOD, PAD
 from saffu.tools.explain import (
@@ -22,7 +22,7 @@ from saffu.tools.generate import encode_prompt
 PROMPTS = ["", "the small dog saw", " ".join(sentences(3, 6)), "the dog saw a cat .\nthe", "ünseen 🙂 \t wörds\0"]
 
 
-@pytest.mark.parametrize("prompt", PROMPTS)
+@each("prompt", PROMPTS)
 def test_terms_add_up_to_the_prediction(lm, prompt):
     explanation = lm.explain(prompt)
     context = encode_prompt(lm.tokenizer_, prompt)

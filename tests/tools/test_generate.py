@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from conftest import sentences
+from conftest import each, sentences
 from saffu import CalibratedConfig, SaffuError, SaffuLM, Sampling
 from saffu.text.tokenizer import EOD
 from saffu.tools.generate import Joints, draw, encode_prompt, generate_tokens, open_end
@@ -93,7 +93,7 @@ def test_plain_sampling_is_true_to_the_distribution(lm):
     assert chi_square < freedom + 4 * (2 * freedom) ** 0.5  # four standard deviations
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.6, 2.0])
+@each("temperature", [1.0, 0.6, 2.0])
 def test_models_sample_from_the_most_likely_tokens(lm, temperature):
     if not lm.model_.can_sample:
         pytest.skip("samples from the probabilities of all tokens")
@@ -201,11 +201,7 @@ def test_the_end_of_a_prompt_is_kept_where_no_counted_token_spells_it(fitted):
     ]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"max_tokens": 0}, {"temperature": -1.0}, {"top_k": -1}, {"top_p": -0.1}, {"top_p": 1.5}, {"seed": -1}],
-    ids=str,
-)
+@each("wrong", [{"max_tokens": 0}, {"temperature": -1.0}, {"top_k": -1}, {"top_p": -0.1}, {"top_p": 1.5}, {"seed": -1}])
 def test_wrong_sampling_is_refused(fitted, wrong):
     with pytest.raises(SaffuError, match=f"`{next(iter(wrong))}` is"):
         fitted("toy").generate("the", **wrong)

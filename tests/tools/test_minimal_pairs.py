@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from conftest import sentences
+from conftest import each, sentences
 from lab import own_pairs as generator
 from saffu import SaffuError
 from saffu.calibrated.kneser_ney import KneserNey
@@ -39,7 +39,7 @@ def write(path, records):
     return path
 
 
-@pytest.mark.parametrize("score_eos", [False, True])
+@each("score_eos", [False, True])
 def test_sums_are_those_of_sentences_scored_alone(lm, pairs, score_eos):
     corpus = PairCorpus(pairs, lm.tokenizer_, score_eos)
     sums = corpus.sums(lm.model_.log_probabilities(corpus.corpus))
@@ -74,8 +74,8 @@ def test_layouts(tmp_path):
     assert read_pairs(packed) == [Pair("a b", "b a")]
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
+@each(
+    "line, message",
     [
         ('{"sentence_good": "a"}', "line 2: the field 'sentence_bad' is missing"),
         ('{"sentence_bad": "a"}', "line 2: the field 'sentence_good' is missing"),

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from conftest import CONFIGS, sentences
+from conftest import CONFIGS, each, sentences
 from saffu import CalibratedConfig, SaffuError, SaffuLM
 from saffu.calibrated import kernels
 from saffu.tools.scores import BATCH_CHARACTERS, FIRST_BATCH, LARGEST_BATCH, Arrivals, Condition, batches
@@ -112,8 +112,8 @@ def test_batches_grow_and_are_bounded():
     assert [len(batch) for batch in batches(range(3), lambda _: BATCH_CHARACTERS)] == [1, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("text", "holds"),
+@each(
+    "text, holds",
     [("bits<2", True), ("bits <= 1.5", True), ("bits>1.5", False), ("bits==1.5", True), ("bits!=1.5", False)],
 )
 def test_conditions(text, holds):
