@@ -54,6 +54,8 @@ def commit(folder: Path, facts: Mapping[str, Any], contents: Mapping[str, Conten
         finally:
             for path in fresh:
                 path.unlink(missing_ok=True)
+            with suppress(OSError):  # because it holds files, unless the first version failed
+                folder.rmdir()
         for path in leftovers(folder, checksums):
             with suppress(OSError):  # Windows does not remove what is being read; the next writer will
                 path.unlink()

@@ -600,7 +600,7 @@ def test_a_full_disk_is_one_line(fitted, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("saffu.files.write_durably", full)
+    monkeypatch.setattr("saffu.commit.write_durably", full)
     assert "No space left on device" in page.post("save", 422, model="folder", name="mine")["error"]
     assert list(tmp_path.iterdir()) == []
 
