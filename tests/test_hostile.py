@@ -25,7 +25,7 @@ def test_valid_facts_stay_as_they_are():
     assert log_facts(json.dumps(row) + "\n" + json.dumps({"stage": "forget", "documents": 3}) + "\n")[0] == row
     assert source_facts({"split": None, "hold_out": 0, "mine": [1]}) == {"split": None, "hold_out": 0, "mine": [1]}
     with pytest.raises(ValueError, match="lines is not a count"):
-        trained_on_facts({"documents": 1, "lines": -1, "tokens": 1, "bytes": 1})
+        trained_on_facts({"documents": 1, "parts": 1, "lines": -1, "tokens": 1, "bytes": 1})
     with pytest.raises(ValueError, match="documents without parts"):
         trained_on_facts({"documents": 2, "parts": 1, "lines": 1, "tokens": 1, "bytes": 1})
 

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from saffu.errors import SaffuError
 from saffu.files import FORMAT, MANIFEST, checksum, manifest_digest, open_regular, read_manifest, require_plain
-from saffu.writing import FRESH, Content, facts_of_model, keep_permissions, locked, write_durably
+from saffu.writing import FRESH, Content, facts_of_model, keep_permissions, locked, remove, write_durably
 
 T = TypeVar("T")
 DIGITS = 16  # of a checksum, in the name of a file
@@ -37,28 +37,23 @@ def commit(folder: Path, facts: Mapping[str, Any], contents: Mapping[str, Conten
     require_writable(folder, force=True)
     with locked(folder, wait=True):
         folder.mkdir(parents=True, exist_ok=True)
-        fresh: list[Path] = []
         try:
             checksums = {}
             for name, content in contents.items():
-                fresh.append(_fresh(folder, name))
-                digest = write_durably(fresh[-1], content)
+                fresh = _fresh(folder, name)
+                digest = write_durably(fresh, content)
                 checksums[stored_name(name, digest)] = digest
-                _keep(fresh[-1], folder / stored_name(name, digest), digest)
+                _keep(fresh, folder / stored_name(name, digest), digest)
             _sync(folder)  # so that no manifest names a file that a power failure takes away
-            fresh.append(_fresh(folder, MANIFEST))
-            write_durably(fresh[-1], manifest_of(facts, checksums))
-            fresh[-1].replace(folder / MANIFEST)
+            fresh = _fresh(folder, MANIFEST)
+            write_durably(fresh, manifest_of(facts, checksums))
+            fresh.replace(folder / MANIFEST)
             committed.append(folder)
             _sync(folder)
         finally:
-            for path in fresh:
-                path.unlink(missing_ok=True)
+            _sweep(folder)  # down to the version that is now named, whichever it is
             with suppress(OSError):  # because it holds files, unless the first version failed
                 folder.rmdir()
-        for path in leftovers(folder, checksums):
-            with suppress(OSError):  # Windows does not remove what is being read; the next writer will
-                path.unlink()
 
 
 def export(folder: Path, facts: Mapping[str, Any], contents: Mapping[str, Content]) -> None:
@@ -117,6 +112,16 @@ def _keep(fresh: Path, path: Path, digest: str) -> None:
     fresh.replace(path)
 
 
+def _sweep(folder: Path) -> None:
+    """Remove what no manifest names; if that fails, say so, because it may hold what was forgotten."""
+    for path in leftovers(folder):
+        if os.name == "posix":
+            remove(path, "which no version needs")
+            continue
+        with suppress(OSError):  # Windows does not remove what is being read; the next writer will
+            path.unlink()
+
+
 def _sync(folder: Path) -> None:
     if os.name != "posix":
         return
@@ -130,11 +135,10 @@ def _sync(folder: Path) -> None:
         os.close(directory)
 
 
-def leftovers(folder: Path, named: Collection[str] | None = None) -> list[Path]:
+def leftovers(folder: Path) -> list[Path]:
     """Return the files of ours in a folder that its manifest does not name: left by writers that were killed."""
-    if named is None:
-        recorded = facts_of_model(folder).get("checksums")
-        named = recorded if isinstance(recorded, dict) else ()
+    recorded = facts_of_model(folder).get("checksums")
+    named = recorded if isinstance(recorded, dict) else ()
     return [path for path in sorted(folder.iterdir()) if OURS.fullmatch(path.name) and path.name not in named]
 
 
@@ -209,4 +213,6 @@ def changing(folder: Path, wait: bool) -> Iterator[None]:
     if Path(folder).is_dir() and not os.access(folder, os.W_OK):
         raise SaffuError(f"{folder} is write-protected; change its permissions first, or choose another folder")
     with locked(folder, wait):
+        if Path(folder).is_dir():
+            _sweep(folder)  # also if the change is then refused, because a killed one was complete
         yield

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import sentences
+from conftest import part, sentences
 from saffu.cluster import engine
 
 pytest.importorskip("ray", reason="ray is not installed")
@@ -28,11 +28,12 @@ def folder(tmp_path, monkeypatch):
 def content(folder: Path) -> dict[str, bytes | list | dict]:
     """All that a model folder holds but for how long it took."""
     found = {path.name: path.read_bytes() for path in folder.iterdir()}
-    rows = [json.loads(line) for line in found.pop("log.jsonl").splitlines()]
+    log = part(folder, "log.jsonl").name
+    rows = [json.loads(line) for line in found.pop(log).splitlines()]
     config = json.loads(found.pop("config.json"))
     for row in rows:
         del row["seconds"]
-    for name in ("log.jsonl", "config.json"):
+    for name in (log, "config.json"):
         del config["checksums"][name]
     return found | {"log": rows, "config": config}
 

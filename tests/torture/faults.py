@@ -37,6 +37,7 @@ from pathlib import Path
 
 import saffu
 from conftest import part
+from saffu.commit import leftovers
 from torture.harness import PAPER, QUICK, SMALL, Attempt, Ended, forked, sentences
 
 SOURCE = Path(__file__).with_name("faults.c")
@@ -266,7 +267,7 @@ class Trial:
 
     def run_again(self, now: State) -> str:
         """The command, run again, or its continuation, works and cleans up."""
-        resumed = any(path.endswith("checkpoint.json") for path in differences(now, self.before) & now.keys())
+        resumed = any(re.search(r"checkpoint-\w+\.json$", path) for path in differences(now, self.before) & now.keys())
         line = self.writer.again if resumed and self.writer.again else self.writer.line
         ended, _ = run(line, self.place, tick=self.writer.tick)
         found, left = state(self.place)
@@ -293,6 +294,7 @@ def state(place: Path) -> tuple[State, State]:
         if name == SCRATCH:
             continue
         ours = HIDDEN.match(name.split("/")[0]) or HIDDEN.match(path.name) or name.startswith(SCRATCH)
+        ours = ours or path in leftovers(path.parent)
         content = path.read_bytes() if path.is_file() else b"a folder"
         (hidden if ours else files)[name] = content
     return files, hidden
@@ -309,7 +311,7 @@ def differences(one: State, other: State) -> set[str]:
 
 def learned(files: State) -> State:
     """The files that hold what models have learned, which does not depend on the time it took."""
-    return {path: files[path] for path in files if re.search(r"(?<!checkpoint)\.safetensors$|tokenizer\.json$", path)}
+    return {path: files[path] for path in files if re.search(r"/(model|sums|tokenizer)-\w+\.\w+$", path)}
 
 
 def broken(place: Path) -> str:
