@@ -248,6 +248,73 @@ def larger_vocabulary(arrays: Arrays, _: random.Random) -> None:
         keys[ends] |= keys.dtype.type(3000)
 
 
+def some_counts(arrays: Arrays, rng: random.Random) -> str:
+    """Change rows of counts, and whatever else must agree with them."""
+    prefix = rng.choice([name for name in sorted(arrays) if name.endswith("shape")]).removesuffix("shape")
+    shape, offsets, keys, counts = (arrays[f"{prefix}{name}"] for name in ("shape", "offsets", "keys", "counts"))
+    buckets = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    rows = list(zip(buckets.tolist(), keys.tolist(), counts.tolist(), strict=True))
+    vocabulary = len(offsets) - 1
+    how = rng.choice(["more rows", "fewer rows", "a larger vocabulary", "a smaller vocabulary", "counted often"])
+    if how == "more rows" and keys.ndim == 1:
+        used = max(1, int(shape[0]) - 1)
+        tokens = [0, 0, 3, rng.randrange(4, vocabulary), vocabulary - 1]
+        for _ in range(rng.choice([1, 30, 300])):
+            key = sum(rng.choice(tokens) << 16 * place for place in range(1, used)) | rng.choice(tokens[2:])
+            rows.append((rng.randrange(vocabulary), key, rng.choice([1, 2**31, 2**32 - 1])))
+        rows = [*{row[:2]: row for row in rows}.values()]
+    elif how == "fewer rows":
+        rows = rng.sample(rows, len(rows) // 2)
+    elif how == "a larger vocabulary":
+        vocabulary += rng.choice([1, 3, 300, 60_000])
+        rows += [(rng.randrange(vocabulary), *rows[0][1:]) for _ in range(3)]
+        rows = [*{row[:2]: row for row in rows if keys.ndim == 1}.values()] or rows
+    elif how == "a smaller vocabulary":
+        vocabulary = rng.randrange(1, vocabulary)
+        rows = [row for row in rows if row[0] < vocabulary]
+    else:
+        often = rng.choice([2, 255, 2**16, 2**31, 2**32 - 1])
+        rows = [(bucket, key, often if rng.random() < 0.5 else count) for bucket, key, count in rows]
+    rows.sort(key=lambda row: (row[0], row[1] if keys.ndim == 1 else row[1][::-1]))
+    shape[1] = vocabulary
+    sizes = np.bincount([row[0] for row in rows], minlength=vocabulary)
+    arrays[f"{prefix}offsets"] = np.concatenate([[0], sizes.cumsum()]).astype(offsets.dtype)
+    arrays[f"{prefix}keys"] = np.array([row[1] for row in rows], dtype=keys.dtype).reshape(-1, *keys.shape[1:])
+    arrays[f"{prefix}counts"] = np.array([row[2] for row in rows], dtype=np.uint32)
+    return f"{prefix}{how}"
+
+
+def some_tables(arrays: Arrays, rng: random.Random) -> str:
+    """Change the tables or the classes of a model, and whatever else must agree with them."""
+    prefix = rng.choice([name for name in sorted(arrays) if name.endswith(".follow")]).removesuffix("follow")
+    begin, follow, mass = (arrays[f"{prefix}{name}"] for name in ("begin", "follow", "mass"))
+    outputs = next(name for name in sorted(arrays) if name.endswith("output_classes"))
+    size = len(arrays[outputs])
+    how = rng.choice(["more followers", "all tokens follow", "other classes", "more classes", "a larger vocabulary"])
+    if how in ("more followers", "all tokens follow"):
+        at = rng.randrange(len(begin) - 1)
+        own = {*follow[begin[at] : begin[at + 1]].tolist()}
+        own |= {*range(size)} if how == "all tokens follow" else {rng.randrange(size) for _ in range(80)}
+        new = np.array(sorted(own)[: size - rng.choice([0, 3, 3, 3])], dtype=follow.dtype)
+        arrays[f"{prefix}follow"] = np.concatenate([follow[: begin[at]], new, follow[begin[at + 1] :]])
+        shares = np.full(len(new), 1 / max(1, len(new)), dtype=mass.dtype)
+        arrays[f"{prefix}mass"] = np.concatenate([mass[: begin[at]], shares, mass[begin[at + 1] :]])
+        begin[at + 1 :] += np.uint32(len(new)) - (begin[at + 1] - begin[at])
+    elif how == "other classes":
+        for name in [name for name in sorted(arrays) if name.endswith("_classes") or ".context_classes." in name]:
+            arrays[name] = np.array(rng.choices(range(size), k=size), dtype=arrays[name].dtype)
+    elif how == "more classes":
+        arrays[outputs][3:] = np.arange(size - 3) if rng.random() < 0.5 else 0
+    else:
+        more = rng.choice([1, 3, 300])
+        for name, array in arrays.items():
+            if array.shape[:1] == (size,):
+                arrays[name] = np.concatenate([array, np.repeat(array[-1:], more, axis=0)])
+            elif array.shape == (size + 1,) and name.endswith((".1.begin", ".1.child")):
+                arrays[name] = np.concatenate([array, np.repeat(array[-1:], more)])
+    return f"{prefix}{how}"
+
+
 def markers_counted(arrays: Arrays, _: random.Random) -> None:
     for name in [name for name in arrays if name.endswith("keys")]:
         arrays[name][arrays[name.replace("keys", "offsets")][:-1][:1]] = 0
@@ -259,6 +326,12 @@ def markers_follow(arrays: Arrays, _: random.Random) -> None:
         begin = arrays[name.replace("follow", "begin")]
         ends = begin[1:][np.diff(begin.astype(np.int64)) > 0] - 1
         arrays[name][ends] = len(arrays["frequencies"]) - 1
+
+
+def flat_tables(arrays: Arrays, _: random.Random) -> None:
+    """Give arrays another shape, with the same numbers, which is all that kernels see."""
+    for name in [name for name in arrays if name.endswith((".unigram", ".1.mass"))]:
+        arrays[name] = arrays[name].reshape(1, -1)
 
 
 def gate_of(weight: float) -> Callable[[Arrays, random.Random], object]:
@@ -481,6 +554,7 @@ TABLE = [
         for kind in ("counted", "without classes")
     ),
     Damage("model.safetensors", "markers follow", rewritten(markers_follow), uses=READ),
+    Damage("model.safetensors", "flat tables", rewritten(flat_tables), uses=(*READ, "explain {0} the")),
     *(  # any finite number may be what was learned; what follows may be nonsense
         Damage("model.safetensors", f"gate={weight}", rewritten(gate_of(weight)), None, READ, kind="network")
         for weight in (1e30, -1e30)
@@ -493,5 +567,7 @@ TABLE = [
     Damage("log.jsonl", "some rows", some_rows, None, ("info {0}",)),
     *(Damage(file, "some numbers", rewritten(some_numbers), None, uses=COUNTS) for file in ARRAYS),
     *(Damage(file, "some shape", rewritten(some_shape), None) for file in ARRAYS),
+    *(Damage("sums.safetensors", f"some counts {n}", rewritten(some_counts), None, uses=COUNTS) for n in range(5)),
+    *(Damage("model.safetensors", f"some tables {n}", rewritten(some_tables), None, uses=READ) for n in range(5)),
     *(Damage(file, "some header", headed(some_header), None) for file in ARRAYS),
 ]

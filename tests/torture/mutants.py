@@ -15,10 +15,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from damage import GOLDEN, TABLE
+from saffu import SaffuLM
 from torture.damage import damaged
 from torture.harness import forked, prepared
 
@@ -52,9 +54,20 @@ def uses(folder: Path, rng: random.Random) -> list[Callable[[], object]]:
         lambda: lm.next(lm.start("the king")),
         lambda: lm.word_vectors_,
         lambda: lm.reference_scores(lines[:10]),
-        lambda: lm.update(lines[:3]),
-        lambda: lm.forget(lines[:3], drop_network=True),
+        *(partial(predict, lm, lines, change) for change in (lambda: lm.update(lines[:3]), lambda: lm.merge(lm))),
+        partial(predict, lm, lines, lambda: lm.forget(lines[:3], drop_network=True)),
     ]
+
+
+def predict(lm: SaffuLM, lines: Sequence[str], change: Callable[[], object]) -> None:
+    """Change a model, whose tables are solved from its counts, and predict with them."""
+    found = change()
+    for changed in (lm, found):
+        if isinstance(changed, type(lm)):
+            changed.score(lines)
+            changed.next(changed.start(lines[0]))
+            changed.explain(lines[1])
+            changed.complete_word("the k", 3)
 
 
 def read(folder: Path, seed: int) -> None:

@@ -262,6 +262,7 @@ class Table:
                 {name: arrays[f"{level}.{name}"] for name in level_names(level, depth)} for level in range(1, depth + 1)
             ]
             unigram = arrays["unigram"]
+            require(all(array.ndim == 1 for own in levels for array in own.values()) and unigram.ndim == 1, "shapes")
             require(depth < kernels.MAX_LEVELS and arrays["discounts"].shape == (depth + 1, 4), "discounts")
             require(arrays["estimated"].shape == (depth + 1,) and arrays["estimated"].dtype == np.bool_, "discounts")
         except (KeyError, ValueError, TypeError) as error:

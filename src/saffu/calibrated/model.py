@@ -75,7 +75,9 @@ class Encoder:
         views = tuple(views_of(config))
         sizes = {view.classes for view in views} | {context.classes for context in memory_contexts(config)}
         classes = {size: arrays[f"context_classes.{size}"] for size in sorted(sizes - {0}, reverse=True)}
-        if any(own.shape != (vocabulary,) for own in (arrays["output_classes"], *classes.values())):
+        exponents = arrays["plain"], arrays["memory"]
+        shapes = {own.shape for own in (arrays["output_classes"], *classes.values())}
+        if shapes != {(vocabulary,)} or any(own.shape[:1] != (2,) or own.ndim != 2 for own in exponents):
             raise SaffuError("the model's classes are damaged or of other settings; restore the folder or train again")
         return cls(arrays["output_classes"], classes, arrays["plain"], arrays["memory"], views)
 
@@ -385,7 +387,8 @@ class CalibratedModel(Capabilities):
                 config, encoder, CalibratedSums.from_arrays(config.order, vocabulary, views, sums), "solve"
             )
         tables = [Table.from_arrays(part_of(arrays, f"table {number}.")) for number in range(len(views))]
-        if counts < 0 or any(table.distances != view.distances for table, view in zip(tables, views, strict=True)):
+        fits = all(table.distances == view.distances for table, view in zip(tables, views, strict=True))
+        if counts < 0 or frequencies.ndim != 1 or not fits:
             raise SaffuError("the model's tables are damaged or of other settings; restore the folder or train again")
         read_sums = None if sums is None else partial(CalibratedSums.from_arrays, config.order, vocabulary, views, sums)
         model = cls(config, encoder, tables, frequencies, counts, read_sums)
