@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from conftest import each
 from grid_data import paper_cells, scored
 from lab import claims
 from lab.__main__ import main
@@ -39,8 +40,8 @@ def test_small_texts_are_marked():
     assert verdicts(paper_cells(), tokens=500_000)[1].size == "500,000 tokens counted"
 
 
-@pytest.mark.parametrize(
-    ("number", "verdict", "change"),
+@each(
+    "number, verdict, change",
     [
         (1, IN_PART, lambda c, dev: dev - 3 * (c.block_mode == c.radius_mode == "cat")),
         (1, FAILS, lambda c, dev: dev + 20 * (c.radius_mode == "cat")),

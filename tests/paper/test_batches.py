@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import each
 from saffu.paper.batches import ShuffledFold, folds_per_epoch
 from saffu.paper.fit import unsolved_network
 from saffu.paper.windows import Targets, unit_windows
@@ -72,7 +72,7 @@ def test_the_document_model_reads_documents_in_order():
     torch.testing.assert_close(whole.means[row], (E[0] + E[whole.ids[row - 3 : row]].sum(0)) / 4)
 
 
-@pytest.mark.parametrize("lengths", [[5000, 1, 1], [1], [1, 5000], [3] * 10])
+@each("lengths", [[5000, 1, 1], [1], [1, 5000], [3] * 10])
 def test_folds_of_few_and_long_documents(lengths):
     starts = np.cumsum([0, *lengths])
     corpus = TokenCorpus(np.full(starts[-1], 3, dtype=np.uint16), starts, np.ones(starts[-1], dtype=np.int64))

@@ -4,6 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import each
 from reference import paper as reference
 from saffu.errors import SaffuError
 from saffu.paper.cipher import bit_cipher, bit_vectors, coerced_embeddings, noised_embeddings
@@ -18,9 +19,7 @@ def test_cipher_of_four_bits():
     assert words(15, 4) == expected.split()
 
 
-@pytest.mark.parametrize(
-    ("tokens", "bits"), [(1, 1), (1, 5), (3, 2), (3, 7), (7, 7), (8, 7), (40, 6), (63, 6), (127, 7), (200, 20)]
-)
+@each("tokens, bits", [(1, 1), (1, 5), (3, 2), (3, 7), (7, 7), (8, 7), (40, 6), (63, 6), (127, 7), (200, 20)])
 def test_cipher_is_the_papers_procedure(tokens, bits):
     # A prefix of the full list; only the first two norms are needed where 20 bits would give a million.
     full = reference.bit_cipher(tokens, bits) if bits < 8 else two_norms(tokens, bits)
@@ -46,7 +45,7 @@ def test_cipher_rows_are_unique_and_norms_never_decrease(data):
     assert (norms.diff() >= 0).all()
 
 
-@pytest.mark.parametrize(("tokens", "bits", "needed"), [(16, 4, 5), (8, 3, 4), (2848, 11, 12), (4, 1, 3)])
+@each("tokens, bits, needed", [(16, 4, 5), (8, 3, 4), (2848, 11, 12), (4, 1, 3)])
 def test_too_many_tokens_name_the_dimension_they_need(tokens, bits, needed):
     with pytest.raises(SaffuError, match=rf"`size` to at least {needed}$"):
         bit_cipher(tokens, bits, "size")

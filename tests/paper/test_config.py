@@ -2,12 +2,13 @@ from dataclasses import fields
 
 import pytest
 
+from conftest import each
 from saffu.errors import SaffuError
 from saffu.paper.config import PaperConfig, TrainingConfig
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
+@each(
+    "settings, message",
     [
         ({"block": 1}, "`block`"),
         ({"block": 0, "radius": 0}, "at least one unit"),

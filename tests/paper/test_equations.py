@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import each
 from reference import paper as reference
 from reference.paper import Example
 from saffu.errors import SaffuError
@@ -18,7 +19,7 @@ def positive(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(rows, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) + 0.01
 
 
-@pytest.mark.parametrize("priming", [math.log(2), 1.0, 2.0, 3.0, 8 * math.log(8)])
+@each("priming", [math.log(2), 1.0, 2.0, 3.0, 8 * math.log(8)])
 def test_solution_is_equation_3(priming):
     F = positive(5, 4)
     expected = reference.solution(F.numpy(), priming)
@@ -124,8 +125,8 @@ def one_hots(contexts: np.ndarray, mode: str) -> torch.Tensor:
     return hot.sum(1) if mode == "sum" else hot.flatten(1)
 
 
-@pytest.mark.parametrize("mode", ["sum", "cat"])
-@pytest.mark.parametrize("power", [1.0, math.log(SLOTS)])
+@each("mode", ["sum", "cat"])
+@each("power", [1.0, math.log(SLOTS)])
 def test_solution_for_one_hot_features_is_naive_bayes(mode, power):
     """p(y) Π_k p(x_k | y)^a for features of weight a: exact at a = 1, and a = log K is what uniform attention gives."""
     contexts, classes = naive_bayes_data()

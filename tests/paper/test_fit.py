@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_data import VOCABULARY, as_corpus, patterned_documents, random_documents
 
+from conftest import each
 from reference import paper as reference
 from reference.paper import EOD, FRG, PAD, SOD, Documents
 from saffu.errors import SaffuError
@@ -87,7 +88,7 @@ CHOICES = [
 ]
 
 
-@pytest.mark.parametrize("settings", CHOICES, ids=str)
+@each("settings", CHOICES)
 def test_initialization_is_the_references(settings):
     config = PaperConfig(**SHAPE | settings)
     ((network, counts),) = solve(as_corpus(DOCUMENTS), VOCABULARY, config)
@@ -115,7 +116,7 @@ def flat(documents: Documents = DOCUMENTS) -> list[int]:
     return [token for document in documents for token in document]
 
 
-@pytest.mark.parametrize(
+@each(
     "settings",
     [
         {"block_mode": "sum", "radius_mode": "cat"},
@@ -126,7 +127,6 @@ def flat(documents: Documents = DOCUMENTS) -> list[int]:
         {"attention": "uniform"},
         {"document_shards": 3, "hidden_targets": "normalized", "pad_side": "right", "block_advance": "shifted"},
     ],
-    ids=str,
 )
 def test_tuning_is_the_references(settings):
     """The first fold initializes, then tuning t takes fold t; ȳ is the mean target of the first fold."""

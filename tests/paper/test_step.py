@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.func import functional_call
 
+from conftest import each
 from saffu.paper.config import PaperConfig, TrainingConfig
 from saffu.paper.network import Network
 from saffu.paper.step import AdamStep, copy_weights, total_loss, train_embeddings
@@ -19,7 +20,7 @@ def first_targets(network, size):
     return next(network.batches(TRAIN, size))
 
 
-@pytest.mark.parametrize(
+@each(
     "settings",
     [
         {"block_mode": "sum", "radius_mode": "cat"},
@@ -27,9 +28,8 @@ def first_targets(network, size):
         {"document_shards": 3},
         {"block": 12, "radius": 0, "block_mode": "cat"},
     ],
-    ids=str,
 )
-@pytest.mark.parametrize("trained", [False, True], ids=["cipher", "trained embeddings"])
+@each("trained", [False, True])
 def test_gradients_are_finite_differences(settings, trained):
     """Through −log softmax, sum and cat, the document model, and embeddings on the simplex."""
     torch.manual_seed(0)

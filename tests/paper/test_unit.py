@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_data import VOCABULARY, as_corpus
 
+from conftest import each
 from reference import paper as reference
 from reference.paper import EOD, PAD
 from saffu.paper import equations
@@ -20,8 +21,8 @@ from saffu.paper.windows import unit_windows
 DIMENSION, BITS = 5, 4
 DOCUMENTS = [[4, 5, 6, 7, 8, 9, 10, 11, 4, 6, 8, 10, 5, EOD], [EOD], [7, EOD], [11, 11, 9, EOD, 4, 4, 5, EOD]]
 # 12 slots are windowed in groups of different widths, 3 in one
-CASES = pytest.mark.parametrize(
-    ("name", "slots", "mode"),
+CASES = each(
+    "name, slots, mode",
     [(name, slots, mode) for name in ("block", "radius") for slots in (3, 12) for mode in ("sum", "cat")],
 )
 Z = reference.bit_vectors(list(range(VOCABULARY)), BITS)
@@ -68,7 +69,7 @@ def windows_and_examples(network: Network, name: str, batch: int = 100):
 
 
 @CASES
-@pytest.mark.parametrize("tabulated", [False, True])
+@each("tabulated", [False, True])
 def test_forward_is_equation_1(name, slots, mode, tabulated):
     network, plain = random_network(config_of(name, slots, mode))
     unit, expected = network.units[name], plain.units[name]
@@ -158,8 +159,8 @@ def assert_counts(counts, expected) -> None:
 
 
 @CASES
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("stage", ["initial", "tune"])
+@each("sign", [1, -1])
+@each("stage", ["initial", "tune"])
 def test_attention_counts(name, slots, mode, sign, stage):
     network, plain = random_network(config_of(name, slots, mode, variation_sign=sign))
     counter = attention_counter(network, name, stage, sign)
@@ -214,7 +215,7 @@ def test_the_bound_is_inside_the_bracket(mode, stage):
 
 
 @CASES
-@pytest.mark.parametrize("kind", ["raw", "normalized"])
+@each("kind", ["raw", "normalized"])
 def test_decoder_counts(name, slots, mode, kind):
     network, plain = random_network(config_of(name, slots, mode, hidden_targets=kind))
     tables = network.tables()[name]
@@ -252,7 +253,7 @@ def predict(network: Network, batch: int) -> np.ndarray:
     return torch.cat([torch.softmax(network(targets), dim=1) for targets in runs]).numpy()
 
 
-@pytest.mark.parametrize("settings", SHAPES, ids=str)
+@each("settings", SHAPES)
 def test_network_is_the_reference(settings):
     network, plain = random_network(PaperConfig(**SHAPE | settings))
     expected = reference.probabilities(plain, DOCUMENTS)
