@@ -61,7 +61,7 @@ SECONDS = re.compile(
     r'\b\d+(\.\d+)? s\b|( +[\d,]+)? +\d+\.\d  (?=[^\d\s])|(?<="seconds": )[\d.e-]+|(?<=per_second": )[\d.e-]+'
 )
 REAL = re.compile(r"(?<![\w.])-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)(?!\w)")
-DIGEST = re.compile(r"(?<![\w.])[0-9a-f]{16}\b")  # of exponents
+DIGEST = re.compile(r"^((?:encoder|basis) +)[0-9a-f]{16}", re.MULTILINE)  # of exponents
 UNSTEADY = ("ledger.safetensors", "checkpoint.safetensors")  # salted, or not of a model
 TOLERANCE = 1e-5  # relative to a number, or to 1 if it is smaller
 
@@ -79,7 +79,7 @@ def printed(line: str) -> list[str]:
     errors = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         status = run(shlex.split(line))
-    return [str(status), *DIGEST.sub("…", SECONDS.sub("…", f"{out.getvalue()}{errors.getvalue()}")).splitlines()]
+    return [str(status), *DIGEST.sub(r"\1…", SECONDS.sub("…", f"{out.getvalue()}{errors.getvalue()}")).splitlines()]
 
 
 def written(folder: Path) -> dict[str, dict[str, str]]:

@@ -29,8 +29,8 @@ def run(options: argparse.Namespace) -> None:
     lm = load_model(options, options.check)
     encoder = fingerprints(lm)["encoder"]
     sizes = {path.name: path.stat().st_size for path in sorted(options.model.iterdir()) if path.is_file()}
-    facts = model_facts(lm) | {"source": lm.source_, "encoder": encoder, "changeable": lm.ledger_ is not None}
-    facts |= {"files": sizes, "fit": fit_facts(lm), "log": lm.log_}
+    facts = model_facts(lm) | {"source": lm.source_, "fingerprint": lm.fingerprint_, "encoder": encoder}
+    facts |= {"changeable": lm.ledger_ is not None, "files": sizes, "fit": fit_facts(lm), "log": lm.log_}
     if options.json:
         print_json(facts | ({"checked": True} if options.check else {}))
         return
@@ -44,6 +44,7 @@ def run(options: argparse.Namespace) -> None:
         ["parameters", f"{lm.parameters_:,}"],
         ["vocabulary", f"{len(lm.tokenizer_):,}"],
         ["trained on", f"{text}, {seen['bytes']:,} bytes{read}"],
+        ["fingerprint", f"{facts['fingerprint'][:16]} of the tokenizer and counts" if facts["fingerprint"] else "none"],
         ["encoder", f"{encoder[:16]}; {changes}"],
         ["files", f"{sum(sizes.values()) / 1e6:.1f} MB" + ("; all checksums match" if options.check else "")],
     ]

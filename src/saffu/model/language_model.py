@@ -459,6 +459,14 @@ class SaffuLM:
         return self.model_.size
 
     @property
+    def fingerprint_(self) -> str | None:
+        """Identify what was counted: 64 digits, equal on every machine for equal text, tokenizers, and settings.
+
+        None for a model without its counts.
+        """
+        return living.counted_fingerprint(self)
+
+    @property
     def frequencies_(self) -> Array:
         """How often each token was counted, (N,)."""
         return self.statistics_.frequencies

@@ -26,7 +26,7 @@ import numpy as np
 
 from saffu.errors import SaffuError
 from saffu.format import plural, progress_bar
-from saffu.interface import Model
+from saffu.interface import Arrays, Model
 from saffu.model.folder import Statistics, verify_and_load
 from saffu.model.ledger import Ledger
 from saffu.model.matching import Matches
@@ -221,12 +221,26 @@ def difference(one: SaffuLM, other: SaffuLM) -> str:
 
 def fingerprints(lm: SaffuLM) -> dict[str, str]:
     """Hashes of the tokenizer and of the encoder: models with equal ones can be merged."""
-    digest = hashlib.sha256(json.dumps([lm.config.preset, lm.config.to_dict()], sort_keys=True).encode())
-    for name, array in sorted(lm.model_.encoder_arrays().items()):
+    settings = json.dumps([lm.config.preset, lm.config.to_dict()], sort_keys=True)
+    return {"tokenizer": _digest(lm.tokenizer_.to_json(), {}), "encoder": _digest(settings, lm.model_.encoder_arrays())}
+
+
+def counted_fingerprint(lm: SaffuLM) -> str | None:
+    """A hash of the tokenizer and of all counts, which are integers; None for a model without its counts."""
+    sums = lm.model_.sums
+    if sums is None and lm.statistics_.ngrams is None:
+        return None
+    counts = {**lm.statistics_.arrays(), **({} if sums is None else sums.arrays())}
+    return _digest(lm.tokenizer_.to_json(), {name: array for name, array in counts.items() if array.dtype.kind in "iu"})
+
+
+def _digest(text: str, arrays: Arrays) -> str:
+    """SHA-256 of a text and of arrays with their names, types, and shapes."""
+    digest = hashlib.sha256(text.encode())
+    for name, array in sorted(arrays.items()):
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    tokenizer = hashlib.sha256(lm.tokenizer_.to_json().encode())
-    return {"tokenizer": tokenizer.hexdigest(), "encoder": digest.hexdigest()}
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def _replace(
