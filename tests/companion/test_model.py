@@ -14,7 +14,7 @@ from companion_data import CONFIG, counted_model, dev_corpus, texts, training
 from conftest import each, part
 from reference import companion as reference
 from saffu import CalibratedConfig, SaffuError, SaffuLM, load
-from saffu.companion import config, torch_networks, train
+from saffu.companion import config, cross_fit, torch_networks
 from saffu.companion.config import CompanionConfig, resolved
 from saffu.companion.networks import Networks
 from saffu.companion.rows import ages_of, excerpt, gate_inputs
@@ -178,7 +178,7 @@ def seconds_of_a_run(counted, dev, monkeypatch, counting, preparing, step, scori
 
     clock = Clock()
     monkeypatch.setattr("time.perf_counter", clock)
-    monkeypatch.setattr(train, "cross_fitted", taking(preparing, train.cross_fitted))
+    monkeypatch.setattr(cross_fit, "with_context", taking(preparing / cross_fit.FOLDS, cross_fit.with_context))
     monkeypatch.setattr(Training, "_step", taking(step, lambda run: None))
     monkeypatch.setattr(Training, "_scores", taking(scoring, Training._scores))
     monkeypatch.setattr(Division, "calibrated", taking(3 * scoring, lambda division, networks: networks.copy()))

@@ -5,6 +5,7 @@ import itertools
 import math
 import pickle
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -42,10 +43,12 @@ def test_texts_that_come_one_by_one_share_what_is_made_for_them(train_text, dev_
     laid_out = []
     made = kernels.Model
     monkeypatch.setattr(kernels, "Model", lambda arrays: laid_out.append(0) or made(arrays))
+    copied = []
+    monkeypatch.setattr("saffu.calibrated.model.replace", lambda *a, **k: copied.append(0) or replace(*a, **k))
     one_by_one = [lm.score_lines([text])[0] for text in dev_text]
     assert one_by_one == lm.score_lines(dev_text)
     assert [lm.surprisals(text) for text in dev_text[:9]] == lm.surprisals_batch(dev_text[:9])
-    assert len(laid_out) == 1
+    assert len(laid_out) == len(copied) == 1
 
 
 def test_scores_without_memory_follow_every_change(train_text, dev_text, tmp_path):

@@ -328,9 +328,11 @@ class CalibratedModel(Capabilities):
         """The same model without a memory, made once: it has kernels of its own, which take time to lay out."""
         if not self.config.cache:
             return self
-        config = replace(self.config, cache=0)
-        made = CalibratedModel(config, self.encoder, self.tables, self.frequencies, self.counts, self._sums)
-        bare: CalibratedModel = vars(self).setdefault("bare", made)  # in one step: all threads get the same
+        if "bare" not in vars(self):
+            config = replace(self.config, cache=0)
+            made = CalibratedModel(config, self.encoder, self.tables, self.frequencies, self.counts, self._sums)
+            vars(self).setdefault("bare", made)  # in one step: all threads get the same
+        bare: CalibratedModel = vars(self)["bare"]
         return bare
 
     def online(self) -> CalibratedModel:

@@ -9,6 +9,7 @@ the gate sees documents of every age.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -39,8 +40,13 @@ class CrossFit(NamedTuple):
     certainty: Array  # what the gate sees of the model (targets, CERTAINTIES)
 
 
-def cross_fitted(model: CalibratedModel, corpus: TokenCorpus, progress: str | None = None) -> CrossFit:
-    """Score every target by the model without the fold of the target.
+def cross_fitted(
+    model: CalibratedModel,
+    corpus: TokenCorpus,
+    progress: str | None = None,
+    on_share: Callable[[float], None] | None = None,
+) -> CrossFit:
+    """Score every target by the model without the fold of the target. `on_share` is called with the share that is done.
 
     `model` must include the counts of all of `corpus` and may include others.
     """
@@ -59,6 +65,8 @@ def cross_fitted(model: CalibratedModel, corpus: TokenCorpus, progress: str | No
             assert model.sums is not None
             log_p[where], certainty[where] = model.solved(model.sums - seen).log_probabilities_and_certainty(parts)
             bar.update(len(where))
+            if on_share is not None:
+                on_share(bar.n / corpus.targets)
 
         in_parallel(score, range(min(folds, len(ranges))), at_once=max(1, cores() // CORES_PER_FOLD))
     return CrossFit(with_lines, log_p, gate_inputs(certainty, ages_of(divided)))

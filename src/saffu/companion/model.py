@@ -130,8 +130,10 @@ class CompanionModel(Capabilities):
         """The same model, whose counted part has no memory of the document; made once, so that it knows its states."""
         if not self.config.cache:
             return self
-        made = self.with_parts(config=replace(self.config, cache=0), counted=self.counted.without_memory())
-        bare: CompanionModel = vars(self).setdefault("bare", made)  # in one step: all threads get the same
+        if "bare" not in vars(self):
+            made = self.with_parts(config=replace(self.config, cache=0), counted=self.counted.without_memory())
+            vars(self).setdefault("bare", made)  # in one step: all threads get the same
+        bare: CompanionModel = vars(self)["bare"]
         return bare
 
     def online(self) -> CompanionModel:

@@ -44,7 +44,7 @@ ROUNDING = 1e-6  # bits per byte: a gate that is shut is not worse than the coun
 WARMUP = 50  # steps
 COOLDOWN = 0.6  # of a run: the share at its end in which learning rates fall to zero
 LEAST_SHARE = 0.25  # of the time is for training, however long counting and preparing took
-PREPARING = 2.0  # times as long as counting, about: what comes after it and before the first step
+PREPARING = 1.3  # times as long as cross-fitting, about: it and what follows before the first step
 LATE = 1.1  # of the time asked for: a run that would take longer says so before it starts
 CHECKS_SHARE = 0.25  # of a limited time at most is for checks before the last one
 CALIBRATED = 2.0  # times as long as scoring the start: about what a check takes, which fits the gates first
@@ -91,9 +91,15 @@ class Training(run.Run[CompanionModel, Progress]):
         self.progress = Progress()
         began = time.perf_counter() - seconds
         whole = self.config.minutes * 60
-        is_short = warn_if_short(whole, seconds, (1 + PREPARING) * seconds)
+        is_late = False
+
+        def foresee(share: float) -> None:
+            nonlocal is_late
+            passed = time.perf_counter() - began
+            is_late = is_late or warn_if_late(whole, passed, seconds + PREPARING * (passed - seconds) / share)
+
         self.dev = excerpt(dev, DEV_TARGETS[self.device.type])
-        cross_fit = cross_fitted(model.counted, corpus, "cross-fit") if cross_fit is None else cross_fit
+        cross_fit = cross_fitted(model.counted, corpus, "cross-fit", foresee) if cross_fit is None else cross_fit
         with progress_bar("prepare the network", unit=None):
             self.division = Division(cross_fit, self.config.context, self.device)
             counted, certainty = model.counted.log_probabilities_and_certainty(self.dev)
@@ -125,8 +131,8 @@ class Training(run.Run[CompanionModel, Progress]):
                 self._compile()
         self.before = time.perf_counter() - began
         self.progress.limit = max(whole - self.before, LEAST_SHARE * whole)
-        if not is_short:
-            warn_if_short(whole, self.before, self.before)
+        if not is_late:
+            warn_if_late(whole, self.before, self.before)
 
     @torch.no_grad()
     def _open_gate(self) -> None:
@@ -306,7 +312,7 @@ class Training(run.Run[CompanionModel, Progress]):
             raise SaffuError("the checkpoint is damaged (the number of checks); train again")
 
 
-def warn_if_short(whole: float, spent: float, ready: float) -> bool:
+def warn_if_late(whole: float, spent: float, ready: float) -> bool:
     """Say how long a run will take if it cannot keep to the `whole` time; return whether it cannot.
 
     `spent`: the seconds so far; `ready`: those after which training begins.
