@@ -255,6 +255,15 @@ def test_sums_of_counts_do_not_wrap():
         Table.solve(stored_counts(rows, 4), (1, 2, 3), ranks_in_order(VOCABULARY))
 
 
+@pytest.mark.parametrize("numbers", [np.zeros(3), np.full(VOCABULARY, VOCABULARY), np.zeros((VOCABULARY, 2))])
+def test_kernels_look_up_tokens_in_numbers_for_all_of_them(numbers):
+    counts = NgramCounts.count(corpus_of([[4, 5, 6]]), 3, VOCABULARY)
+    with pytest.raises(ValueError, match="for as many tokens"):
+        Table.solve(counts, (1, 2), numbers.astype(np.uint16))
+    with pytest.raises(ValueError, match="for as many tokens"):
+        counts.marginal([1], numbers.astype(np.uint16))
+
+
 tokens = st.sampled_from([PAD, EOD, 4, 5, VOCABULARY - 1])
 targets = st.sampled_from([EOD, 4, VOCABULARY - 1])
 often = st.sampled_from([1, 2, 3, 1 << 31, (1 << 32) - 1])

@@ -109,6 +109,12 @@ def test_models_sample_from_the_most_likely_tokens(lm, temperature):
     assert chi_square < top_k + 5 * (2 * top_k) ** 0.5
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_more_tokens_than_there_are_may_be_drawn_from(lm, temperature):
+    texts = {lm.generate("the", top_k=top_k, seed=3, temperature=temperature) for top_k in (len(lm.tokenizer_), 2**31)}
+    assert len(texts) == 1
+
+
 def test_line_beginnings_are_not_glued_to_words():
     """Of a text so small that all tokens are likely everywhere."""
     lines = ["When the dog ran, the cat slept.", "Nobody saw the small king.", "Perhaps (so they say) it rained."] * 3

@@ -24,7 +24,7 @@ import numpy as np
 
 from saffu.calibrated import kernels, storage
 from saffu.calibrated.kernels import TOKEN, Array, library, pointer
-from saffu.calibrated.ngrams import NgramCounts, Rows, checked_ids, key_width
+from saffu.calibrated.ngrams import NgramCounts, Rows, checked_ids, key_width, require_by_token
 from saffu.calibrated.storage import CHUNK
 from saffu.errors import SaffuError
 from saffu.files import require
@@ -223,6 +223,7 @@ class Table:
         if not counts.distinct and unigram is None:
             raise SaffuError("no n-gram has been counted; pass some text")
         vocabulary = counts.vocabulary
+        require_by_token(ranks, vocabulary)
         parts = list(pairwise(storage.plan(np.diff(counts.offsets), 1)[0]))
         each = in_parallel(lambda part: table_statistics(counts.slice(*part), vocabulary, ranks, prune), parts)
         draft = Draft(distances, each)

@@ -305,6 +305,7 @@ class CalibratedModel(Capabilities):
     def sample(
         self, state: State, rng: np.random.Generator, temperature: float = 1.0, top_k: int = 0
     ) -> tuple[int, State]:
+        top_k = max(0, min(top_k, self.vocabulary))  # which kernels take in 32 bits
         if temperature != 1:
             with self.prediction(state) as (prediction, _):
                 drawn = self.sampled_at(temperature, top_k, prediction, rng)

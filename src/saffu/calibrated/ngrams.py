@@ -136,6 +136,8 @@ class NgramCounts(Rows):
         """
         if not columns:
             return NgramCounts.of_tokens(self.frequencies())
+        if classes is not None:
+            require_by_token(classes, self.vocabulary)
         order = len(columns) + 1
         width = key_width(order) + COUNT
 
@@ -215,6 +217,12 @@ class NgramCounts(Rows):
         require(keys.dtype == key_type(order)[0] and keys.shape[1:] == tuple(key_type(order)[1][1:]), damaged)
         require(keys_are_sound(order, vocabulary, offsets, keys), damaged)
         return cls(order, 0, offsets, keys, storage.converted(counts, np.uint32))
+
+
+def require_by_token(numbers: Array, vocabulary: int) -> None:
+    """Raise ValueError unless kernels can look up tokens in these numbers, and tokens by them."""
+    if numbers.shape != (vocabulary,) or not 0 <= int(numbers.min()) <= int(numbers.max()) < vocabulary:
+        raise ValueError(f"expected numbers below {vocabulary} for as many tokens")
 
 
 def in_parts(
