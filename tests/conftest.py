@@ -29,7 +29,7 @@ from saffu.text.tokenizer import EOD
 from saffu.writing import facts_of_model
 from toy_model import TOY, ToyConfig
 
-hypothesis_settings.register_profile("saffu", deadline=None)  # a busy machine is not a failure
+hypothesis_settings.register_profile("saffu", deadline=None, derandomize=True, database=None)
 hypothesis_settings.load_profile("saffu")
 
 solutions.PRESETS["toy"] = TOY

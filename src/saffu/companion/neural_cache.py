@@ -39,7 +39,7 @@ class NeuralCache:
         >>> states = np.tile(np.eye(2, dtype=np.float16), (500, 1))[:, None]  # (1000, 1, 2)
         >>> log_p = cache.read(np.full(1000, np.log(0.1)), states, np.tile([7, 8], 500))
         >>> log_p[[0, 999]].round(2)  # λ has grown
-        array([-2.3 , -0.71])
+        array([-2.3 , -0.68])
         """
         log_p = self._with_cache(log_p, self.probabilities(states, targets))
         self.states = np.concatenate([self.states, states[-WINDOW:]])[-WINDOW:]
